@@ -1,0 +1,84 @@
+# Everything on a machine that has only Python >= 3.11 with pip, and make. `make help` lists the targets.
+#
+# PYTHON  the interpreter to work with (default python3); Python 3.11 gets jax 0.10.2, later ones jax 0.11.2
+# VENV    where its environment goes (default .venv)
+# ARGS    more arguments for pytest (make test, make check) or for the program (make demo)
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+PY_VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+PY_SUPPORTED := $(shell $(PYTHON) -c 'import sys; print(int(sys.version_info >= (3, 11)))' 2>/dev/null)
+LOCK := requirements/$(if $(filter 3.11,$(PY_VERSION)),py311,py312).txt
+
+BIN := $(VENV)/bin
+# The stamp carries the version, so another PYTHON on the same VENV makes the environment anew.
+ENVIRONMENT := $(VENV)/.environment-$(PY_VERSION)
+INSTALLED := $(VENV)/.installed
+# Directories too: a deleted file changes only the time of its directory.
+SOURCES := $(shell find alpa_cfp patches -name __pycache__ -prune -o -print) setup.py pyproject.toml
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test check bench format lint types unit integration clean interpreter
+
+help: ## what can be made
+	@echo "make TARGET [PYTHON=python3.12] [VENV=.venv-3.12] [ARGS='-k name']"
+	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/' | expand -t 16
+
+interpreter:
+ifeq ($(PY_VERSION),)
+	@echo "make: '$(PYTHON)' cannot be run. Name a Python 3.11 or later: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 1
+else ifneq ($(PY_SUPPORTED),1)
+	@echo "make: '$(PYTHON)' is Python $(PY_VERSION), which is too old: 3.11 or later is needed, since no JAX that this project supports runs on it. Name another: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 1
+endif
+
+$(ENVIRONMENT): $(LOCK) requirements/alpa.txt | interpreter
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install --quiet --requirement $(LOCK)
+	$(PIP) install --quiet --no-deps --requirement requirements/alpa.txt
+	@touch $@
+
+# Not editable: tests see what a user gets, the startup file included. What an earlier build left would get into the wheel.
+$(INSTALLED): $(ENVIRONMENT) $(SOURCES)
+	@rm -rf build alpa_cfp.egg-info
+	$(PIP) install --quiet --no-deps --no-build-isolation --force-reinstall .
+	@rm -rf build alpa_cfp.egg-info
+	@touch $@
+
+venv: $(INSTALLED) ## the environment with the project and alpa installed
+
+demo: $(INSTALLED) ## a GPT training step on 8 virtual CPU devices, checked against the serial run
+	$(BIN)/python examples/gpt_step.py $(ARGS)
+
+test: lint types unit integration ## everything: format, lint, types, all tests
+
+check: lint types $(INSTALLED) ## what is quick of `make test` (under 2 minutes)
+	$(BIN)/pytest -q -m "not slow and not gpu and not ray" tests/unit $(ARGS)
+
+lint: $(INSTALLED) ## ruff: format and lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(INSTALLED) ## basedpyright
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+# Integration tests are a process of their own: what they compile does not fill the memory of the others.
+unit: $(INSTALLED) ## unit tests, and oracles: numbers from elsewhere
+	$(BIN)/pytest -q tests/unit $(wildcard tests/oracles) $(ARGS)
+
+integration: $(INSTALLED) ## parallel programs against the serial run
+	$(BIN)/pytest -q tests/integration $(ARGS)
+
+bench: $(INSTALLED) ## all benchmarks; they print what they measured
+	@set -e; for program in benchmarks/bench_*.py; do echo "== $$program"; $(BIN)/python $$program; done
+
+format: $(INSTALLED) ## rewrite the sources in the house format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove environments and everything built
+	rm -rf .venv .venv-* build dist alpa_cfp.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
