@@ -1,0 +1,1 @@
+"""Alpa 0.2.3, unmodified from PyPI, on stock JAX."""

@@ -1,0 +1,1 @@
+"""Completes modules of `jax._src`, JAX's private part, of which alpa imports a lot."""

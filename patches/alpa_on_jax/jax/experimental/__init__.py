@@ -1,0 +1,1 @@
+"""Completes modules of `jax.experimental`."""

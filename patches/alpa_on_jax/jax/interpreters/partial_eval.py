@@ -1,0 +1,20 @@
+"""Names that left `jax.interpreters.partial_eval`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax._src import core
+from jax._src.interpreters.partial_eval import trace_to_jaxpr_dynamic
+from jax._src.linear_util import WrappedFun
+
+__all__ = ["remat_call_p", "trace_to_jaxpr_final"]
+
+# The old jax.remat; JAX 0.3.22 did not make it any more either (jax.checkpoint is `remat_p`), so no jaxpr holds it.
+remat_call_p = core.Primitive("remat_call")
+
+
+def trace_to_jaxpr_final(
+    fun: WrappedFun, in_avals: Sequence[core.AbstractValue]
+) -> tuple[core.Jaxpr, list[core.AbstractValue], list[Any]]:
+    """Trace `fun` at `in_avals`: the jaxpr, the abstract values of its results, and the constants it closes over."""
+    return trace_to_jaxpr_dynamic(fun, tuple(in_avals))

@@ -1,0 +1,3 @@
+"""`jax.lib.xla_bridge` is `jax._src.xla_bridge` now."""
+
+ALIAS_OF = "jax._src.xla_bridge"

@@ -1,0 +1,3 @@
+"""`jax.lib.xla_client` is `jaxlib.xla_client`."""
+
+ALIAS_OF = "jaxlib.xla_client"
