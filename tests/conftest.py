@@ -1,0 +1,52 @@
+"""What all tests share: 8 virtual CPU devices, logical meshes by name, the serial run, hypothesis profiles.
+
+Invariant: the devices are asked for before anything imports jax, through the environment, so processes that a test
+starts have them too; what the user has set already (XLA_FLAGS, JAX_PLATFORMS) stays.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+DEVICES_FLAG = "--xla_force_host_platform_device_count"
+if DEVICES_FLAG not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES_FLAG}=8".strip()
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+# Derandomised, so that a failure in CI is a failure here; `explore` is for looking for new ones.
+settings.register_profile(
+    "default", derandomize=True, deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", deadline=None, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `gpu` where jax sees no GPU (asked only if there are such tests, since it imports jax)."""
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if not on_gpu:
+        return
+    import jax
+
+    if jax.default_backend() != "gpu":
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason="needs a GPU: JAX_PLATFORMS=cuda pytest -m gpu"))
+
+
+@pytest.fixture(scope="session")
+def logical_mesh() -> Callable[[str], Any]:
+    """Gives alpa's logical mesh over this process' first devices by its shape: `logical_mesh("2x4")`."""
+    from integration.meshes import logical_mesh
+
+    return logical_mesh
+
+
+@pytest.fixture(scope="session")
+def serial_reference() -> Callable[..., Any]:
+    """Gives `fn(*args)` as one device computes it, without alpa: `serial_reference(fn, *args)`, a pytree of numpy."""
+    from integration.serial import run_serially
+
+    return run_serially
