@@ -1,0 +1,208 @@
+"""Small but real models: takes a model's name, gives back its training state, a batch, its loss and its update.
+
+A model is written once, without alpa and without micro-batches (`loss`, `update`); `train_step` puts them together
+around whichever `value_and_grad` it is given: alpa's for the parallel program, jax's for the serial one. Invariants:
+every size is divisible by 8, so each mesh of up to 8 devices divides it; the loss is a mean over samples; nothing is
+random after initialisation, which comes from fixed seeds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from alpa.model.bert_model import BertConfig
+from alpa.model.gpt_model import FlaxGPTForLMModule
+from alpa.model.model_util import TrainState
+from alpa.model.moe import FlaxMoEForLMModule, MoEConfig
+from alpa.model.wide_resnet import ResNet, ResNetBlock
+from alpa.model.wide_resnet import TrainState as ResNetTrainState
+from flax import linen as nn
+
+BATCH_SIZE = 16
+HIDDEN_SIZE = 32
+NUM_HEADS = 8
+SEQUENCE_LENGTH = 16
+VOCABULARY_SIZE = 64
+
+Metrics = dict[str, jax.Array]
+
+
+@dataclass(frozen=True)
+class Model:
+    """What one training step of a model is made of.
+
+    Attributes:
+        name: its key in `MODELS`.
+        state: flax's training state before the first step.
+        batch: arrays whose dim 0 has BATCH_SIZE samples.
+        loss: (parameters, state, batch) -> (loss, auxiliary values: "metrics", and what else `update` needs).
+        update: (state, gradients, auxiliary values) -> the state after the step.
+    """
+
+    name: str
+    state: Any
+    batch: dict[str, jax.Array]
+    loss: Callable[[Any, Any, dict[str, jax.Array]], tuple[jax.Array, dict[str, Any]]]
+    update: Callable[[Any, Any, dict[str, Any]], Any]
+
+
+def train_step(model: Model, value_and_grad: Callable[..., Any]) -> Callable[[Any, Any], tuple[Any, Metrics, Any]]:
+    """The step of `model`: (state, batch) -> (new state, metrics, gradients)."""
+
+    def step(state: Any, batch: Any) -> tuple[Any, Metrics, Any]:
+        def loss(params: Any) -> tuple[jax.Array, dict[str, Any]]:
+            return model.loss(params, state, batch)
+
+        (value, aux), grads = value_and_grad(loss, has_aux=True)(state.params)
+        return model.update(state, grads, aux), {"loss": value, **aux["metrics"]}, grads
+
+    return step
+
+
+class Mlp(nn.Module):
+    """Four dense layers with biases, relu in between."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for width in (2 * HIDDEN_SIZE, HIDDEN_SIZE, 2 * HIDDEN_SIZE):
+            x = nn.relu(nn.Dense(width)(x))
+        return nn.Dense(HIDDEN_SIZE)(x)
+
+
+def _apply_gradients(state: Any, grads: Any, aux: dict[str, Any]) -> Any:
+    del aux
+    return state.apply_gradients(grads=grads)
+
+
+def _optimizer(learning_rate: float) -> optax.GradientTransformation:
+    # Momentum gives the optimizer a state that must be kept and sharded too. Not Adam: its first step divides a
+    # gradient by its own size and so turns rounding into visible differences.
+    return optax.sgd(learning_rate, momentum=0.9)
+
+
+def _first_step_number() -> jax.Array:
+    # flax starts with the Python number 0, which is weakly typed: the second step would be another program.
+    return jnp.zeros((), jnp.int32)
+
+
+def _mlp() -> Model:
+    rng = np.random.default_rng(0)
+    batch = {name: jnp.asarray(rng.normal(size=(BATCH_SIZE, HIDDEN_SIZE)), jnp.float32) for name in ("x", "y")}
+    module = Mlp()
+    params = jax.jit(module.init)(jax.random.key(0), batch["x"])
+    state = TrainState.create(apply_fn=module.apply, params=params, tx=_optimizer(0.5), dynamic_scale=None)
+
+    def loss(params: Any, state: Any, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, Any]]:
+        error = state.apply_fn(params, batch["x"]) - batch["y"]
+        return jnp.mean(error**2), {"metrics": {"mean_absolute_error": jnp.mean(jnp.abs(error))}}
+
+    return Model("mlp", state.replace(step=_first_step_number()), batch, loss, _apply_gradients)
+
+
+def _language_model(name: str, module: nn.Module, learning_rate: float) -> Model:
+    rng = np.random.default_rng(0)
+    shape = (BATCH_SIZE, SEQUENCE_LENGTH)
+    # Tokens of the upper quarter of the vocabulary do not occur: those rows get no gradient through the input.
+    tokens = rng.integers(0, VOCABULARY_SIZE * 3 // 4, size=(BATCH_SIZE, SEQUENCE_LENGTH + 1))
+    batch = {
+        "input_ids": jnp.asarray(tokens[:, :-1], jnp.int32),
+        "labels": jnp.asarray(tokens[:, 1:], jnp.int32),
+        "attention_mask": jnp.ones(shape, jnp.int32),
+        "token_type_ids": jnp.zeros(shape, jnp.int32),
+        "position_ids": jnp.broadcast_to(jnp.arange(SEQUENCE_LENGTH, dtype=jnp.int32), shape),
+    }
+    inputs = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+    params = jax.jit(module.init)(jax.random.key(0), *(batch[key] for key in inputs))
+    state = TrainState.create(apply_fn=module.apply, params=params, tx=_optimizer(learning_rate), dynamic_scale=None)
+
+    def loss(params: Any, state: Any, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, Any]]:
+        logits = state.apply_fn(params, *(batch[key] for key in inputs)).logits
+        labels = jax.nn.one_hot(batch["labels"], VOCABULARY_SIZE)
+        value = -jnp.mean(jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1))
+        accuracy = jnp.mean(jnp.argmax(logits, axis=-1) == batch["labels"])
+        return value, {"metrics": {"accuracy": accuracy}}
+
+    return Model(name, state.replace(step=_first_step_number()), batch, loss, _apply_gradients)
+
+
+def _gpt() -> Model:
+    config = BertConfig(
+        vocab_size=VOCABULARY_SIZE,
+        hidden_size=HIDDEN_SIZE,
+        num_hidden_layers=2,
+        num_attention_heads=NUM_HEADS,
+        intermediate_size=4 * HIDDEN_SIZE,
+        max_position_embeddings=SEQUENCE_LENGTH,
+        type_vocab_size=0,
+        tie_word_embeddings=True,
+    )
+    return _language_model("gpt", FlaxGPTForLMModule(config), 0.5)
+
+
+def _moe() -> Model:
+    # A group is one sequence, so the same tokens compete for an expert whatever the micro-batches are. The embedding is
+    # not tied here, so it has a gradient of its own.
+    config = MoEConfig(
+        vocab_size=VOCABULARY_SIZE,
+        hidden_size=HIDDEN_SIZE,
+        num_hidden_layers=2,
+        num_attention_heads=NUM_HEADS,
+        intermediate_size=2 * HIDDEN_SIZE,
+        max_position_embeddings=SEQUENCE_LENGTH,
+        tie_word_embeddings=False,
+        expert_group_size=SEQUENCE_LENGTH,
+        expert_number=8,
+    )
+    return _language_model("moe", FlaxMoEForLMModule(config), 0.5)
+
+
+def _conv() -> Model:
+    rng = np.random.default_rng(0)
+    num_classes = 8
+    batch = {
+        "image": jnp.asarray(rng.normal(size=(BATCH_SIZE, 16, 16, 8)), jnp.float32),
+        "label": jnp.asarray(rng.integers(0, num_classes, size=(BATCH_SIZE,)), jnp.int32),
+    }
+    module = ResNet(stage_sizes=[1, 1], block_cls=ResNetBlock, num_classes=num_classes, num_filters=8, width_factor=1)
+    variables = jax.jit(module.init)(jax.random.key(0), batch["image"])
+
+    def trained(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+        # The last batch norm of a block starts with scale 0, which cuts the block's convolutions off from the loss.
+        is_scale = jax.tree_util.keystr(path, simple=True, separator="/").endswith("scale")
+        return jnp.asarray(rng.uniform(0.5, 1.5, leaf.shape), jnp.float32) if is_scale else leaf
+
+    state = ResNetTrainState.create(
+        apply_fn=module.apply,
+        params=jax.tree_util.tree_map_with_path(trained, variables["params"]),
+        tx=_optimizer(0.1),
+        batch_stats=variables["batch_stats"],
+        dynamic_scale=None,
+    )
+
+    def loss(params: Any, state: Any, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, Any]]:
+        variables = {"params": params, "batch_stats": state.batch_stats}
+        logits, updated = state.apply_fn(variables, batch["image"], mutable=["batch_stats"])
+        labels = jax.nn.one_hot(batch["label"], num_classes)
+        value = -jnp.mean(jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1))
+        accuracy = jnp.mean(jnp.argmax(logits, axis=-1) == batch["label"])
+        return value, {"metrics": {"accuracy": accuracy}, "batch_stats": updated["batch_stats"]}
+
+    def update(state: Any, grads: Any, aux: dict[str, Any]) -> Any:
+        return state.apply_gradients(grads=grads, batch_stats=aux["batch_stats"])
+
+    return Model("conv", state.replace(step=_first_step_number()), batch, loss, update)
+
+
+_BUILDERS = {"mlp": _mlp, "gpt": _gpt, "moe": _moe, "conv": _conv}
+MODELS = tuple(_BUILDERS)
+
+
+@cache
+def build(name: str) -> Model:
+    """The model called `name`, one of `MODELS`."""
+    return _BUILDERS[name]()

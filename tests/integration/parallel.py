@@ -1,0 +1,81 @@
+"""Runs of the models through `alpa.parallelize`: takes a case, gives back its values after each step and its program.
+
+A case is compiled and run once a process, since many tests look at it. Invariant: nothing here knows what the right
+values are; those come from serial.py.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Any
+
+import alpa
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from integration.meshes import MESHES, logical_mesh
+from integration.models import MODELS, build, train_step
+from integration.serial import StepValues
+from integration.shardings import STYLES, manual_sharding
+
+NUM_STEPS = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program: which model, on which mesh, how sharded, with how many micro-batches (None: no accumulation)."""
+
+    model: str
+    mesh: str
+    style: str
+    num_micro_batches: int | None
+
+    def __str__(self) -> str:
+        batches = "whole_batch" if self.num_micro_batches is None else f"{self.num_micro_batches}_micro_batches"
+        return f"{self.model}-{self.mesh}-{self.style}-{batches}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a case gave.
+
+    Attributes:
+        steps: the values after each of NUM_STEPS steps.
+        placed_state: the state's arrays as the program takes them, on their devices.
+        hlo_text: the compiled program or programs.
+    """
+
+    steps: list[StepValues]
+    placed_state: Any
+    hlo_text: str
+
+
+def cases(*models: str) -> list[Case]:
+    """All cases of `models`, of all models if none is named."""
+    return [Case(*values) for values in product(models or MODELS, MESHES, STYLES, (None, 2))]
+
+
+def parallel_method(case: Case) -> alpa.ShardParallel:
+    """Alpa's method for `case`: its mesh and manual shardings, and no solver."""
+    return alpa.ShardParallel(
+        devices=logical_mesh(case.mesh),
+        num_micro_batches=case.num_micro_batches,
+        auto_sharding_option=alpa.AutoShardingOption(enable_auto_sharding=False),
+        manual_sharding_option=manual_sharding(build(case.model), case.style),
+    )
+
+
+@cache
+def run(case: Case) -> Outcome:
+    """Compile `case`'s training step with alpa and run it NUM_STEPS times on the same batch."""
+    model = build(case.model)
+    step: Any = alpa.parallelize(train_step(model, alpa.value_and_grad), method=parallel_method(case))
+    # A step donates its state, and the model's own is needed again.
+    state = jax.tree.map(jnp.copy, model.state)
+    placed_state, _ = step.preshard_dynamic_args(jax.tree.map(jnp.copy, model.state), model.batch)
+    steps = []
+    for _ in range(NUM_STEPS):
+        state, metrics, grads = step(state, model.batch)
+        steps.append(StepValues(*jax.tree.map(np.asarray, (state, metrics, grads))))
+    return Outcome(steps, placed_state, step.get_last_executable().get_hlo_text())

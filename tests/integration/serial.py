@@ -1,0 +1,92 @@
+"""The serial run that parallel programs are held against, and the comparison with it.
+
+Takes a model (models.py) and a number of micro-batches, gives back the values after each step as numpy arrays, computed
+by plain `jax.jit` on one device: no alpa function takes part. Micro-batches are what alpa documents them to be:
+consecutive parts of the batch whose gradients and auxiliary values are averaged, and one update.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from integration.models import BATCH_SIZE, Model, train_step
+
+# float32 rounds at 6e-8. A sum of n terms in another order differs by about sqrt(n) of that relative to the size of the
+# terms, which may cancel: so errors are measured against the largest entry of the array. Plain `jax.jit` with the same
+# shardings differs from the serial run by at most 3e-6 on these models; a wrong reduction is off by 1e-1 or more.
+RELATIVE_TOLERANCE = 1e-5
+# What is zero by symmetry (the gradient of a bias before a batch norm, say) has no size of its own: it is measured
+# against the largest array of the tree, at float32's own precision.
+ZERO_TOLERANCE = 1e-7
+
+
+@dataclass(frozen=True)
+class StepValues:
+    """What a step gives back: numpy arrays in the pytrees of the training step."""
+
+    state: Any
+    metrics: dict[str, np.ndarray]
+    grads: Any
+
+
+def run_serially(function: Callable[..., Any], *args: Any) -> Any:
+    """`function(*args)` as one device computes it under `jax.jit`, with numpy arrays as leaves."""
+    device = jax.local_devices()[0]
+    return jax.tree.map(np.asarray, jax.jit(function)(*jax.device_put(args, device)))
+
+
+def _micro_batched_step(model: Model, num_micro_batches: int) -> Callable[[Any, Any], tuple[Any, Any, Any]]:
+    """The step of `model` with dim 0 of the batch in `num_micro_batches` consecutive parts."""
+
+    def part(batch: Any, index: int) -> Any:
+        size = BATCH_SIZE // num_micro_batches
+        return jax.tree.map(lambda array: array[index * size : (index + 1) * size], batch)
+
+    def step(state: Any, batch: Any) -> tuple[Any, Any, Any]:
+        value_and_grad = jax.value_and_grad(model.loss, has_aux=True)
+        parts = [value_and_grad(state.params, state, part(batch, index)) for index in range(num_micro_batches)]
+        (value, aux), grads = jax.tree.map(lambda *values: sum(values) / num_micro_batches, *parts)
+        return model.update(state, grads, aux), {"loss": value, **aux["metrics"]}, grads
+
+    return step
+
+
+def serial_steps(model: Model, num_micro_batches: int | None, num_steps: int) -> list[StepValues]:
+    """What `num_steps` training steps of `model` give on one device, all on the same batch."""
+    step = _micro_batched_step(model, num_micro_batches) if num_micro_batches else train_step(model, jax.value_and_grad)
+    state, values = model.state, []
+    jitted = jax.jit(step)
+    for _ in range(num_steps):
+        state, metrics, grads = jitted(state, model.batch)
+        values.append(StepValues(*jax.tree.map(np.asarray, (state, metrics, grads))))
+    return values
+
+
+def assert_equal_up_to_rounding(actual: Any, expected: Any) -> None:
+    """Hold a pytree of arrays against the serial one, leaf by leaf; the message names the leaf.
+
+    Raises:
+        AssertionError: another structure, shape or dtype, a value that is not finite, or a difference of more than
+            RELATIVE_TOLERANCE of the leaf's largest entry and ZERO_TOLERANCE of the tree's.
+    """
+    expected_leaves, expected_tree = jax.tree_util.tree_flatten_with_path(expected)
+    actual_leaves, actual_tree = jax.tree.flatten(actual)
+    assert actual_tree == expected_tree
+    largest = max((float(np.max(np.abs(leaf))) for _, leaf in expected_leaves if leaf.size), default=0.0)
+    for (path, wanted), got in zip(expected_leaves, actual_leaves, strict=True):
+        name = jax.tree_util.keystr(path)
+        assert got.shape == wanted.shape, f"{name}: shape {got.shape}, expected {wanted.shape}"
+        assert got.dtype == wanted.dtype, f"{name}: dtype {got.dtype}, expected {wanted.dtype}"
+        assert np.all(np.isfinite(got)), f"{name} is not finite"
+        if not np.issubdtype(wanted.dtype, np.floating):
+            np.testing.assert_array_equal(got, wanted, err_msg=name)
+            continue
+        difference = float(np.max(np.abs(got - wanted), initial=0.0))
+        size = float(np.max(np.abs(wanted), initial=0.0))
+        limit = RELATIVE_TOLERANCE * size + ZERO_TOLERANCE * largest
+        assert difference <= limit, (
+            f"{name}: differs by {difference:.3g}, more than {limit:.3g} (largest entry {size:.3g})"
+        )

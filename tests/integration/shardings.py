@@ -1,0 +1,87 @@
+"""Manual shardings for the models: takes a model and a style, gives back alpa's `ManualShardingOption`.
+
+Two styles over the mesh axes `data` and `model`: "data_parallel" splits the batch over both and replicates the rest;
+"megatron" splits the batch over `data` and the parameters over `model`: kernels by columns, then by rows, so that one
+all-reduce follows each pair; embeddings by vocabulary; experts by expert. A parameter's optimizer state is sharded as
+the parameter. Invariant: every rule matches something, so a renamed parameter is an error and not a silent replica.
+"""
+
+import re
+from typing import Any
+
+import jax
+from alpa import ManualShardingOption
+from jax.sharding import PartitionSpec
+
+from integration.meshes import MESH_AXES
+from integration.models import Model
+
+STYLES = ("data_parallel", "megatron")
+
+_COLUMN = PartitionSpec(None, "model")
+_ROW = PartitionSpec("model", None)
+_SPLIT = PartitionSpec("model")
+
+_TRANSFORMER_RULES = {
+    r"word_embeddings/embedding": _ROW,
+    r"self/qvk_combined/kernel": _COLUMN,
+    r"self/qvk_combined/bias": _SPLIT,
+    r"attention/output/dense/kernel": _ROW,
+    r"intermediate/dense/kernel": _COLUMN,
+    r"intermediate/dense/bias": _SPLIT,
+    r"\d+/output/dense/kernel": _ROW,
+    r"params/bias": _SPLIT,
+}
+
+# Ends of parameter paths; what no rule names is replicated.
+_MEGATRON_RULES: dict[str, dict[str, PartitionSpec]] = {
+    "mlp": {
+        r"Dense_[02]/kernel": _COLUMN,
+        r"Dense_[02]/bias": _SPLIT,
+        r"Dense_[13]/kernel": _ROW,
+    },
+    "gpt": _TRANSFORMER_RULES,
+    "moe": _TRANSFORMER_RULES
+    | {
+        r"moe/w[io]": PartitionSpec("model", None, None),
+        r"decoder/kernel": _COLUMN,
+    },
+    # Kernels are (height, width, in, out).
+    "conv": {
+        r"ResNetBlock_\d/Conv_0/kernel": PartitionSpec(None, None, None, "model"),
+        r"ResNetBlock_\d/BatchNorm_0/(scale|bias|mean|var)": _SPLIT,
+        r"ResNetBlock_\d/Conv_1/kernel": PartitionSpec(None, None, "model", None),
+        r"Dense_0/kernel": _ROW,
+    },
+}
+
+
+def state_specs(model: Model, style: str) -> Any:
+    """A pytree like `model.state` with a PartitionSpec for each array."""
+    rules = _MEGATRON_RULES[model.name] if style == "megatron" else {}
+    unmatched = set(rules)
+
+    def spec(path: tuple[Any, ...], leaf: Any) -> PartitionSpec:
+        del leaf
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        for pattern, result in rules.items():
+            if re.search(rf"(^|/){pattern}$", name):
+                unmatched.discard(pattern)
+                return result
+        return PartitionSpec()
+
+    specs = jax.tree_util.tree_map_with_path(spec, model.state)
+    if unmatched:
+        raise ValueError(f"no parameter of {model.name} matches {sorted(unmatched)}")
+    return specs
+
+
+def batch_spec(style: str) -> PartitionSpec:
+    """How dim 0 of each array of a batch is split."""
+    return PartitionSpec(MESH_AXES) if style == "data_parallel" else PartitionSpec("data")
+
+
+def manual_sharding(model: Model, style: str) -> ManualShardingOption:
+    """The option for `train_step(model)`'s arguments (state, batch) in one of `STYLES`."""
+    batch_specs = jax.tree.map(lambda _: batch_spec(style), model.batch)
+    return ManualShardingOption(MESH_AXES, in_axis_resources=(state_specs(model, style), batch_specs))
