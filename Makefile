@@ -73,7 +73,7 @@ integration: $(INSTALLED) ## parallel programs against the serial run
 	$(BIN)/pytest -q tests/integration $(ARGS)
 
 bench: $(INSTALLED) ## all benchmarks; they print what they measured
-	@set -e; for program in benchmarks/bench_*.py; do echo "== $$program"; $(BIN)/python $$program; done
+	@set -e; for program in $(wildcard benchmarks/bench_*.py); do echo "== $$program"; $(BIN)/python $$program; done
 
 format: $(INSTALLED) ## rewrite the sources in the house format
 	$(BIN)/ruff format .
