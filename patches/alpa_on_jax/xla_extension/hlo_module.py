@@ -1,0 +1,165 @@
+"""`HloModule`: the program value that alpa passes around, compiles, and sends to other processes.
+
+It stands for the forked jaxlib's `xla_extension.HloModule`. Inside is StableHLO with one function and no calls, what
+is known of its inputs' and outputs' shardings, and which inputs may be reused for outputs. `as_serialized_hlo_module_proto`
+gives bytes that any process with the same jaxlib turns back into an equal value.
+"""
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension.element_types import numpy_dtype
+from alpa_on_jax.xla_extension.inlining import inline_calls
+from alpa_on_jax.xla_extension.shapes import ProgramShape, Shape
+from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
+
+if TYPE_CHECKING:
+    from alpa_on_jax.xla_extension.partition.interface import PartitionedProgram
+
+
+@dataclass(frozen=True, slots=True)
+class HloSharding:
+    """An array's sharding (or a tuple of them) with the one method that alpa calls on it."""
+
+    proto: Any
+
+    def to_proto(self) -> Any:
+        return self.proto
+
+
+@dataclass(frozen=True, slots=True)
+class _TupleProto:
+    type: Any
+    tuple_shardings: list[Any]
+
+
+@dataclass
+class HloModule:
+    """A program, in any of alpa's states from unoptimised to partitioned.
+
+    Attributes:
+        name: The module's name.
+        bytecode: StableHLO, `main` only, calls inlined; after auto-sharding with Shardy's annotations on every op.
+        shape: Global parameter and result shapes.
+        donated: For each parameter whether its buffer may be reused for a result.
+        aliases: Pairs (result, parameter) that must share a buffer, where alpa has set them.
+        input_protos, output_protos: What alpa has set (`OpSharding`s, serialized), or None.
+        mesh: The logical mesh; None until auto-sharding.
+        input_shardings, output_shardings: What auto-sharding decided; None before.
+        fixed_outputs: Results whose sharding the user has set, so that an alias must not change it.
+        partitioned: The per-device program, once it has been made.
+    """
+
+    name: str
+    bytecode: bytes
+    shape: ProgramShape
+    donated: tuple[bool, ...] = ()
+    aliases: tuple[tuple[int, int], ...] = ()
+    input_protos: tuple[bytes, ...] | None = None
+    output_protos: tuple[bytes, ...] | None = None
+    mesh: LogicalMesh | None = None
+    input_shardings: tuple[ArraySharding, ...] | None = None
+    output_shardings: tuple[ArraySharding, ...] | None = None
+    fixed_outputs: frozenset[int] = frozenset()
+    partitioned: "PartitionedProgram | None" = field(default=None, repr=False)
+
+    @classmethod
+    def from_stablehlo(cls, name: str, module: bytes | str, donated: Sequence[bool] = ()) -> "HloModule":
+        """Make the value from lowered StableHLO (text or bytecode)."""
+        with mlir.context():
+            parsed = mlir.parse(module)
+            inline_calls(parsed)
+            main = mlir.main_function(parsed)
+            shape = ProgramShape(
+                tuple(array_shape(v.type) for v in mlir.entry_block(main).arguments),
+                tuple(array_shape(v.type) for v in mlir.terminator(main).operands),
+            )
+            bytecode = mlir.to_bytecode(parsed)
+        return cls(name, bytecode, shape, tuple(bool(d) for d in donated) or (False,) * len(shape.parameters))
+
+    def program_shape(self) -> ProgramShape:
+        return self.shape
+
+    def parameter_shapes(self) -> list[Shape]:
+        return list(self.shape.parameters)
+
+    def to_string(self) -> str:
+        """StableHLO text: of the per-device program where there is one, else of the annotated or plain program."""
+        with mlir.context():
+            source = self.partitioned.bytecode if self.partitioned is not None else self.bytecode
+            return mlir.to_text(mlir.parse(source))
+
+    def setup_alias(self, output_index: Sequence[int], parameter: int, parameter_index: Sequence[int]) -> None:
+        """Let result `output_index` reuse the buffer of `parameter`; both then have the parameter's sharding."""
+        del parameter_index  # parameters are never tuples here
+        (result,) = output_index
+        self.aliases = (*self.aliases, (int(result), int(parameter)))
+        if self.input_shardings is None or self.output_shardings is None or result in self.fixed_outputs:
+            return
+        outputs = list(self.output_shardings)
+        outputs[result] = self.input_shardings[parameter]
+        self.output_shardings = tuple(outputs)
+
+    def spmd_parameters_shardings(self) -> list[HloSharding]:
+        return [HloSharding(s.to_proto()) for s in self._known(self.input_shardings)]
+
+    def spmd_output_sharding(self) -> HloSharding:
+        from jaxlib import xla_client as xc
+
+        protos = [s.to_proto() for s in self._known(self.output_shardings)]
+        return HloSharding(_TupleProto(xc.OpSharding.Type.TUPLE, protos))
+
+    def as_serialized_hlo_module_proto(self) -> bytes:
+        """Bytes from which `XlaComputation(...).get_hlo_module()` makes an equal value in another process."""
+        return pickle.dumps({name: getattr(self, name) for name in self.__dataclass_fields__})
+
+    @classmethod
+    def from_serialized(cls, data: bytes) -> "HloModule":
+        return cls(**pickle.loads(data))
+
+    def copy(self) -> "HloModule":
+        return replace(self)
+
+    @staticmethod
+    def _known(shardings: tuple[ArraySharding, ...] | None) -> tuple[ArraySharding, ...]:
+        if shardings is None:
+            raise ValueError("the module has no shardings yet: run the auto-sharding pass on it first")
+        return shardings
+
+
+class XlaComputation:
+    """A serialized `HloModule`, as alpa's `WrappedHlo` and executables take it."""
+
+    def __init__(self, serialized: bytes | HloModule):
+        self._module = serialized if isinstance(serialized, HloModule) else HloModule.from_serialized(serialized)
+
+    def get_hlo_module(self) -> HloModule:
+        return self._module
+
+    def as_hlo_module(self) -> HloModule:
+        return self._module
+
+    def program_shape(self) -> ProgramShape:
+        return self._module.shape
+
+
+def set_hlo_module_input_shardings(module: HloModule, protos: Sequence[Any]) -> None:
+    """Set the `OpSharding` of every parameter (type MANUAL: undefined)."""
+    module.input_protos = tuple(proto.SerializeToString() for proto in protos)
+
+
+def set_hlo_module_output_shardings(module: HloModule, protos: Sequence[Any]) -> None:
+    """Set the `OpSharding` of every result (type MANUAL: undefined)."""
+    module.output_protos = tuple(proto.SerializeToString() for proto in protos)
+
+
+def array_shape(mlir_type: Any) -> Shape:
+    """The `Shape` of a ranked tensor type."""
+    tensor = ir.RankedTensorType(mlir_type)
+    return Shape(tuple(tensor.shape), np.dtype(numpy_dtype(tensor.element_type)))

@@ -1,0 +1,187 @@
+"""The one place where jaxlib's MLIR Python bindings are touched directly.
+
+Takes and gives StableHLO modules as bytecode, text or `ir.Module`. Everything else in this package works on the `ir`
+objects that come from here. Tested with jaxlib 0.10.2 and 0.11.2.
+"""
+
+import io
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+from jax._src.interpreters import mlir as _jax_mlir
+from jaxlib.mlir import ir, passmanager
+
+MESH_SYMBOL = "mesh"
+
+# jaxlib ships no complete type stubs for its MLIR bindings, so operations and values are `Any` to the type checker.
+Operation: TypeAlias = Any
+Value: TypeAlias = Any
+
+
+def context() -> Any:
+    """A fresh MLIR context with the dialects that JAX programs use, StableHLO and Shardy among them."""
+    return _jax_mlir.make_ir_context()
+
+
+def parse(module: bytes | str) -> Any:
+    """The `ir.Module` of bytecode or text, in the context that is current."""
+    return ir.Module.parse(module)
+
+
+def to_bytecode(module: Any) -> bytes:
+    """MLIR bytecode of `module`, as this jaxlib writes it (not a format that other versions must read)."""
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def to_text(module: Any) -> str:
+    """The module as text, without locations."""
+    return str(module)
+
+
+def run_passes(module: Any, pipeline: str) -> None:
+    """Run a pass pipeline (as text, without the enclosing `builtin.module(...)`) on `module` in place.
+
+    Raises:
+        ir.MLIRError: a pass failed.
+    """
+    passmanager.PassManager.parse(f"builtin.module({pipeline})").run(module.operation)
+
+
+def functions(module: Any) -> dict[str, Operation]:
+    """The functions of `module` by name."""
+    return {
+        ir.StringAttr(op.operation.attributes["sym_name"]).value: op.operation
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+    }
+
+
+def main_function(module: Any) -> Operation:
+    """The `func.func @main` operation of `module`."""
+    return functions(module)["main"]
+
+
+def entry_block(function: Operation) -> Any:
+    return function.regions[0].blocks[0]
+
+
+def block_operations(block: Any) -> list[Operation]:
+    """The operations of one block, as generic operations, in a list that stays valid while the block is edited."""
+    return [op.operation for op in block.operations]
+
+
+def walk(block: Any) -> Iterator[Operation]:
+    """Every operation below `block`, inner ones after the operation that holds them."""
+    for op in block_operations(block):
+        yield op
+        for region in op.regions:
+            for inner in region.blocks:
+                yield from walk(inner)
+
+
+def terminator(function: Operation) -> Operation:
+    return block_operations(entry_block(function))[-1]
+
+
+def defining_op(value: Value) -> Operation | None:
+    """The operation whose result `value` is, or None for a block argument."""
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return None
+    return getattr(owner, "operation", owner)
+
+
+def users(value: Value) -> list[Operation]:
+    return [use.owner.operation for use in value.uses]
+
+
+def tensor_type(value: Value) -> Any:
+    return ir.RankedTensorType(value.type)
+
+
+def tensor_shape(value: Value) -> tuple[int, ...]:
+    return tuple(tensor_type(value).shape)
+
+
+def int_array(op: Operation, name: str) -> list[int]:
+    """A `DenseI64ArrayAttr` attribute of `op` as a list of integers."""
+    return list(ir.DenseI64ArrayAttr(op.attributes[name]))
+
+
+def set_int_array(op: Operation, name: str, values: list[int]) -> None:
+    op.attributes[name] = ir.DenseI64ArrayAttr.get(values)
+
+
+def bool_attribute(op: Operation, name: str) -> bool:
+    return name in op.attributes and ir.BoolAttr(op.attributes[name]).value
+
+
+def create(name: str, results: list[Any], operands: list[Value], attributes: dict[str, Any] | None = None) -> Operation:
+    """Create the operation `name` at the current insertion point."""
+    return ir.Operation.create(name, results=results, operands=operands, attributes=attributes or {})
+
+
+def create_reducer(op: Operation, reducer: str, element_type: Any) -> None:
+    """Fill the first region of `op` with `stablehlo.<reducer>` of its two scalar arguments."""
+    scalar = ir.RankedTensorType.get([], element_type)
+    block = ir.Block.create_at_start(op.regions[0], [scalar, scalar], [op.location, op.location])
+    with ir.InsertionPoint(block):
+        result = create(f"stablehlo.{reducer}", [scalar], list(block.arguments)).results[0]
+        create("stablehlo.return", [], [result])
+
+
+def function_arguments_attributes(function: Operation, kind: str) -> list[dict[str, Any]]:
+    """The attribute dictionaries of the arguments (`kind="arg_attrs"`) or results (`"res_attrs"`) of a function."""
+    function_type = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    count = len(function_type.inputs if kind == "arg_attrs" else function_type.results)
+    if kind not in function.attributes:
+        return [{} for _ in range(count)]
+    return [dict_items(ir.DictAttr(attr)) for attr in ir.ArrayAttr(function.attributes[kind])]
+
+
+def dict_items(attr: Any) -> dict[str, Any]:
+    """An `ir.DictAttr` as a dictionary."""
+    return {attr[i].name: attr[i].attr for i in range(len(attr))}
+
+
+def set_function_arguments_attributes(function: Operation, kind: str, attributes: list[dict[str, Any]]) -> None:
+    function.attributes[kind] = ir.ArrayAttr.get([ir.DictAttr.get(attr) for attr in attributes])
+
+
+def set_function_type(function: Operation, inputs: list[Any], results: list[Any]) -> None:
+    function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
+
+
+def clone_into(op: Operation, mapping: dict[Value, Value]) -> Operation:
+    """Clone `op` at the current insertion point with its operands, those of inner operations too, taken from `mapping`.
+
+    The results of the clone are added to `mapping`.
+    """
+    clone = op.clone(ir.InsertionPoint.current)
+    clone = getattr(clone, "operation", clone)
+    remap_operands(clone, mapping)
+    mapping.update(zip(op.results, clone.results, strict=True))
+    return clone
+
+
+def remap_operands(op: Operation, mapping: dict[Value, Value]) -> None:
+    for i, operand in enumerate(op.operands):
+        if operand in mapping:
+            op.operands[i] = mapping[operand]
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block_operations(block):
+                remap_operands(inner, mapping)
+
+
+def edit(bytecode: bytes, change: Callable[[Any], Any]) -> tuple[bytes, Any]:
+    """Parse `bytecode` in a fresh context, call `change(module)`, and return the new bytecode and what `change` gave.
+
+    What `change` returns must hold no `ir` object, since those die with the context.
+    """
+    with context(), ir.Location.unknown():
+        module = parse(bytecode)
+        result = change(module)
+        return to_bytecode(module), result

@@ -1,0 +1,43 @@
+"""Partitioning: from an annotated module to a program that can be compiled.
+
+One interface, `partition`, for every user: Shardy's passes in Python where they cover the program (communication is
+then known before compiling, and gradient reductions can be moved), XLA's partitioner where they do not. Which one made a
+program, and why, is recorded with it.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition.interface import Collective, PartitionedProgram, UnsupportedByShardyError
+from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
+from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
+
+__all__ = ["Collective", "PartitionedProgram", "UnsupportedByShardyError", "partition"]
+
+logger = logging.getLogger(__name__)
+
+
+def partition(module: HloModule, accumulators: Iterable[int] = ()) -> PartitionedProgram:
+    """Partition an annotated module.
+
+    Args:
+        module: The annotated module; it is not changed.
+        accumulators: Results of the form `old + gradient` whose reduction over devices may be left to the caller; how
+            much was left is in `unreduced_outputs` of the result.
+    """
+    accumulators = tuple(accumulators)
+    attempts = (False, True) if accumulators else (False,)
+    reason = ""
+    for whole_dims in attempts:
+        try:
+            program = partition_with_shardy(module, accumulators, whole_dims=whole_dims)
+        except UnsupportedByShardyError as error:
+            reason = str(error)
+        else:
+            logger.info("%s: partitioned by Shardy's passes, %d collectives", module.name, len(program.collectives))
+            return program
+    if accumulators:
+        logger.warning("%s: gradients are reduced in every micro-batch, because of %s", module.name, reason)
+    logger.info("%s: left to XLA's partitioner, because of %s", module.name, reason)
+    return leave_to_xla(module, reason)

@@ -1,0 +1,50 @@
+"""What partitioning gives: the program of one device, and what it leaves to be done across devices."""
+
+from dataclasses import dataclass, field
+
+from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
+
+
+class UnsupportedByShardyError(Exception):
+    """A program, or the way in which it is sharded, is not covered by the partitioner made of Shardy's passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One communication op of a partitioned program.
+
+    Attributes:
+        kind: XLA's name: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
+        size_bytes: Size of one device's operand.
+        group_size: How many devices take part together.
+    """
+
+    kind: str
+    size_bytes: int
+    group_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedProgram:
+    """A program that is ready to be compiled.
+
+    Attributes:
+        partitioner: Which one made it: "shardy" (the module is one device's program with explicit collectives, to be
+            run with one replica a device) or "xla" (the module is the whole program with sharding annotations, which
+            XLA partitions while it compiles).
+        bytecode: The module.
+        mesh: The logical mesh.
+        input_shardings, output_shardings: How the global arrays lie on the mesh.
+        unreduced_outputs: For each result the mesh axes over which the devices' parts still have to be summed.
+        collectives: The communication in the module; empty where the partitioner is "xla", which decides later.
+        fallback_reason: Why Shardy's passes did not make it; empty where they did.
+    """
+
+    partitioner: str
+    bytecode: bytes = field(repr=False)
+    mesh: LogicalMesh
+    input_shardings: tuple[ArraySharding, ...]
+    output_shardings: tuple[ArraySharding, ...]
+    unreduced_outputs: tuple[tuple[Axis, ...], ...]
+    collectives: tuple[Collective, ...] = ()
+    fallback_reason: str = ""

@@ -1,0 +1,238 @@
+"""What the rewriting of a global program into one device's program keeps track of.
+
+`LocalContext` knows the sharding of every value and which values are partial sums, and builds the few ops that depend
+on which device runs them. Invariant: every partial sum goes into exactly the
+reduction over the mesh axes that it is partial over, or is one whose reduction was deferred.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from alpa_on_jax.xla_extension import annotations, mlir
+from alpa_on_jax.xla_extension.element_types import numpy_dtype
+from alpa_on_jax.xla_extension.mlir import Operation, Value
+from alpa_on_jax.xla_extension.partition.interface import Collective, UnsupportedByShardyError
+from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A value that is still to be reduced over `axes` with `stablehlo.<reducer>`."""
+
+    axes: frozenset[Axis]
+    reducer: str
+
+
+class LocalContext:
+    """The state of one rewriting."""
+
+    def __init__(self, mesh: LogicalMesh, block: Any):
+        self.mesh = mesh
+        self.collectives: list[Collective] = []
+        self._block = block
+        self._shardings: dict[Value, ArraySharding] = {}
+        self._partials: dict[Value, Partial] = {}
+        self._deferred: set[Value] = set()
+        self._coordinates: dict[tuple[Axis, ...], Value] = {}
+        self._device_id: Value | None = None
+        self._channels = 0
+
+    # Shardings
+
+    def sharding(self, value: Value) -> ArraySharding:
+        return self._shardings[value]
+
+    def known_sharding(self, value: Value) -> ArraySharding | None:
+        """The sharding of `value`, or None for a value inside a region, which has none of its own."""
+        return self._shardings.get(value)
+
+    def set_sharding(self, value: Value, sharding: ArraySharding) -> None:
+        """Record the sharding of `value`."""
+        self._shardings[value] = sharding
+
+    def localize(self, value: Value, sharding: ArraySharding) -> None:
+        """Record the sharding of `value` and give it the type of one device's part.
+
+        Raises:
+            UnsupportedByShardyError: the sharding does not divide the value.
+        """
+        value.set_type(self.local_type(value.type, sharding))
+        self.set_sharding(value, sharding)
+
+    def local_type(self, global_type: Any, sharding: ArraySharding) -> Any:
+        tensor = ir.RankedTensorType(global_type)
+        try:
+            shape = sharding.local_shape(tensor.shape)
+        except ValueError as error:
+            raise UnsupportedByShardyError(str(error)) from error
+        return ir.RankedTensorType.get(shape, tensor.element_type)
+
+    def replace(self, op: Operation, values: Sequence[Value]) -> None:
+        """Let `values` stand for the results of `op`, and erase `op`."""
+        shardings = annotations.result_shardings(op, self.mesh)
+        for result, value, sharding in zip(op.results, values, shardings, strict=True):
+            result.replace_all_uses_with(value)
+            self.set_sharding(value, sharding)
+        op.erase()
+
+    # Partial sums
+
+    def mark_partial(self, value: Value, axes: Sequence[Axis], reducer: str) -> None:
+        if axes:
+            self._partials[value] = Partial(frozenset(axes), reducer)
+
+    def take_partial(self, value: Value, axes: Sequence[Axis]) -> str:
+        """The reducer of the partial value `value`, which is now reduced over `axes`."""
+        partial = self._partials.get(value)
+        if partial is None or partial.axes != frozenset(axes):
+            raise UnsupportedByShardyError(f"a reduction over {axes} of a value that is partial over {partial}")
+        return partial.reducer
+
+    def is_partial(self, value: Value) -> bool:
+        return value in self._partials
+
+    def defer(self, value: Value) -> None:
+        """Let ordinary ops use the partial sum `value`: `grad_sync` has shown that its sum can be made later."""
+        self._deferred.add(value)
+
+    def is_deferred(self, value: Value) -> bool:
+        return value in self._deferred
+
+    def require_reduced(self, op: Operation, operands: Sequence[Value]) -> None:
+        """Raises UnsupportedByShardyError where an ordinary op uses a value that is still partial."""
+        for operand in operands:
+            if operand in self._partials and operand not in self._deferred:
+                raise UnsupportedByShardyError(f"{op.name} uses a partial sum that was not reduced")
+
+    # Values that depend on the device
+
+    def coordinate(self, axes: Sequence[Axis]) -> Value:
+        """This device's number along `axes` (i32 scalar), made once at the start of the program."""
+        key = tuple(axes)
+        if key not in self._coordinates:
+            with self._after_device_id():
+                table = [self.mesh.linear_coordinate(device, key) for device in range(self.mesh.num_devices)]
+                values = constant(np.array(table, dtype=np.int32))
+                one = mlir.create(
+                    "stablehlo.dynamic_slice",
+                    [_tensor([1], "i32")],
+                    [values, self._device_id],
+                    {"slice_sizes": ir.DenseI64ArrayAttr.get([1])},
+                ).results[0]
+                self._coordinates[key] = mlir.create("stablehlo.reshape", [_tensor([], "i32")], [one]).results[0]
+        return self._coordinates[key]
+
+    def _after_device_id(self) -> Any:
+        """An insertion point after the ops that read the device's number, before the program's own ops."""
+        if self._device_id is None:
+            with ir.InsertionPoint.at_block_begin(self._block):
+                replica = mlir.create("stablehlo.replica_id", [_tensor([], "ui32")], []).results[0]
+                self._device_id = mlir.create("stablehlo.convert", [_tensor([], "i32")], [replica]).results[0]
+        converted = mlir.defining_op(self._device_id)
+        following = mlir.block_operations(self._block)
+        return ir.InsertionPoint(following[following.index(converted) + 1])
+
+    def offset(self, axes: Sequence[Axis], local_size: int, like: Any = None) -> Value:
+        """Where this device's part starts in a dim that `axes` split into parts of `local_size`.
+
+        A scalar of element type `like`, by default i32.
+        """
+        return binary("multiply", self.coordinate(axes), constant(np.array(local_size, np.int32)), like)
+
+    def on_first(self, value: Value, axes: Sequence[Axis]) -> Value:
+        """`value` on the devices whose coordinate along `axes` is 0, zeros elsewhere."""
+        tensor = mlir.tensor_type(value)
+        zero = constant(np.array(0, np.int32))
+        first = compare(self.coordinate(axes), zero, "EQ")
+        zeros = constant(np.zeros(tensor.shape, numpy_dtype(tensor.element_type)))
+        return mlir.create("stablehlo.select", [tensor], [first, value, zeros]).results[0]
+
+    # Communication
+
+    def channel(self, kind: str, operand: Value, groups: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """Attributes of a new collective; the collective is also recorded in `collectives`."""
+        self._channels += 1
+        tensor = mlir.tensor_type(operand)
+        size = math.prod(tensor.shape) * np.dtype(numpy_dtype(tensor.element_type)).itemsize
+        self.collectives.append(Collective(kind, size, len(groups[0])))
+        return {
+            "replica_groups": ir.DenseElementsAttr.get(np.array(groups, dtype=np.int64)),
+            "channel_handle": ir.Attribute.parse(f"#stablehlo.channel_handle<handle = {self._channels}, type = 1>"),
+            "use_global_device_ids": ir.UnitAttr.get(),
+        }
+
+    def all_reduce(self, operand: Value, axes: Sequence[Axis], reducer: str) -> Value:
+        """`operand` reduced over `axes`, at the current insertion point."""
+        attributes = self.channel("all-reduce", operand, self.mesh.groups(axes))
+        op = ir.Operation.create(
+            "stablehlo.all_reduce", results=[operand.type], operands=[operand], attributes=attributes, regions=1
+        )
+        mlir.create_reducer(op, reducer, mlir.tensor_type(operand).element_type)
+        return op.results[0]
+
+
+def constant(array: np.ndarray) -> Value:
+    """A constant at the current insertion point; a uniform one is written as a splat."""
+    mlir_type = _tensor(list(array.shape), _ELEMENT_NAMES.get(array.dtype.name, array.dtype.name))
+    if array.size and (array == array.flat[0]).all():
+        value = np.array(array.flat[0], array.dtype)
+        literal = _literal(value)
+        attribute = ir.Attribute.parse(f"dense<{literal}> : {mlir_type}")
+    else:
+        attribute = ir.DenseElementsAttr.get(array)
+    return mlir.create("stablehlo.constant", [mlir_type], [], {"value": attribute}).results[0]
+
+
+def binary(name: str, left: Value, right: Value, element_type: Any = None) -> Value:
+    """`stablehlo.<name>` of two values of one type, converted to `element_type` where that is given."""
+    result = mlir.create(f"stablehlo.{name}", [left.type], [left, right]).results[0]
+    if element_type is None or str(element_type) == str(mlir.tensor_type(result).element_type):
+        return result
+    converted = ir.RankedTensorType.get(mlir.tensor_shape(result), element_type)
+    return mlir.create("stablehlo.convert", [converted], [result]).results[0]
+
+
+def compare(left: Value, right: Value, direction: str) -> Value:
+    """An i1 tensor: `left <direction> right`, with direction "EQ", "LT", "GE"."""
+    result = _tensor(list(mlir.tensor_shape(left)), "i1")
+    attribute = ir.Attribute.parse(f"#stablehlo<comparison_direction {direction}>")
+    return mlir.create("stablehlo.compare", [result], [left, right], {"comparison_direction": attribute}).results[0]
+
+
+def broadcast(value: Value, shape: Sequence[int], dims: Sequence[int] = ()) -> Value:
+    """`value` broadcast to `shape`, its dims becoming `dims`."""
+    result = ir.RankedTensorType.get(list(shape), mlir.tensor_type(value).element_type)
+    attributes = {"broadcast_dimensions": ir.DenseI64ArrayAttr.get(list(dims))}
+    return mlir.create("stablehlo.broadcast_in_dim", [result], [value], attributes).results[0]
+
+
+_ELEMENT_NAMES = {
+    "float32": "f32",
+    "float64": "f64",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "bool": "i1",
+    "complex64": "complex<f32>",
+    "complex128": "complex<f64>",
+    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"ui{bits}" for bits in (8, 16, 32, 64)},
+}
+
+
+def _tensor(shape: Sequence[int], element_type: str) -> Any:
+    return ir.RankedTensorType.get(list(shape), ir.Type.parse(element_type))
+
+
+def _literal(value: np.ndarray) -> str:
+    if value.dtype == np.bool_:
+        return "true" if value else "false"
+    if np.issubdtype(value.dtype, np.complexfloating):
+        return f"({value.real:e}, {value.imag:e})"
+    if np.issubdtype(value.dtype, np.integer):
+        return str(int(value))
+    return f"{float(value):e}"

@@ -1,0 +1,96 @@
+"""Rewrite an annotated global program with explicit reshards into the program that each device runs.
+
+Input: a module after Shardy's `sdy-insert-explicit-reshards` and `sdy-reshard-to-collectives`. Output: the same module,
+with local shapes, StableHLO collectives over replica groups, and nothing of Shardy left. It takes the place of Shardy's
+own `sdy-convert-global-to-local`, which in jaxlib 0.10.2 sums where a maximum is wanted and corrupts split constants.
+Invariant: see `local_ops`; what no handler covers raises UnsupportedByShardyError.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from alpa_on_jax.xla_extension import annotations, mlir, ruleless_ops
+from alpa_on_jax.xla_extension.partition import local_collectives, local_contractions, local_indexing, local_ops
+from alpa_on_jax.xla_extension.partition.interface import Collective, UnsupportedByShardyError
+from alpa_on_jax.xla_extension.partition.local_context import LocalContext
+from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
+
+# The modules register their handlers when they are imported.
+_REGISTERED = (local_ops, local_contractions, local_indexing, local_collectives)
+
+_PARTIAL_CONSUMERS = ("sdy.all_reduce", "sdy.reduce_scatter")
+
+
+def localize(
+    module: Any,
+    mesh: LogicalMesh,
+    inputs: Sequence[ArraySharding],
+    outputs: Sequence[ArraySharding],
+) -> tuple[Collective, ...]:
+    """Rewrite `module` in place and return its communication.
+
+    Args:
+        module: The global program with collectives.
+        mesh: The logical mesh.
+        inputs, outputs: The shardings of the parameters and results.
+
+    Raises:
+        UnsupportedByShardyError: an op, or the way in which it is split, is not covered.
+    """
+    main = mlir.main_function(module)
+    block = mlir.entry_block(main)
+    ctx = LocalContext(mesh, block)
+    for argument, sharding in zip(block.arguments, inputs, strict=True):
+        ctx.localize(argument, sharding)
+    for op in mlir.block_operations(block):
+        if op.name == "func.return":
+            _check_results(ctx, op, outputs)
+            break
+        _localize_op(ctx, op)
+    mlir.set_function_type(
+        main, [argument.type for argument in block.arguments], [v.type for v in mlir.terminator(main).operands]
+    )
+    _drop_annotations(module, main)
+    ruleless_ops.restore(module)
+    module.operation.verify()
+    return tuple(ctx.collectives)
+
+
+def _localize_op(ctx: LocalContext, op: mlir.Operation) -> None:
+    shardings = annotations.result_shardings(op, ctx.mesh)
+    if op.name not in _PARTIAL_CONSUMERS:
+        _require_partials_deferred(ctx, op)
+    if op.name in local_ops.HANDLERS:
+        local_ops.HANDLERS[op.name](ctx, op, shardings)
+    elif op.name in local_ops.ELEMENTWISE:
+        local_ops.elementwise(ctx, op, shardings)
+    else:
+        raise UnsupportedByShardyError(f"{op.name} is not covered")
+
+
+def _require_partials_deferred(ctx: LocalContext, op: mlir.Operation) -> None:
+    """A partial sum may only be used by its reduction; after a deferred reduction it counts as reduced."""
+    for operand in op.operands:
+        if ctx.is_partial(operand) and not ctx.is_deferred(operand):
+            raise UnsupportedByShardyError(f"{op.name} uses a partial sum that was not reduced")
+
+
+def _check_results(ctx: LocalContext, op: mlir.Operation, outputs: Sequence[ArraySharding]) -> None:
+    _require_partials_deferred(ctx, op)
+    for i, (operand, sharding) in enumerate(zip(op.operands, outputs, strict=True)):
+        if ctx.sharding(operand).dims != sharding.dims:
+            raise UnsupportedByShardyError(f"result {i} is {ctx.sharding(operand).to_sdy()}, not {sharding.to_sdy()}")
+
+
+def _drop_annotations(module: Any, main: mlir.Operation) -> None:
+    for op in mlir.block_operations(module.body):
+        if op.name == "sdy.mesh":
+            op.erase()
+    for kind in ("arg_attrs", "res_attrs"):
+        attributes = mlir.function_arguments_attributes(main, kind)
+        for attribute in attributes:
+            attribute.pop(annotations.SHARDING, None)
+        mlir.set_function_arguments_attributes(main, kind, attributes)
+    for op in mlir.walk(mlir.entry_block(main)):
+        for name in [name for name in op.attributes if name.startswith("sdy.")]:
+            del op.attributes[name]

@@ -1,0 +1,68 @@
+"""The partitioner made of Shardy's passes and `localize`: from an annotated module to one device's program."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from alpa_on_jax.xla_extension import annotations, mlir, ruleless_ops
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition.grad_sync import defer_reductions
+from alpa_on_jax.xla_extension.partition.interface import Collective, PartitionedProgram, UnsupportedByShardyError
+from alpa_on_jax.xla_extension.partition.localize import localize
+from alpa_on_jax.xla_extension.partition.unsplit import make_worked_dims_whole
+from alpa_on_jax.xla_extension.sharding import Axis, LogicalMesh
+
+_TO_COLLECTIVES = (
+    "func.func(sdy-insert-explicit-reshards{enable-full-version=true}),func.func(sdy-reshard-to-collectives)"
+)
+
+
+def partition_with_shardy(
+    module: HloModule, accumulators: Iterable[int], *, whole_dims: bool = False
+) -> PartitionedProgram:
+    """Make one device's program of an annotated module.
+
+    Args:
+        module: The annotated module.
+        accumulators: Results of the form `old + gradient` whose reduction over devices is left to the caller, as far
+            as it can be (see `grad_sync`).
+        whole_dims: Whether to gather dims that an op works along (see `unsplit`) instead of refusing them.
+
+    Raises:
+        UnsupportedByShardyError: the module, or the way in which it is sharded, is not covered.
+    """
+    mesh, inputs, outputs = module.mesh, module.input_shardings, module.output_shardings
+    if mesh is None or inputs is None or outputs is None:
+        raise ValueError("partitioning needs an annotated module: run the auto-sharding pass on it first")
+
+    def change(parsed: Any) -> tuple[tuple[Collective, ...], list[tuple[Axis, ...]]]:
+        ruleless_ops.hide(parsed)
+        main = mlir.main_function(parsed)
+        annotations.set_boundary(main, inputs, outputs)
+        _make_even(main, mesh)
+        if whole_dims:
+            make_worked_dims_whole(main, mesh)
+        mlir.run_passes(parsed, _TO_COLLECTIVES)
+        unreduced = defer_reductions(mlir.main_function(parsed), mesh, accumulators)
+        return localize(parsed, mesh, inputs, outputs), unreduced
+
+    try:
+        bytecode, (collectives, unreduced) = mlir.edit(module.bytecode, change)
+    except ir.MLIRError as error:
+        raise UnsupportedByShardyError(f"a pass failed: {str(error).splitlines()[-1]}") from error
+    return PartitionedProgram("shardy", bytecode, mesh, inputs, outputs, tuple(unreduced), collectives)
+
+
+def _make_even(main: mlir.Operation, mesh: LogicalMesh) -> None:
+    """Drop the splits of intermediate values that do not divide them; resharding around them is then explicit."""
+    for op in mlir.walk(mlir.entry_block(main)):
+        if annotations.SHARDING not in op.attributes:
+            continue
+        shardings = annotations.result_shardings(op, mesh)
+        even = [
+            sharding.dividing(mlir.tensor_shape(value)) if sharding.dims else sharding
+            for sharding, value in zip(shardings, op.results, strict=True)
+        ]
+        if even != shardings:
+            annotations.set_result_shardings(op, even)

@@ -1,0 +1,48 @@
+"""XLA's own partitioner: the annotated module goes to the compiler as it is, with the shardings of inputs and outputs.
+
+It covers every program that JAX can shard, and is used where Shardy's passes do not reach. The partitioning itself
+happens inside `compile_and_load`, with Shardy's propagation in XLA.
+"""
+
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from alpa_on_jax.xla_extension import annotations, mlir, ruleless_ops
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition.interface import PartitionedProgram
+
+
+def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
+    """The program that XLA partitions while it compiles.
+
+    Args:
+        module: The annotated module.
+        reason: Why Shardy's passes did not partition it.
+    """
+    mesh, inputs, outputs = module.mesh, module.input_shardings, module.output_shardings
+    if mesh is None or inputs is None or outputs is None:
+        raise ValueError("partitioning needs an annotated module: run the auto-sharding pass on it first")
+
+    def change(parsed: Any) -> None:
+        ruleless_ops.restore(parsed)
+        main = mlir.main_function(parsed)
+        for op in mlir.walk(mlir.entry_block(main)):
+            # The compiler ignores annotations on ordinary ops, and does not know Shardy's constants.
+            if annotations.SHARDING in op.attributes:
+                del op.attributes[annotations.SHARDING]
+            if op.name == "sdy.constant":
+                _make_plain_constant(op)
+        annotations.set_boundary(main, inputs, outputs)
+
+    bytecode, _ = mlir.edit(module.bytecode, change)
+    return PartitionedProgram(
+        "xla", bytecode, mesh, inputs, outputs, ((),) * len(outputs), fallback_reason=reason
+    )
+
+
+def _make_plain_constant(op: mlir.Operation) -> None:
+    with ir.InsertionPoint(op), op.location:
+        new = mlir.create("stablehlo.constant", [op.results[0].type], [], {"value": op.attributes["value"]})
+    op.results[0].replace_all_uses_with(new.results[0])
+    op.erase()

@@ -1,0 +1,154 @@
+"""Cut an annotated program at alpa's pipeline markers into one program for each stage.
+
+A marker is a `stablehlo.optimization_barrier` with the attribute `alpa.marker = "<stage>$<kind>"`: what goes through
+a "start" barrier becomes the parameters of the stage's program, what goes through the "end" barrier its results. This
+is what the forked jaxlib's pass SliceAutoShardedStages did. Invariant: an array that crosses from the program into a
+stage, or from one stage into another, has the same sharding on both sides.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from alpa_on_jax.xla_extension import annotations, mlir
+from alpa_on_jax.xla_extension.hlo_module import HloModule, array_shape
+from alpa_on_jax.xla_extension.mlir import Operation, Value
+from alpa_on_jax.xla_extension.shapes import ProgramShape
+from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
+
+MARKER = "alpa.marker"
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    name: str
+    start: Operation
+    end: Operation
+
+
+def slice_stages(module: HloModule) -> list[tuple[str, HloModule]]:
+    """The stages of `module`, in program order, each with its name.
+
+    Raises:
+        ValueError: the module is not annotated, a marker has no partner, or a stage uses a value that did not come
+            through its start marker.
+    """
+    if module.mesh is None:
+        raise ValueError("slice_stages needs an annotated module: run the auto-sharding pass on it first")
+    mesh = module.mesh
+    result = []
+    with mlir.context(), ir.Location.unknown():
+        parsed = mlir.parse(module.bytecode)
+        main = mlir.main_function(parsed)
+        shardings = _boundary_shardings(main, mesh)
+        for stage in _find_stages(main):
+            result.append((stage.name, _cut(module, mesh, stage, shardings)))
+    return result
+
+
+def _find_stages(main: Operation) -> list[_Stage]:
+    markers: dict[str, dict[str, Operation]] = {}
+    for op in mlir.block_operations(mlir.entry_block(main)):
+        if MARKER in op.attributes:
+            name, kind = ir.StringAttr(op.attributes[MARKER]).value.rsplit("$", 1)
+            if kind in ("start", "end"):
+                if kind in markers.setdefault(name, {}):
+                    raise ValueError(f"pipeline marker {name!r} starts or ends twice")
+                markers[name][kind] = op
+    for name, pair in markers.items():
+        if len(pair) != 2:
+            raise ValueError(f"pipeline marker {name!r} has a {next(iter(pair))} and no partner")
+    return [_Stage(name, pair["start"], pair["end"]) for name, pair in markers.items()]
+
+
+def _boundary_shardings(main: Operation, mesh: LogicalMesh) -> dict[Value, ArraySharding]:
+    """The sharding of every value that goes into, comes out of, or passes between markers."""
+    inputs, outputs = annotations.boundary(main, mesh)
+    known = dict(zip(mlir.entry_block(main).arguments, inputs, strict=True))
+    for op in mlir.block_operations(mlir.entry_block(main)):
+        if MARKER in op.attributes:
+            for operand, result, sharding in zip(
+                op.operands, op.results, annotations.result_shardings(op, mesh), strict=True
+            ):
+                known[result] = known.get(operand, sharding)
+    for value, sharding in zip(mlir.terminator(main).operands, outputs, strict=True):
+        known[value] = sharding
+    return known
+
+
+def _cut(module: HloModule, mesh: LogicalMesh, stage: _Stage, shardings: dict[Value, ArraySharding]) -> HloModule:
+    operations = _operations_between(stage)
+    inputs = tuple(shardings[value] for value in stage.start.results)
+    outputs = tuple(shardings[value] for value in stage.end.results)
+    cut = ir.Module.create()
+    input_types = [value.type for value in stage.start.results]
+    output_types = [value.type for value in stage.end.operands]
+    with ir.InsertionPoint(cut.body):
+        function = ir.Operation.create(
+            "func.func",
+            regions=1,
+            attributes={
+                "sym_name": ir.StringAttr.get("main"),
+                "sym_visibility": ir.StringAttr.get("public"),
+                "function_type": ir.TypeAttr.get(ir.FunctionType.get(input_types, output_types)),
+            },
+        )
+        block = ir.Block.create_at_start(function.regions[0], input_types, [stage.start.location] * len(input_types))
+        mapping: dict[Value, Value] = dict(zip(stage.start.results, block.arguments, strict=True))
+        with ir.InsertionPoint(block):
+            for op in operations:
+                mlir.clone_into(op, mapping)
+            mlir.create("func.return", [], [mapping[value] for value in stage.end.operands])
+    annotations.declare_mesh(cut, mesh)
+    annotations.set_boundary(function, inputs, outputs)
+    return HloModule(
+        name=f"{module.name}-{stage.name}",
+        bytecode=mlir.to_bytecode(cut),
+        shape=_program_shape(block),
+        donated=(False,) * len(inputs),
+        mesh=mesh,
+        input_shardings=inputs,
+        output_shardings=outputs,
+        fixed_outputs=frozenset(),
+    )
+
+
+def _program_shape(block: Any) -> ProgramShape:
+    return ProgramShape(
+        tuple(array_shape(value.type) for value in block.arguments),
+        tuple(array_shape(value.type) for value in mlir.block_operations(block)[-1].operands),
+    )
+
+
+def _operations_between(stage: _Stage) -> list[Operation]:
+    """The operations that compute the end marker's operands from the start marker's results, in program order."""
+    needed: set[Operation] = set()
+    inputs = set(stage.start.results)
+    stack = list(stage.end.operands)
+    while stack:
+        value = stack.pop()
+        if value in inputs:
+            continue
+        op = mlir.defining_op(value)
+        if op is None or MARKER in op.attributes:
+            raise ValueError(f"stage {stage.name!r} uses a value that does not come through its start marker")
+        if op not in needed:
+            needed.add(op)
+            stack.extend(_operands_deep(op))
+    return [op for op in mlir.block_operations(stage.end.block) if op in needed]
+
+
+def _operands_deep(op: Operation) -> list[Value]:
+    """The operands of `op` and of operations inside its regions, as far as they are defined outside `op`."""
+    operands = list(op.operands)
+    for region in op.regions:
+        for block in region.blocks:
+            inner = list(mlir.walk(block))
+            local = set(block.arguments).union(*(set(o.results) for o in inner))
+            for nested in inner:
+                for nested_region in nested.regions:
+                    for nested_block in nested_region.blocks:
+                        local |= set(nested_block.arguments)
+            operands += [value for o in inner for value in o.operands if value not in local]
+    return operands
