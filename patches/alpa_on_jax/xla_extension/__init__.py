@@ -1,21 +1,53 @@
-"""In Python, what Alpa's forked jaxlib offered as `jax._src.lib.xla_extension`."""
+"""In Python, what Alpa's forked jaxlib offered as `jax._src.lib.xla_extension`.
 
-from jax._src.lib import xla_client as _xla_client
+The names here are those that alpa calls; each module below has one part of what they do. Alpa's three states of a program
+are `HloModule`s: unoptimised (as lowered), sharding-annotated (`run_auto_sharding`), partitioned (`run_spmd_partitioner`).
+"""
 
 from alpa_on_jax.jax._src.device_array import DeviceArray
+from alpa_on_jax.xla_extension.auto_sharding import run_auto_sharding
+from alpa_on_jax.xla_extension.costs import hlo_module_count_flop_dot_conv_only
+from alpa_on_jax.xla_extension.executable import Client, CompileOptions, get_grad_sync_channel_ids
+from alpa_on_jax.xla_extension.hlo_module import (
+    HloModule,
+    HloSharding,
+    XlaComputation,
+    set_hlo_module_input_shardings,
+    set_hlo_module_output_shardings,
+)
+from alpa_on_jax.xla_extension.partition import partition
+from alpa_on_jax.xla_extension.pass_context import clear_pass_context, get_option, set_pass_context
 
-__all__ = ["Client", "DeviceArray", "HloModule", "HloSharding", "XlaComputation", "get_alpa_jaxlib_version"]
+__all__ = [
+    "Client",
+    "DeviceArray",
+    "HloModule",
+    "HloSharding",
+    "XlaComputation",
+    "clear_pass_context",
+    "get_alpa_jaxlib_version",
+    "get_grad_sync_channel_ids",
+    "hlo_module_count_flop_dot_conv_only",
+    "run_auto_sharding",
+    "run_spmd_partitioner",
+    "set_hlo_module_input_shardings",
+    "set_hlo_module_output_shardings",
+    "set_pass_context",
+]
 
-Client = _xla_client.Client
-HloSharding = _xla_client.HloSharding
 
+def run_spmd_partitioner(module: HloModule, options: CompileOptions) -> None:
+    """Partition an annotated module in place.
 
-class HloModule:
-    """Placeholder until the module value is here."""
-
-
-class XlaComputation:
-    """Placeholder until the module value is here."""
+    With the option "auto_sharding::rewrite_for_grad_acc" the reductions of the results that are gradients
+    ("auto_sharding::rewrite_indices") are left out as far as they can be made once a step.
+    """
+    del options  # everything is known from the module
+    accumulators = (
+        get_option("auto_sharding::rewrite_indices") or () if get_option("auto_sharding::rewrite_for_grad_acc") else ()
+    )
+    if module.partitioned is None:
+        module.partitioned = partition(module, accumulators)
 
 
 def get_alpa_jaxlib_version() -> str:

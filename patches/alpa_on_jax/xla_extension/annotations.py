@@ -45,9 +45,7 @@ def set_boundary(
         mlir.set_function_arguments_attributes(function, kind, attributes)
 
 
-def boundary(
-    function: Operation, mesh: LogicalMesh
-) -> tuple[tuple[ArraySharding, ...], tuple[ArraySharding, ...]]:
+def boundary(function: Operation, mesh: LogicalMesh) -> tuple[tuple[ArraySharding, ...], tuple[ArraySharding, ...]]:
     """The shardings of a function's arguments and results; what has none is replicated."""
     values = {
         "arg_attrs": list(mlir.entry_block(function).arguments),

@@ -69,9 +69,7 @@ def donation_pairs(module: HloModule) -> list[tuple[int, int]]:
     return pairs
 
 
-def _given(
-    protos: Sequence[bytes] | None, shapes: Sequence[Shape], mesh: LogicalMesh, kind: str
-) -> PartialShardings:
+def _given(protos: Sequence[bytes] | None, shapes: Sequence[Shape], mesh: LogicalMesh, kind: str) -> PartialShardings:
     if protos is None:
         return [None] * len(shapes)
     result: PartialShardings = []

@@ -77,7 +77,9 @@ class LogicalMesh:
         used = list(axes)
         result = []
         for whole in self.axes:
-            cuts = sorted({1, whole.size, *(c for a in used if a.index == whole.index for c in (a.pre, a.pre * a.size))})
+            cuts = sorted(
+                {1, whole.size, *(c for a in used if a.index == whole.index for c in (a.pre, a.pre * a.size))}
+            )
             for low, high in itertools.pairwise(cuts):
                 covered = any(a.index == whole.index and a.pre <= low and high <= a.pre * a.size for a in used)
                 if not covered:

@@ -37,6 +37,7 @@ class PartitionedProgram:
         input_shardings, output_shardings: How the global arrays lie on the mesh.
         unreduced_outputs: For each result the mesh axes over which the devices' parts still have to be summed.
         collectives: The communication in the module; empty where the partitioner is "xla", which decides later.
+        draws_random: Whether the module has the hidden last parameter for the random state (see `random_ops`).
         fallback_reason: Why Shardy's passes did not make it; empty where they did.
     """
 
@@ -47,4 +48,5 @@ class PartitionedProgram:
     output_shardings: tuple[ArraySharding, ...]
     unreduced_outputs: tuple[tuple[Axis, ...], ...]
     collectives: tuple[Collective, ...] = ()
+    draws_random: bool = False
     fallback_reason: str = ""

@@ -14,6 +14,7 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import annotations, mlir
+from alpa_on_jax.xla_extension.builders import binary, compare, constant, tensor_type_of
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 from alpa_on_jax.xla_extension.mlir import Operation, Value
 from alpa_on_jax.xla_extension.partition.interface import Collective, UnsupportedByShardyError
@@ -31,7 +32,7 @@ class Partial:
 class LocalContext:
     """The state of one rewriting."""
 
-    def __init__(self, mesh: LogicalMesh, block: Any):
+    def __init__(self, mesh: LogicalMesh, block: Any, random_state: Value | None = None):
         self.mesh = mesh
         self.collectives: list[Collective] = []
         self._block = block
@@ -41,6 +42,8 @@ class LocalContext:
         self._coordinates: dict[tuple[Axis, ...], Value] = {}
         self._device_id: Value | None = None
         self._channels = 0
+        self._random_state = random_state
+        self._random_numbers = 0
 
     # Shardings
 
@@ -120,19 +123,19 @@ class LocalContext:
                 values = constant(np.array(table, dtype=np.int32))
                 one = mlir.create(
                     "stablehlo.dynamic_slice",
-                    [_tensor([1], "i32")],
+                    [tensor_type_of([1], "i32")],
                     [values, self._device_id],
                     {"slice_sizes": ir.DenseI64ArrayAttr.get([1])},
                 ).results[0]
-                self._coordinates[key] = mlir.create("stablehlo.reshape", [_tensor([], "i32")], [one]).results[0]
+                self._coordinates[key] = mlir.create("stablehlo.reshape", [tensor_type_of([], "i32")], [one]).results[0]
         return self._coordinates[key]
 
     def _after_device_id(self) -> Any:
         """An insertion point after the ops that read the device's number, before the program's own ops."""
         if self._device_id is None:
             with ir.InsertionPoint.at_block_begin(self._block):
-                replica = mlir.create("stablehlo.replica_id", [_tensor([], "ui32")], []).results[0]
-                self._device_id = mlir.create("stablehlo.convert", [_tensor([], "i32")], [replica]).results[0]
+                replica = mlir.create("stablehlo.replica_id", [tensor_type_of([], "ui32")], []).results[0]
+                self._device_id = mlir.create("stablehlo.convert", [tensor_type_of([], "i32")], [replica]).results[0]
         converted = mlir.defining_op(self._device_id)
         following = mlir.block_operations(self._block)
         return ir.InsertionPoint(following[following.index(converted) + 1])
@@ -151,6 +154,17 @@ class LocalContext:
         first = compare(self.coordinate(axes), zero, "EQ")
         zeros = constant(np.zeros(tensor.shape, numpy_dtype(tensor.element_type)))
         return mlir.create("stablehlo.select", [tensor], [first, value, zeros]).results[0]
+
+    def random_state(self) -> Value:
+        """The hidden parameter that the program's random numbers come from."""
+        if self._random_state is None:
+            raise ValueError("the program draws random numbers and has no parameter for the random state")
+        return self._random_state
+
+    def next_random_number(self) -> int:
+        """The number, in the program, of the random op that is being rewritten."""
+        self._random_numbers += 1
+        return self._random_numbers - 1
 
     # Communication
 
@@ -174,65 +188,3 @@ class LocalContext:
         )
         mlir.create_reducer(op, reducer, mlir.tensor_type(operand).element_type)
         return op.results[0]
-
-
-def constant(array: np.ndarray) -> Value:
-    """A constant at the current insertion point; a uniform one is written as a splat."""
-    mlir_type = _tensor(list(array.shape), _ELEMENT_NAMES.get(array.dtype.name, array.dtype.name))
-    if array.size and (array == array.flat[0]).all():
-        value = np.array(array.flat[0], array.dtype)
-        literal = _literal(value)
-        attribute = ir.Attribute.parse(f"dense<{literal}> : {mlir_type}")
-    else:
-        attribute = ir.DenseElementsAttr.get(array)
-    return mlir.create("stablehlo.constant", [mlir_type], [], {"value": attribute}).results[0]
-
-
-def binary(name: str, left: Value, right: Value, element_type: Any = None) -> Value:
-    """`stablehlo.<name>` of two values of one type, converted to `element_type` where that is given."""
-    result = mlir.create(f"stablehlo.{name}", [left.type], [left, right]).results[0]
-    if element_type is None or str(element_type) == str(mlir.tensor_type(result).element_type):
-        return result
-    converted = ir.RankedTensorType.get(mlir.tensor_shape(result), element_type)
-    return mlir.create("stablehlo.convert", [converted], [result]).results[0]
-
-
-def compare(left: Value, right: Value, direction: str) -> Value:
-    """An i1 tensor: `left <direction> right`, with direction "EQ", "LT", "GE"."""
-    result = _tensor(list(mlir.tensor_shape(left)), "i1")
-    attribute = ir.Attribute.parse(f"#stablehlo<comparison_direction {direction}>")
-    return mlir.create("stablehlo.compare", [result], [left, right], {"comparison_direction": attribute}).results[0]
-
-
-def broadcast(value: Value, shape: Sequence[int], dims: Sequence[int] = ()) -> Value:
-    """`value` broadcast to `shape`, its dims becoming `dims`."""
-    result = ir.RankedTensorType.get(list(shape), mlir.tensor_type(value).element_type)
-    attributes = {"broadcast_dimensions": ir.DenseI64ArrayAttr.get(list(dims))}
-    return mlir.create("stablehlo.broadcast_in_dim", [result], [value], attributes).results[0]
-
-
-_ELEMENT_NAMES = {
-    "float32": "f32",
-    "float64": "f64",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "bool": "i1",
-    "complex64": "complex<f32>",
-    "complex128": "complex<f64>",
-    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": f"ui{bits}" for bits in (8, 16, 32, 64)},
-}
-
-
-def _tensor(shape: Sequence[int], element_type: str) -> Any:
-    return ir.RankedTensorType.get(list(shape), ir.Type.parse(element_type))
-
-
-def _literal(value: np.ndarray) -> str:
-    if value.dtype == np.bool_:
-        return "true" if value else "false"
-    if np.issubdtype(value.dtype, np.complexfloating):
-        return f"({value.real:e}, {value.imag:e})"
-    if np.issubdtype(value.dtype, np.integer):
-        return str(int(value))
-    return f"{float(value):e}"

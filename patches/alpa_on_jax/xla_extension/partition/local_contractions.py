@@ -63,9 +63,15 @@ def _reduce(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) ->
         axes = tuple(axis for dim in reduced for axis in own.dims[dim])
     if axes:
         reducer = region_reducer(op)
-        require(count == 1 and reducer is not None, op, "a reduction of several arrays, or of an unknown kind, is split")
+        require(
+            count == 1 and reducer is not None, op, "a reduction of several arrays, or of an unknown kind, is split"
+        )
         initial = op.operands[1]
-        require(reducer in _IDEMPOTENT or (reducer == "add" and is_zero(initial)), op, "a split sum that starts from a value")
+        require(
+            reducer in _IDEMPOTENT or (reducer == "add" and is_zero(initial)),
+            op,
+            "a split sum that starts from a value",
+        )
         ctx.mark_partial(op.results[0], axes, str(reducer))
     localize_results(ctx, op, shardings)
 
@@ -113,10 +119,14 @@ def _convolution(ctx: LocalContext, op: Operation, shardings: list[ArraySharding
     feature_groups = ir.IntegerAttr(op.attributes["feature_group_count"]).value
     batch_groups = ir.IntegerAttr(op.attributes["batch_group_count"]).value
     if feature_groups > 1:
-        require(channels == out_channels and not kernel_in and batch == out_batch, op, "grouped channels are split unevenly")
+        require(
+            channels == out_channels and not kernel_in and batch == out_batch, op, "grouped channels are split unevenly"
+        )
         _divide_groups(op, "feature_group_count", feature_groups, result, numbers.output_feature_dimension)
     elif batch_groups > 1:
-        require(batch == out_channels and not out_batch and channels == kernel_in, op, "batch groups are split unevenly")
+        require(
+            batch == out_channels and not out_batch and channels == kernel_in, op, "batch groups are split unevenly"
+        )
         _divide_groups(op, "batch_group_count", batch_groups, result, numbers.output_feature_dimension)
         ctx.mark_partial(op.results[0], channels, "add")
     else:

@@ -14,9 +14,10 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension.builders import binary, broadcast, compare, constant
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 from alpa_on_jax.xla_extension.mlir import Operation, Value
-from alpa_on_jax.xla_extension.partition.local_context import LocalContext, binary, broadcast, compare, constant
+from alpa_on_jax.xla_extension.partition.local_context import LocalContext
 from alpa_on_jax.xla_extension.partition.local_contractions import is_zero, region_reducer
 from alpa_on_jax.xla_extension.partition.local_ops import handles, localize_results, require
 from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
@@ -141,7 +142,9 @@ def _local_indices(
         # A scatter skips what lies outside; a negative number would do as well, but not for unsigned indices.
         outside = along_vector(constant(np.full(vector_length, np.iinfo(np.int32).max // 2, np.int32)))
         vector_dims = [dim for dim in range(len(shape)) if dim != index_vector_dim]
-        current = mlir.create("stablehlo.select", [wide], [broadcast(inside, shape, vector_dims), current, outside]).results[0]
+        current = mlir.create(
+            "stablehlo.select", [wide], [broadcast(inside, shape, vector_dims), current, outside]
+        ).results[0]
     return current, inside
 
 

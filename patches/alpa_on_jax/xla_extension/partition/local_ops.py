@@ -13,15 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from jaxlib.mlir import ir
 
-from alpa_on_jax.xla_extension import annotations, mlir
+from alpa_on_jax.xla_extension import annotations, mlir, random_ops
+from alpa_on_jax.xla_extension.builders import binary, broadcast, constant
 from alpa_on_jax.xla_extension.mlir import Operation, Value
 from alpa_on_jax.xla_extension.partition.interface import UnsupportedByShardyError
-from alpa_on_jax.xla_extension.partition.local_context import (
-    LocalContext,
-    binary,
-    broadcast,
-    constant,
-)
+from alpa_on_jax.xla_extension.partition.local_context import LocalContext
 from alpa_on_jax.xla_extension.ruleless_ops import STANDS_FOR
 from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
 
@@ -152,7 +148,9 @@ def _broadcast_in_dim(ctx: LocalContext, op: Operation, shardings: list[ArraySha
     result_shape = mlir.tensor_shape(op.results[0])
     for dim, result_dim in enumerate(mlir.int_array(op, "broadcast_dimensions")):
         expanded = shape[dim] == 1 and not operand.dims[dim] and result_shape[result_dim] != 1
-        require(expanded or operand.dims[dim] == sharding.dims[result_dim], op, "operand and result are split differently")
+        require(
+            expanded or operand.dims[dim] == sharding.dims[result_dim], op, "operand and result are split differently"
+        )
     localize_results(ctx, op, shardings)
 
 
@@ -231,7 +229,8 @@ def _slice(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> 
 @handles("stablehlo.pad")
 def _pad(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     amounts = zip(
-        *(mlir.int_array(op, name) for name in ("edge_padding_low", "edge_padding_high", "interior_padding")), strict=True
+        *(mlir.int_array(op, name) for name in ("edge_padding_low", "edge_padding_high", "interior_padding")),
+        strict=True,
     )
     require_unsplit(ctx, op, op.operands[0], [dim for dim, padding in enumerate(amounts) if any(padding)])
     require(ctx.sharding(op.operands[0]).dims == shardings[0].dims, op, "operand and result are split differently")
@@ -284,7 +283,9 @@ def _dynamic_update_slice(ctx: LocalContext, op: Operation, shardings: list[Arra
         zip(mlir.tensor_shape(op.operands[0]), mlir.tensor_shape(op.operands[1]), strict=True)
     ):
         if operand.dims[dim] or update.dims[dim]:
-            require(operand.dims[dim] == update.dims[dim] and whole == part, op, f"dim {dim} is split and not set whole")
+            require(
+                operand.dims[dim] == update.dims[dim] and whole == part, op, f"dim {dim} is split and not set whole"
+            )
     require(operand.dims == shardings[0].dims, op, "operand and result are split differently")
     localize_results(ctx, op, shardings)
 
@@ -308,16 +309,15 @@ def _windowed(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) 
 
 @handles("stablehlo.rng")
 def _rng(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
-    """Random numbers: every device draws its own part; where parts must be equal, all take those of the first device."""
+    """Random numbers: every device draws those of its own part, so devices that hold the same part agree."""
     (sharding,) = shardings
-    shared = ctx.mesh.remaining(sharding.axes)
     local = ctx.local_type(op.results[0].type, sharding)
+    zero = np.array(0, np.int32)
     with ir.InsertionPoint(op), op.location:
-        shape = constant(np.array(local.shape, np.int64)) if local.shape else op.operands[2]
-        attributes = {"rng_distribution": op.attributes["rng_distribution"]}
-        drawn = mlir.create("stablehlo.rng", [local], [op.operands[0], op.operands[1], shape], attributes).results[0]
-        if shared:
-            drawn = ctx.all_reduce(ctx.on_first(drawn, shared), shared, "add")
+        offsets = [
+            ctx.offset(axes, local.shape[dim]) if axes else constant(zero) for dim, axes in enumerate(sharding.dims)
+        ]
+        drawn = random_ops.draw(op, ctx.random_state(), ctx.next_random_number(), local, offsets)
     ctx.replace(op, [drawn])
 
 
@@ -338,4 +338,3 @@ def _whole_on_every_device(ctx: LocalContext, op: Operation, shardings: list[Arr
             known = ctx.known_sharding(operand)
             require(known is None or known.is_replicated, op, "it uses a split value from outside")
     localize_results(ctx, op, shardings)
-

@@ -13,6 +13,7 @@ from alpa_on_jax.xla_extension import annotations, mlir, ruleless_ops
 from alpa_on_jax.xla_extension.partition import local_collectives, local_contractions, local_indexing, local_ops
 from alpa_on_jax.xla_extension.partition.interface import Collective, UnsupportedByShardyError
 from alpa_on_jax.xla_extension.partition.local_context import LocalContext
+from alpa_on_jax.xla_extension.random_ops import add_state_parameter
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 # The modules register their handlers when they are imported.
@@ -39,8 +40,9 @@ def localize(
     """
     main = mlir.main_function(module)
     block = mlir.entry_block(main)
-    ctx = LocalContext(mesh, block)
-    for argument, sharding in zip(block.arguments, inputs, strict=True):
+    arguments = list(block.arguments)
+    ctx = LocalContext(mesh, block, add_state_parameter(main))
+    for argument, sharding in zip(arguments, inputs, strict=True):
         ctx.localize(argument, sharding)
     for op in mlir.block_operations(block):
         if op.name == "func.return":

@@ -36,7 +36,7 @@ def partition_with_shardy(
     if mesh is None or inputs is None or outputs is None:
         raise ValueError("partitioning needs an annotated module: run the auto-sharding pass on it first")
 
-    def change(parsed: Any) -> tuple[tuple[Collective, ...], list[tuple[Axis, ...]]]:
+    def change(parsed: Any) -> tuple[tuple[Collective, ...], list[tuple[Axis, ...]], bool]:
         ruleless_ops.hide(parsed)
         main = mlir.main_function(parsed)
         annotations.set_boundary(main, inputs, outputs)
@@ -45,13 +45,16 @@ def partition_with_shardy(
             make_worked_dims_whole(main, mesh)
         mlir.run_passes(parsed, _TO_COLLECTIVES)
         unreduced = defer_reductions(mlir.main_function(parsed), mesh, accumulators)
-        return localize(parsed, mesh, inputs, outputs), unreduced
+        collectives = localize(parsed, mesh, inputs, outputs)
+        return collectives, unreduced, len(mlir.entry_block(mlir.main_function(parsed)).arguments) > len(inputs)
 
     try:
-        bytecode, (collectives, unreduced) = mlir.edit(module.bytecode, change)
+        bytecode, (collectives, unreduced, draws_random) = mlir.edit(module.bytecode, change)
     except ir.MLIRError as error:
         raise UnsupportedByShardyError(f"a pass failed: {str(error).splitlines()[-1]}") from error
-    return PartitionedProgram("shardy", bytecode, mesh, inputs, outputs, tuple(unreduced), collectives)
+    return PartitionedProgram(
+        "shardy", bytecode, mesh, inputs, outputs, tuple(unreduced), collectives, draws_random=draws_random
+    )
 
 
 def _make_even(main: mlir.Operation, mesh: LogicalMesh) -> None:

@@ -20,9 +20,7 @@ Dims = set[int]
 
 def make_worked_dims_whole(main: Operation, mesh: LogicalMesh) -> None:
     """Reshard around every op of `main` that works along a split dim."""
-    shardings = dict(
-        zip(mlir.entry_block(main).arguments, annotations.boundary(main, mesh)[0], strict=True)
-    )
+    shardings = dict(zip(mlir.entry_block(main).arguments, annotations.boundary(main, mesh)[0], strict=True))
     for op in mlir.block_operations(mlir.entry_block(main)):
         results = annotations.result_shardings(op, mesh)
         if op.name in _WORKED_DIMS:
@@ -83,8 +81,6 @@ def _one_dim(name: str) -> Callable[[Operation], Dims]:
 def _argument_reduced_dims(op: Operation) -> Dims:
     """The reduced dims of a reduction of several arrays (an argmax); a plain one can stay split."""
     return set(mlir.int_array(op, "dimensions")) if len(op.results) > 1 else set()
-
-
 
 
 _WORKED_DIMS: dict[str, Callable[[Operation], Dims]] = {

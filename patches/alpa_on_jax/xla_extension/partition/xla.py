@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from alpa_on_jax.xla_extension import annotations, mlir, ruleless_ops
+from alpa_on_jax.xla_extension import annotations, mlir, random_ops, ruleless_ops
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition.interface import PartitionedProgram
 
@@ -24,7 +24,7 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
     if mesh is None or inputs is None or outputs is None:
         raise ValueError("partitioning needs an annotated module: run the auto-sharding pass on it first")
 
-    def change(parsed: Any) -> None:
+    def change(parsed: Any) -> bool:
         ruleless_ops.restore(parsed)
         main = mlir.main_function(parsed)
         for op in mlir.walk(mlir.entry_block(main)):
@@ -34,10 +34,22 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
             if op.name == "sdy.constant":
                 _make_plain_constant(op)
         annotations.set_boundary(main, inputs, outputs)
+        state = random_ops.add_state_parameter(main)
+        if state is None:
+            return False
+        random_ops.expand_whole(main, state)
+        return True
 
-    bytecode, _ = mlir.edit(module.bytecode, change)
+    bytecode, draws_random = mlir.edit(module.bytecode, change)
     return PartitionedProgram(
-        "xla", bytecode, mesh, inputs, outputs, ((),) * len(outputs), fallback_reason=reason
+        "xla",
+        bytecode,
+        mesh,
+        inputs,
+        outputs,
+        ((),) * len(outputs),
+        draws_random=draws_random,
+        fallback_reason=reason,
     )
 
 

@@ -1,0 +1,137 @@
+"""Replacements in `alpa.device_mesh`: the local mesh on `jax.Array`s.
+
+Where alpa kept a list of single-device buffers for each array, there is one `jax.Array` that lies on the mesh; an array that
+already lies as the program wants it goes through untouched. Nothing here needs Ray.
+"""
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import jax
+
+from alpa_on_jax import errors
+from alpa_on_jax.alpa.local_arrays import Placer, block_until_all_ready, device_memory, sharding_of_spec
+from alpa_on_jax.replacing import replace, replace_in_class
+from alpa_on_jax.xla_extension.executable import Client
+
+
+def apply(module: ModuleType) -> None:
+    """Replace what alpa's local mesh does with devices and arrays."""
+    _replace_local_mesh(module)
+    _replace_logical_meshes(module)
+    _replace_globals(module)
+
+
+def _replace_local_mesh(module: ModuleType) -> None:
+    global_config = module.global_config
+
+    def __init__(self: Any, devices: Sequence[jax.Device] | None = None) -> None:
+        self.devices = list(devices) if devices is not None else jax.local_devices()
+        if not self.devices:
+            raise errors.MeshShapeError.no_devices()
+        self.num_hosts = 1
+        self.num_devices_per_host = len(self.devices)
+        self.mesh_id = -1
+        self.device_strs = []
+        self.operation_executables = {}
+        real = self.devices if self.devices[0] is not None else jax.local_devices()[: len(self.devices)]
+        if len(real) < len(self.devices):
+            raise errors.MeshShapeError.of_shape((1, len(self.devices)), len(real))
+        self.backend = Client(real, global_config.runtime_random_seed)
+        self._placer = Placer(tuple(real))
+
+    def shard_args_to_bufs(
+        self: Any,
+        shard_indices: Sequence[Any],
+        donated_invars: Sequence[bool],
+        batch_invars: Sequence[bool],
+        num_micro_batches: int | None,
+        args: Sequence[Any],
+    ) -> list[Any]:
+        """Put the arguments on the mesh; a batch becomes a list of micro-batches."""
+        return self._placer.place(shard_indices, donated_invars, batch_invars, num_micro_batches, args)
+
+    def shard_args_to_arrays(
+        self: Any,
+        avals: Sequence[Any],
+        shard_indices: Sequence[Any],
+        sharding_specs: Sequence[Any],
+        args: Sequence[Any],
+    ) -> list[jax.Array]:
+        """Put host arrays on the mesh as `sharding_specs` say."""
+        if global_config.use_dummy_value_for_benchmarking:
+            args = [jax.numpy.full(aval.shape, 1e-8, aval.dtype) for aval in avals]
+        devices = tuple(self.backend.devices())
+        return jax.device_put(list(args), [sharding_of_spec(devices, spec) for spec in sharding_specs])
+
+    def get_outputs_handler(self: Any, avals: Sequence[Any], sharding_specs: Sequence[Any]) -> Callable[[Any], Any]:
+        """A program's results are arrays already."""
+        return list
+
+    def set_runtime_random_seed(self: Any, seed: int) -> None:
+        self.backend.random_state.set_seed(seed)
+
+    def get_memory_allocated(self: Any) -> int:
+        return max(device_memory(device, "bytes_in_use") for device in self.backend.devices())
+
+    def get_max_memory_allocated(self: Any) -> int:
+        return max(device_memory(device, "peak_bytes_in_use") for device in self.backend.devices())
+
+    def get_available_memory(self: Any) -> int:
+        return min(
+            device_memory(device, "bytes_limit") - device_memory(device, "bytes_in_use")
+            for device in self.backend.devices()
+        )
+
+    def reset_memory_stats(self: Any) -> None:
+        """Stock clients keep the peak since they were started: there is nothing to reset."""
+
+    def sync_workers(self: Any) -> None:
+        block_until_all_ready(self.backend.devices())
+
+    replace_in_class(
+        module.LocalPhysicalDeviceMesh,
+        __init__,
+        shard_args_to_bufs,
+        shard_args_to_arrays,
+        get_outputs_handler,
+        set_runtime_random_seed,
+        get_memory_allocated,
+        get_max_memory_allocated,
+        get_available_memory,
+        reset_memory_stats,
+        sync_workers,
+    )
+
+
+def _replace_logical_meshes(module: ModuleType) -> None:
+    original = module.PhysicalDeviceMesh.get_logical_mesh
+
+    def get_logical_mesh(self: Any, mesh_shape: Sequence[int] | None = None, *args: Any, **options: Any) -> Any:
+        """As alpa's own, with an error that says what does not fit."""
+        if mesh_shape is not None:
+            size = 1
+            for length in mesh_shape:
+                size *= int(length)
+            if size != self.num_devices or len(mesh_shape) != 2:
+                raise errors.MeshShapeError.of_shape(mesh_shape, self.num_devices)
+        return original(self, mesh_shape, *args, **options)
+
+    replace_in_class(module.PhysicalDeviceMesh, get_logical_mesh)
+
+
+def _replace_globals(module: ModuleType) -> None:
+    original = module.shutdown_global_cluster
+
+    def shutdown_global_cluster() -> None:
+        """As alpa's own; a local mesh has no cluster to shut down, and JAX's platform stays what it is."""
+        if module.global_cluster is not None:
+            original()
+            return
+        if module.global_physical_mesh is not None:
+            module.global_physical_mesh.shutdown()
+            module.global_physical_mesh = None
+        module.global_virtual_physical_mesh = None
+
+    replace(module, shutdown_global_cluster)

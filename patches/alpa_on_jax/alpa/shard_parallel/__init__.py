@@ -1,0 +1,1 @@
+"""Replacements in the modules of `alpa.shard_parallel`."""

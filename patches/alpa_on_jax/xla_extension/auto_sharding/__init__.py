@@ -1,0 +1,36 @@
+"""The auto-sharding pass: from an unoptimised program to one whose values all have a sharding.
+
+Takes its options from the pass context that alpa sets around it. With `enable_auto_sharding=False`, and on a mesh of one
+device, it is sharding propagation alone. Afterwards a program with pipeline markers is cut into its stages, which
+alpa takes from `alpa.shard_parallel.auto_sharding`.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+from alpa_on_jax import errors
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.pass_context import get_option
+from alpa_on_jax.xla_extension.propagation import propagate
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_on_jax.xla_extension.stages import slice_stages
+
+if TYPE_CHECKING:
+    from alpa_on_jax.xla_extension.executable import CompileOptions
+
+
+def run_auto_sharding(module: HloModule, options: "CompileOptions") -> None:
+    """Annotate `module` in place; hand its stages, if it has any, to alpa.
+
+    Raises:
+        AutoShardingUnavailableError: alpa asked for its ILP solver.
+    """
+    mesh = LogicalMesh(tuple(int(size) for size in get_option("auto_sharding::device_mesh_shape")))
+    if get_option("auto_sharding::enable") and math.prod(mesh.shape) > 1:
+        raise errors.AutoShardingUnavailableError()
+    propagate(module, mesh, to_outputs=options.propagate_to_outputs)
+    stages = slice_stages(module)
+    if stages:
+        from alpa.shard_parallel.auto_sharding import set_auto_sharded_hlo_stages
+
+        set_auto_sharded_hlo_stages(([name for name, _ in stages], [stage for _, stage in stages]))

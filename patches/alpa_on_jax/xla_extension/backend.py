@@ -1,0 +1,65 @@
+"""The one place that compiles and runs programs through JAX's private client interface.
+
+Tested with jax 0.10.2 and 0.11.2: `jax._src.compiler.get_compile_options`, `Client.compile_and_load`,
+`LoadedExecutable.execute_sharded`, `ExecuteResults.consume_with_handlers`, `pxla.global_aval_to_result_handler`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import compiler
+from jax._src.interpreters import pxla
+from jax._src.lib import xla_client as xc
+from jax.sharding import Sharding
+
+from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension.devices import Devices
+
+
+def compile_and_load(bytecode: bytes, devices: Devices, *, one_program_per_device: bool) -> Any:
+    """Compile StableHLO for `devices` and load it.
+
+    Args:
+        bytecode: The module.
+        devices: The devices, in the order of the logical mesh.
+        one_program_per_device: The module is one device's program, run with a replica on each device. Otherwise it is
+            the whole program, which XLA partitions.
+    """
+    count = len(devices)
+    replicas, partitions = (count, 1) if one_program_per_device else (1, count)
+    client = devices[0].client
+    assignment = np.array([device.id for device in devices]).reshape(replicas, partitions)
+    options = compiler.get_compile_options(replicas, partitions, assignment, backend=client)
+    build = options.executable_build_options
+    build.use_spmd_partitioning = not one_program_per_device
+    build.use_shardy_partitioner = True
+    with mlir.context():
+        return client.compile_and_load(mlir.parse(bytecode), xc.DeviceList(devices), options)
+
+
+def array_handler(shape: Sequence[int], dtype: np.dtype, sharding: Sharding) -> Any:
+    """What makes one `jax.Array` of the devices' buffers of one result."""
+    return pxla.global_aval_to_result_handler(jax.core.ShapedArray(tuple(shape), dtype), sharding, committed=True)
+
+
+def execute(executable: Any, arguments: Sequence[jax.Array], handlers: Sequence[Any]) -> list[jax.Array]:
+    """Run a loaded executable on sharded arrays; returns as soon as the work is enqueued."""
+    return executable.execute_sharded(arguments).consume_with_handlers(handlers)
+
+
+def optimized_text(executable: Any) -> str:
+    """The optimised HLO as text."""
+    return executable.hlo_modules()[0].to_string()
+
+
+def memory_bytes(executable: Any) -> dict[str, int]:
+    """What one device needs, in bytes: "arguments", "outputs", "aliased" (outputs in arguments' buffers), "temporaries"."""
+    stats = executable.get_compiled_memory_stats()
+    return {
+        "arguments": stats.argument_size_in_bytes,
+        "outputs": stats.output_size_in_bytes,
+        "aliased": stats.alias_size_in_bytes,
+        "temporaries": stats.temp_size_in_bytes,
+    }
