@@ -1,9 +1,10 @@
 """Small but real models: takes a model's name, gives back its training state, a batch, its loss and its update.
 
 A model is written once, without alpa and without micro-batches (`loss`, `update`); `train_step` puts them together
-around whichever `value_and_grad` it is given: alpa's for the parallel program, jax's for the serial one. Invariants:
-every size is divisible by 8, so each mesh of up to 8 devices divides it; the loss is a mean over samples; nothing is
-random after initialisation, which comes from fixed seeds.
+around whichever `value_and_grad` it is given: alpa's for the parallel program, jax's for the serial one. The tests run
+them in the size TINY, the benchmarks in sizes of their own. Invariants: TINY's sizes are divisible by 8, so each mesh
+of up to 8 devices divides them; the loss is a mean over samples; nothing is random after initialisation, which comes
+from fixed seeds.
 """
 
 from collections.abc import Callable
@@ -24,10 +25,23 @@ from alpa.model.wide_resnet import TrainState as ResNetTrainState
 from flax import linen as nn
 
 BATCH_SIZE = 16
-HIDDEN_SIZE = 32
-NUM_HEADS = 8
-SEQUENCE_LENGTH = 16
-VOCABULARY_SIZE = 64
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a model and its batch are; each model uses the fields that it has a meaning for."""
+
+    batch: int
+    hidden: int = 32
+    layers: int = 2
+    heads: int = 8
+    sequence: int = 16
+    vocabulary: int = 64
+    image: int = 16
+    channels: int = 8
+
+
+TINY = Size(batch=BATCH_SIZE)
 
 Metrics = dict[str, jax.Array]
 
@@ -67,11 +81,13 @@ def train_step(model: Model, value_and_grad: Callable[..., Any]) -> Callable[[An
 class Mlp(nn.Module):
     """Four dense layers with biases, relu in between."""
 
+    hidden: int
+
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        for width in (2 * HIDDEN_SIZE, HIDDEN_SIZE, 2 * HIDDEN_SIZE):
+        for width in (2 * self.hidden, self.hidden, 2 * self.hidden):
             x = nn.relu(nn.Dense(width)(x))
-        return nn.Dense(HIDDEN_SIZE)(x)
+        return nn.Dense(self.hidden)(x)
 
 
 def _apply_gradients(state: Any, grads: Any, aux: dict[str, Any]) -> Any:
@@ -90,10 +106,10 @@ def _first_step_number() -> jax.Array:
     return jnp.zeros((), jnp.int32)
 
 
-def _mlp() -> Model:
+def _mlp(size: Size) -> Model:
     rng = np.random.default_rng(0)
-    batch = {name: jnp.asarray(rng.normal(size=(BATCH_SIZE, HIDDEN_SIZE)), jnp.float32) for name in ("x", "y")}
-    module = Mlp()
+    batch = {name: jnp.asarray(rng.normal(size=(size.batch, size.hidden)), jnp.float32) for name in ("x", "y")}
+    module = Mlp(size.hidden)
     params = jax.jit(module.init)(jax.random.key(0), batch["x"])
     state = TrainState.create(apply_fn=module.apply, params=params, tx=_optimizer(0.5), dynamic_scale=None)
 
@@ -104,17 +120,17 @@ def _mlp() -> Model:
     return Model("mlp", state.replace(step=_first_step_number()), batch, loss, _apply_gradients)
 
 
-def _language_model(name: str, module: nn.Module, learning_rate: float) -> Model:
+def _language_model(name: str, module: nn.Module, size: Size, learning_rate: float) -> Model:
     rng = np.random.default_rng(0)
-    shape = (BATCH_SIZE, SEQUENCE_LENGTH)
+    shape = (size.batch, size.sequence)
     # Tokens of the upper quarter of the vocabulary do not occur: those rows get no gradient through the input.
-    tokens = rng.integers(0, VOCABULARY_SIZE * 3 // 4, size=(BATCH_SIZE, SEQUENCE_LENGTH + 1))
+    tokens = rng.integers(0, size.vocabulary * 3 // 4, size=(size.batch, size.sequence + 1))
     batch = {
         "input_ids": jnp.asarray(tokens[:, :-1], jnp.int32),
         "labels": jnp.asarray(tokens[:, 1:], jnp.int32),
         "attention_mask": jnp.ones(shape, jnp.int32),
         "token_type_ids": jnp.zeros(shape, jnp.int32),
-        "position_ids": jnp.broadcast_to(jnp.arange(SEQUENCE_LENGTH, dtype=jnp.int32), shape),
+        "position_ids": jnp.broadcast_to(jnp.arange(size.sequence, dtype=jnp.int32), shape),
     }
     inputs = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
     params = jax.jit(module.init)(jax.random.key(0), *(batch[key] for key in inputs))
@@ -122,7 +138,7 @@ def _language_model(name: str, module: nn.Module, learning_rate: float) -> Model
 
     def loss(params: Any, state: Any, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, Any]]:
         logits = state.apply_fn(params, *(batch[key] for key in inputs)).logits
-        labels = jax.nn.one_hot(batch["labels"], VOCABULARY_SIZE)
+        labels = jax.nn.one_hot(batch["labels"], size.vocabulary)
         value = -jnp.mean(jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1))
         accuracy = jnp.mean(jnp.argmax(logits, axis=-1) == batch["labels"])
         return value, {"metrics": {"accuracy": accuracy}}
@@ -130,45 +146,47 @@ def _language_model(name: str, module: nn.Module, learning_rate: float) -> Model
     return Model(name, state.replace(step=_first_step_number()), batch, loss, _apply_gradients)
 
 
-def _gpt() -> Model:
+def _gpt(size: Size) -> Model:
     config = BertConfig(
-        vocab_size=VOCABULARY_SIZE,
-        hidden_size=HIDDEN_SIZE,
-        num_hidden_layers=2,
-        num_attention_heads=NUM_HEADS,
-        intermediate_size=4 * HIDDEN_SIZE,
-        max_position_embeddings=SEQUENCE_LENGTH,
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=4 * size.hidden,
+        max_position_embeddings=size.sequence,
         type_vocab_size=0,
         tie_word_embeddings=True,
     )
-    return _language_model("gpt", FlaxGPTForLMModule(config), 0.5)
+    return _language_model("gpt", FlaxGPTForLMModule(config), size, 0.5)
 
 
-def _moe() -> Model:
+def _moe(size: Size) -> Model:
     # A group is one sequence, so the same tokens compete for an expert whatever the micro-batches are. The embedding is
     # not tied here, so it has a gradient of its own.
     config = MoEConfig(
-        vocab_size=VOCABULARY_SIZE,
-        hidden_size=HIDDEN_SIZE,
-        num_hidden_layers=2,
-        num_attention_heads=NUM_HEADS,
-        intermediate_size=2 * HIDDEN_SIZE,
-        max_position_embeddings=SEQUENCE_LENGTH,
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=2 * size.hidden,
+        max_position_embeddings=size.sequence,
         tie_word_embeddings=False,
-        expert_group_size=SEQUENCE_LENGTH,
+        expert_group_size=size.sequence,
         expert_number=8,
     )
-    return _language_model("moe", FlaxMoEForLMModule(config), 0.5)
+    return _language_model("moe", FlaxMoEForLMModule(config), size, 0.5)
 
 
-def _conv() -> Model:
+def _conv(size: Size) -> Model:
     rng = np.random.default_rng(0)
     num_classes = 8
     batch = {
-        "image": jnp.asarray(rng.normal(size=(BATCH_SIZE, 16, 16, 8)), jnp.float32),
-        "label": jnp.asarray(rng.integers(0, num_classes, size=(BATCH_SIZE,)), jnp.int32),
+        "image": jnp.asarray(rng.normal(size=(size.batch, size.image, size.image, size.channels)), jnp.float32),
+        "label": jnp.asarray(rng.integers(0, num_classes, size=(size.batch,)), jnp.int32),
     }
-    module = ResNet(stage_sizes=[1, 1], block_cls=ResNetBlock, num_classes=num_classes, num_filters=8, width_factor=1)
+    module = ResNet(
+        stage_sizes=[1, 1], block_cls=ResNetBlock, num_classes=num_classes, num_filters=size.channels, width_factor=1
+    )
     variables = jax.jit(module.init)(jax.random.key(0), batch["image"])
 
     def trained(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
@@ -203,6 +221,6 @@ MODELS = tuple(_BUILDERS)
 
 
 @cache
-def build(name: str) -> Model:
+def build(name: str, size: Size = TINY) -> Model:
     """The model called `name`, one of `MODELS`."""
-    return _BUILDERS[name]()
+    return _BUILDERS[name](size)

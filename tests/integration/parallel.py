@@ -42,12 +42,12 @@ class Outcome:
 
     Attributes:
         steps: the values after each of NUM_STEPS steps.
-        placed_state: the state's arrays as the program takes them, on their devices.
+        state: the state after the last step, as alpa gives it back: on its devices.
         hlo_text: the compiled program or programs.
     """
 
     steps: list[StepValues]
-    placed_state: Any
+    state: Any
     hlo_text: str
 
 
@@ -73,9 +73,8 @@ def run(case: Case) -> Outcome:
     step: Any = alpa.parallelize(train_step(model, alpa.value_and_grad), method=parallel_method(case))
     # A step donates its state, and the model's own is needed again.
     state = jax.tree.map(jnp.copy, model.state)
-    placed_state, _ = step.preshard_dynamic_args(jax.tree.map(jnp.copy, model.state), model.batch)
     steps = []
     for _ in range(NUM_STEPS):
         state, metrics, grads = step(state, model.batch)
         steps.append(StepValues(*jax.tree.map(np.asarray, (state, metrics, grads))))
-    return Outcome(steps, placed_state, step.get_last_executable().get_hlo_text())
+    return Outcome(steps, state, step.get_last_executable().get_hlo_text())

@@ -1,5 +1,6 @@
 """Every program equals the serial run: each model, mesh, manual sharding, with and without micro-batches."""
 
+import math
 from functools import cache
 from typing import Any
 
@@ -7,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from integration.meshes import MESH_AXES, mesh_shape
 from integration.models import build
 from integration.parallel import NUM_STEPS, Case, cases, run
 from integration.serial import RELATIVE_TOLERANCE, StepValues, assert_equal_up_to_rounding, run_serially, serial_steps
@@ -76,16 +78,18 @@ def test_rows_of_tokens_that_do_not_occur_get_no_embedding_gradient(case: Case) 
 
 
 @every_case
-def test_the_state_is_stored_as_the_manual_sharding_says(case: Case) -> None:
-    # Otherwise a program that replicates everything would pass as well.
-    mesh = jax.make_mesh(tuple(int(n) for n in case.mesh.split("x")), ("data", "model"))
+def test_the_new_state_lies_on_the_devices_as_the_manual_sharding_says(case: Case) -> None:
+    # Otherwise a program that replicates everything would pass as well, and one that changes the sharding of the state
+    # would move it before each step.
+    shape = mesh_shape(case.mesh)
+    mesh = jax.sharding.Mesh(np.array(jax.local_devices()[: math.prod(shape)]).reshape(shape), MESH_AXES)
 
     def check(path: Any, array: jax.Array, spec: jax.sharding.PartitionSpec) -> None:
         wanted = jax.sharding.NamedSharding(mesh, spec).shard_shape(array.shape)
         shapes = {shard.data.shape for shard in array.addressable_shards}
         assert shapes == {wanted}, f"{jax.tree_util.keystr(path)}: shards {shapes}, expected {wanted}"
 
-    jax.tree_util.tree_map_with_path(check, run(case).placed_state, state_specs(build(case.model), case.style))
+    jax.tree_util.tree_map_with_path(check, run(case).state, state_specs(build(case.model), case.style))
 
 
 @pytest.mark.parametrize("num_micro_batches", [None, 2])

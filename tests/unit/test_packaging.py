@@ -88,10 +88,15 @@ def test_importing_alpa_does_not_import_ray() -> None:
 
 
 USE_ALPA = """
-import os
 import alpa, jax, jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 
-step = alpa.parallelize(lambda x: x + 1, method=alpa.ShardParallel(devices=jax.local_devices()), batch_argnums=(0,))
+method = alpa.ShardParallel(
+    devices=alpa.LocalPhysicalDeviceMesh(jax.local_devices()).get_logical_mesh((2, 4)),
+    auto_sharding_option=alpa.AutoShardingOption(enable_auto_sharding=False),
+    manual_sharding_option=alpa.ManualShardingOption(("x", "y"), in_axis_resources=(P("x", "y"),)),
+)
+step = alpa.parallelize(lambda x: x + 1, method=method, batch_argnums=(0,))
 print(float(step(jnp.ones((8, 8))).sum()))
 """
 
