@@ -127,3 +127,62 @@ class MicroBatchError(AlpaOnJaxError, ValueError):
 
 class ShardingOptionError(AlpaOnJaxError, ValueError):
     """A manual sharding does not fit the mesh or the array."""
+
+
+class IndivisibleShardingError(ShardingOptionError):
+    """A sharding that was set on an input or output does not divide its array."""
+
+    def __init__(self, kind: str, index: int, shape: Sequence[int], mesh_shape: Sequence[int]) -> None:
+        super().__init__(
+            f"the sharding that was set for {kind} {index} of shape {tuple(shape)} does not divide it on a logical "
+            f"mesh of shape {tuple(mesh_shape)}: every dim must be a multiple of the number of devices that split it. "
+            "Change the batch size or the array's shape, or split another dim"
+        )
+
+
+class AutoShardingUnavailableError(AlpaOnJaxError, NotImplementedError):
+    """Alpa's ILP solver was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "enable_auto_sharding=True asks for alpa's ILP over sharding strategies, which was in the forked jaxlib and "
+            "is not available on stock JAX yet. Say how the arrays are sharded instead: ShardParallel("
+            "auto_sharding_option=AutoShardingOption(enable_auto_sharding=False), manual_sharding_option="
+            "ManualShardingOption(...))"
+        )
+
+
+class MeshShapeError(AlpaOnJaxError, ValueError):
+    """A logical mesh, or a set of devices, that the devices at hand cannot form."""
+
+    @classmethod
+    def of_shape(cls, shape: Sequence[int], num_devices: int) -> "MeshShapeError":
+        return cls(
+            f"a logical mesh of shape {tuple(shape)} needs {_product(shape)} devices, but the physical mesh has "
+            f"{num_devices}. Choose a shape whose product is {num_devices}, or give LocalPhysicalDeviceMesh other devices"
+        )
+
+    @classmethod
+    def no_devices(cls) -> "MeshShapeError":
+        return cls("a physical mesh needs at least one device, but it was given an empty list of devices")
+
+
+def _product(shape: Sequence[int]) -> int:
+    result = 1
+    for size in shape:
+        result *= int(size)
+    return result
+
+
+class MethodError(AlpaOnJaxError, TypeError):
+    """`method` is no way to parallelize."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(
+            f"alpa.parallelize: method={value!r} of type {type(value).__name__} is no ParallelMethod. Give an instance, "
+            "for example method=alpa.ShardParallel()"
+        )
+
+
+class ClusterError(AlpaOnJaxError, RuntimeError):
+    """alpa.init or alpa.shutdown cannot do what was asked."""

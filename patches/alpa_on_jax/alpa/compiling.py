@@ -12,6 +12,7 @@ import numpy as np
 from jax._src import core
 
 from alpa_on_jax.replacing import replace, replace_in_class
+from alpa_on_jax.xla_extension.devices import Device
 from alpa_on_jax.xla_extension.executable import Client, CompileOptions, compile_zeros
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 
@@ -38,11 +39,9 @@ def apply(module: ModuleType) -> None:
         name: str, closed_jaxpr: core.ClosedJaxpr, donated_invars: Sequence[bool], platform: str | None = None
     ) -> Any:
         """Lower a jaxpr to alpa's wrapped module, for the platform of `alpa.global_config.backend` unless told."""
-        platform = platform or _PLATFORMS.get(global_config.backend, global_config.backend)
+        target = platform or _PLATFORMS.get(global_config.backend) or str(global_config.backend)
         function = core.jaxpr_as_fun(closed_jaxpr)
-        lowered = (
-            jax.jit(function, keep_unused=True).trace(*closed_jaxpr.in_avals).lower(lowering_platforms=(platform,))
-        )
+        lowered = jax.jit(function, keep_unused=True).trace(*closed_jaxpr.in_avals).lower(lowering_platforms=(target,))
         text = str(lowered.compiler_ir("stablehlo"))
         return module.WrappedHlo(HloModule.from_stablehlo(name, text, donated_invars))
 
@@ -52,7 +51,7 @@ def apply(module: ModuleType) -> None:
         """A program that gives every device zero-filled arrays of the given (local) shapes."""
         return compile_zeros(tuple(backend.devices()), shapes, dtypes)
 
-    def profile_xla_executable(compiled: Any, backend: Client, local_devices: Sequence[jax.Device]) -> Any:
+    def profile_xla_executable(compiled: Any, backend: Client, local_devices: Sequence[Device]) -> Any:
         """Seconds that a program takes with dummy inputs: three averages over three runs each, or `inf` if it fails."""
         return module.benchmark_func(compiled.runner_with_dummy_inputs(), repeat=3, number=3)
 

@@ -1,7 +1,7 @@
 """Replacements in `alpa.device_mesh`: the local mesh on `jax.Array`s.
 
-Where alpa kept a list of single-device buffers for each array, there is one `jax.Array` that lies on the mesh; an array that
-already lies as the program wants it goes through untouched. Nothing here needs Ray.
+Where alpa kept a list of single-device buffers for each array, there is one `jax.Array` that lies on the mesh; an array
+that already lies as the program wants it goes through untouched. Nothing here needs Ray.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ import jax
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.local_arrays import Placer, block_until_all_ready, device_memory, sharding_of_spec
 from alpa_on_jax.replacing import replace, replace_in_class
+from alpa_on_jax.xla_extension.devices import Device
 from alpa_on_jax.xla_extension.executable import Client
 
 
@@ -26,7 +27,7 @@ def apply(module: ModuleType) -> None:
 def _replace_local_mesh(module: ModuleType) -> None:
     global_config = module.global_config
 
-    def __init__(self: Any, devices: Sequence[jax.Device] | None = None) -> None:
+    def __init__(self: Any, devices: Sequence[Device] | None = None) -> None:
         self.devices = list(devices) if devices is not None else jax.local_devices()
         if not self.devices:
             raise errors.MeshShapeError.no_devices()
@@ -131,7 +132,7 @@ def _replace_globals(module: ModuleType) -> None:
             return
         if module.global_physical_mesh is not None:
             module.global_physical_mesh.shutdown()
-            module.global_physical_mesh = None
-        module.global_virtual_physical_mesh = None
+            module.set_global_physical_mesh(None)
+        module.set_global_virtual_physical_mesh(None)
 
     replace(module, shutdown_global_cluster)

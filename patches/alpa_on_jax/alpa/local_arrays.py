@@ -1,7 +1,7 @@
 """Putting arguments on a local mesh. Used by the replacements in `alpa.device_mesh` and `alpa.mesh_executable`.
 
-Takes a program's arguments, whatever and wherever they are, with what each device is to hold of them; gives back `jax.Array`s
-that lie so. Invariant: an array that already does is handed on as the same object.
+Takes a program's arguments, whatever and wherever they are, with what each device is to hold of them; gives back
+`jax.Array`s that lie so. Invariant: an array that already does is handed on as the same object.
 """
 
 import functools
@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from alpa_on_jax.jax.interpreters.pxla import ShardingSpec
-from alpa_on_jax.xla_extension.devices import Devices, named_sharding
+from alpa_on_jax.xla_extension.devices import Device, Devices, named_sharding
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 
@@ -27,7 +27,7 @@ def sharding_of_spec(devices: Devices, spec: ShardingSpec) -> NamedSharding:
     return named_sharding(devices, sharding)
 
 
-def block_until_all_ready(devices: Sequence[jax.Device]) -> None:
+def block_until_all_ready(devices: Sequence[Device]) -> None:
     """Wait for everything that is being computed on `devices`."""
     wanted = set(devices)
     for array in jax.live_arrays(devices[0].platform):
@@ -35,7 +35,7 @@ def block_until_all_ready(devices: Sequence[jax.Device]) -> None:
             array.block_until_ready()
 
 
-def device_memory(device: jax.Device, name: str) -> int:
+def device_memory(device: Device, name: str) -> int:
     """One of the device's memory statistics, in bytes; -1 where the device keeps none (CPU), as alpa expects."""
     return (device.memory_stats() or {}).get(name, -1)
 

@@ -1,7 +1,7 @@
 """Replacements in `alpa.serialization`: checkpoints of `jax.Array`s, and restoring on a local mesh.
 
-A checkpoint has alpa's own layout: a folder for each array with its shards as `.npy` data and a pickled metadata file, and
-one msgpack file with the tree. An array on a mesh is written shard by shard, every part once.
+A checkpoint has alpa's own layout: a folder for each array with its shards as `.npy` data and a pickled metadata file,
+and one msgpack file with the tree. An array on a mesh is written shard by shard, every part once.
 """
 
 import os
@@ -45,7 +45,7 @@ def apply(module: ModuleType) -> None:
                 continue
             saved.append(name)
         with open(os.path.join(ckpt_dir, f"checkpoint_{step}"), "wb") as file:
-            file.write(msgpack.packb(jax.tree.unflatten(tree, saved)))
+            msgpack.pack(jax.tree.unflatten(tree, saved), file)
 
     def restore_checkpoint(ckpt_dir: str | os.PathLike, step: int, placement_specs: Any) -> Any:
         """Load what `save_checkpoint` wrote, and put it where `placement_specs` says."""

@@ -1,7 +1,8 @@
 """In Python, what Alpa's forked jaxlib offered as `jax._src.lib.xla_extension`.
 
-The names here are those that alpa calls; each module below has one part of what they do. Alpa's three states of a program
-are `HloModule`s: unoptimised (as lowered), sharding-annotated (`run_auto_sharding`), partitioned (`run_spmd_partitioner`).
+The names here are those that alpa calls; each module below has one part of what they do. Alpa's three states of a
+program are `HloModule`s: unoptimised (as lowered), sharding-annotated (`run_auto_sharding`), partitioned
+(`run_spmd_partitioner`).
 """
 
 from alpa_on_jax.jax._src.device_array import DeviceArray

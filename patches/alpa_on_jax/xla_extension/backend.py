@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import compiler
+from jax._src import compiler, core
 from jax._src.interpreters import pxla
 from jax._src.lib import xla_client as xc
 from jax.sharding import Sharding
@@ -41,7 +41,7 @@ def compile_and_load(bytecode: bytes, devices: Devices, *, one_program_per_devic
 
 def array_handler(shape: Sequence[int], dtype: np.dtype, sharding: Sharding) -> Any:
     """What makes one `jax.Array` of the devices' buffers of one result."""
-    return pxla.global_aval_to_result_handler(jax.core.ShapedArray(tuple(shape), dtype), sharding, committed=True)
+    return pxla.global_aval_to_result_handler(core.ShapedArray(tuple(shape), dtype), sharding, committed=True)
 
 
 def execute(executable: Any, arguments: Sequence[jax.Array], handlers: Sequence[Any]) -> list[jax.Array]:
@@ -55,7 +55,10 @@ def optimized_text(executable: Any) -> str:
 
 
 def memory_bytes(executable: Any) -> dict[str, int]:
-    """What one device needs, in bytes: "arguments", "outputs", "aliased" (outputs in arguments' buffers), "temporaries"."""
+    """What one device needs, in bytes.
+
+    "arguments", "outputs", "aliased" (outputs that are in arguments' buffers), "temporaries".
+    """
     stats = executable.get_compiled_memory_stats()
     return {
         "arguments": stats.argument_size_in_bytes,

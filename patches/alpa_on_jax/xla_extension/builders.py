@@ -18,7 +18,7 @@ def constant(array: np.ndarray) -> Value:
         literal = _literal(value)
         attribute = ir.Attribute.parse(f"dense<{literal}> : {mlir_type}")
     else:
-        attribute = ir.DenseElementsAttr.get(array)
+        attribute = mlir.dense(array)
     return mlir.create("stablehlo.constant", [mlir_type], [], {"value": attribute}).results[0]
 
 
@@ -72,7 +72,8 @@ def _literal(value: np.ndarray) -> str:
     if value.dtype == np.bool_:
         return "true" if value else "false"
     if np.issubdtype(value.dtype, np.complexfloating):
-        return f"({value.real:e}, {value.imag:e})"
+        number = complex(value)
+        return f"({number.real:e}, {number.imag:e})"
     if np.issubdtype(value.dtype, np.integer):
         return str(int(value))
     return f"{float(value):e}"

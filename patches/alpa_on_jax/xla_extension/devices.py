@@ -1,16 +1,18 @@
-"""From a sharding to where the parts of a `jax.Array` lie: `NamedSharding` on a `jax.sharding.Mesh` of given devices."""
+"""From a sharding to where the parts of a `jax.Array` lie: a `NamedSharding` on given devices."""
 
 import functools
 import itertools
 import math
+from typing import Any, TypeAlias
 
-import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
 
-Devices = tuple[jax.Device, ...]
+# `jax.Device` is a variable to the type checker.
+Device: TypeAlias = Any
+Devices: TypeAlias = tuple[Device, ...]
 
 
 _first_with: dict[tuple, NamedSharding] = {}

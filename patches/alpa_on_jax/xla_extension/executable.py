@@ -16,7 +16,7 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import backend, mlir
-from alpa_on_jax.xla_extension.devices import Devices, named_sharding, replicated_sharding
+from alpa_on_jax.xla_extension.devices import Device, Devices, named_sharding, replicated_sharding
 from alpa_on_jax.xla_extension.grad_sync_program import grad_sync_bytecode, unreduced_results
 from alpa_on_jax.xla_extension.hlo_module import HloModule, XlaComputation
 from alpa_on_jax.xla_extension.partition import PartitionedProgram, partition
@@ -60,7 +60,7 @@ class RandomState:
 class Client:
     """The backend of a mesh of devices of this process."""
 
-    def __init__(self, devices: Sequence[jax.Device], seed: int = 0):
+    def __init__(self, devices: Sequence[Device], seed: int = 0):
         self._devices: Devices = tuple(devices)
         self.random_state = RandomState(seed)
 
@@ -68,10 +68,10 @@ class Client:
     def platform(self) -> str:
         return self._devices[0].platform
 
-    def devices(self) -> list[jax.Device]:
+    def devices(self) -> list[Device]:
         return list(self._devices)
 
-    def local_devices(self) -> list[jax.Device]:
+    def local_devices(self) -> list[Device]:
         return list(self._devices)
 
     def device_count(self) -> int:

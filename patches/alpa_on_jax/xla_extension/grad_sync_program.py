@@ -63,7 +63,7 @@ def _all_reduce(program: PartitionedProgram, results: Sequence[int], values: Seq
     for channel, (result, value) in enumerate(zip(results, values, strict=True), start=1):
         groups = program.mesh.groups(program.unreduced_outputs[result])
         attributes = {
-            "replica_groups": ir.DenseElementsAttr.get(np.array(groups, dtype=np.int64)),
+            "replica_groups": mlir.dense(np.array(groups, dtype=np.int64)),
             "channel_handle": ir.Attribute.parse(f"#stablehlo.channel_handle<handle = {channel}, type = 1>"),
             "use_global_device_ids": ir.UnitAttr.get(),
         }

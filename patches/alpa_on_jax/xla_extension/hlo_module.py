@@ -1,8 +1,8 @@
 """`HloModule`: the program value that alpa passes around, compiles, and sends to other processes.
 
 It stands for the forked jaxlib's `xla_extension.HloModule`. Inside is StableHLO with one function and no calls, what
-is known of its inputs' and outputs' shardings, and which inputs may be reused for outputs. `as_serialized_hlo_module_proto`
-gives bytes that any process with the same jaxlib turns back into an equal value.
+is known of its inputs' and outputs' shardings, and which inputs may be reused for outputs. Its
+`as_serialized_hlo_module_proto` gives bytes that any process with the same jaxlib turns back into an equal value.
 """
 
 import pickle

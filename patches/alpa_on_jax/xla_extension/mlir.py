@@ -8,6 +8,7 @@ import io
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
+import numpy as np
 from jax._src.interpreters import mlir as _jax_mlir
 from jaxlib.mlir import ir, passmanager
 
@@ -64,6 +65,7 @@ def main_function(module: Any) -> Operation:
 
 
 def entry_block(function: Operation) -> Any:
+    """The one block of a function."""
     return function.regions[0].blocks[0]
 
 
@@ -82,6 +84,7 @@ def walk(block: Any) -> Iterator[Operation]:
 
 
 def terminator(function: Operation) -> Operation:
+    """The `func.return` of a function."""
     return block_operations(entry_block(function))[-1]
 
 
@@ -94,14 +97,17 @@ def defining_op(value: Value) -> Operation | None:
 
 
 def users(value: Value) -> list[Operation]:
+    """The operations that use `value`, once for each use."""
     return [use.owner.operation for use in value.uses]
 
 
 def tensor_type(value: Value) -> Any:
+    """The `ir.RankedTensorType` of `value`."""
     return ir.RankedTensorType(value.type)
 
 
 def tensor_shape(value: Value) -> tuple[int, ...]:
+    """The shape of a tensor value."""
     return tuple(tensor_type(value).shape)
 
 
@@ -111,11 +117,18 @@ def int_array(op: Operation, name: str) -> list[int]:
 
 
 def set_int_array(op: Operation, name: str, values: list[int]) -> None:
+    """Set a `DenseI64ArrayAttr` attribute of `op`."""
     op.attributes[name] = ir.DenseI64ArrayAttr.get(values)
 
 
 def bool_attribute(op: Operation, name: str) -> bool:
+    """A boolean attribute of `op`; False where it is absent."""
     return name in op.attributes and ir.BoolAttr(op.attributes[name]).value
+
+
+def dense(array: np.ndarray) -> Any:
+    """A `DenseElementsAttr` of an array."""
+    return ir.DenseElementsAttr.get(array)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def create(name: str, results: list[Any], operands: list[Value], attributes: dict[str, Any] | None = None) -> Operation:
@@ -147,10 +160,12 @@ def dict_items(attr: Any) -> dict[str, Any]:
 
 
 def set_function_arguments_attributes(function: Operation, kind: str, attributes: list[dict[str, Any]]) -> None:
+    """Set what `function_arguments_attributes` reads."""
     function.attributes[kind] = ir.ArrayAttr.get([ir.DictAttr.get(attr) for attr in attributes])
 
 
 def set_function_type(function: Operation, inputs: list[Any], results: list[Any]) -> None:
+    """Set the types of the arguments and results of a function."""
     function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
 
 
@@ -167,6 +182,7 @@ def clone_into(op: Operation, mapping: dict[Value, Value]) -> Operation:
 
 
 def remap_operands(op: Operation, mapping: dict[Value, Value]) -> None:
+    """Take the operands of `op`, and those of operations inside it, from `mapping` where they are in it."""
     for i, operand in enumerate(op.operands):
         if operand in mapping:
             op.operands[i] = mapping[operand]

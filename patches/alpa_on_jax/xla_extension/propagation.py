@@ -41,7 +41,7 @@ def propagate(module: HloModule, mesh: LogicalMesh, *, to_outputs: bool) -> None
         if outputs[result] is None:
             outputs[result] = inputs[parameter]
     if not to_outputs:
-        outputs = [
+        outputs[:] = [
             ArraySharding.replicated(mesh, len(shape.dims)) if sharding is None else sharding
             for sharding, shape in zip(outputs, module.shape.results, strict=True)
         ]

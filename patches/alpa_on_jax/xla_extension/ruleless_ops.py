@@ -1,8 +1,8 @@
 """Ops that are elementwise but that Shardy has no sharding rule for (`chlo.erf` and its like).
 
-Shardy's passes stop at an op without a rule. `hide` lets an elementwise StableHLO op of the same signature stand in for
-each of them, with the real name in an attribute; `restore` puts the real ones back. Invariant: `restore(hide(m))` is `m`.
-Between the two the module is only propagated and annotated, never folded, compiled or run.
+Shardy's passes stop at an op without a rule. `hide` lets an elementwise StableHLO op of the same signature stand in
+for each of them, with the real name in an attribute; `restore` puts the real ones back. Invariant:
+`restore(hide(m))` is `m`. Between the two the module is only propagated and annotated, never folded, compiled or run.
 """
 
 from typing import Any
@@ -16,8 +16,32 @@ STANDS_FOR = "alpa.stands_for"
 # CHLO ops that compute each element of the result from the elements at the same place of the operands.
 _ELEMENTWISE = frozenset(
     f"chlo.{name}"
-    for name in """acos acosh asin asinh atan atan_exp atanh bessel_i1e conj cosh digamma erf erf_inv erfc is_inf is_neg_inf
-    is_pos_inf lgamma next_after polygamma sinh square tan zeta""".split()
+    for name in (
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan_exp",
+        "atanh",
+        "bessel_i1e",
+        "conj",
+        "cosh",
+        "digamma",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "is_inf",
+        "is_neg_inf",
+        "is_pos_inf",
+        "lgamma",
+        "next_after",
+        "polygamma",
+        "sinh",
+        "square",
+        "tan",
+        "zeta",
+    )
 )
 
 

@@ -10,7 +10,7 @@ from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 
 def apply(module: ModuleType) -> None:
-    """Let a dim that is split along several mesh axes, in any order, have a spec; alpa's own asserts that it has not."""
+    """Let a dim that is split along several mesh axes, in any order, have a spec; alpa asserts that there is none."""
     original = module._hlo_sharding_to_sharding_spec_no_tuple
 
     def _hlo_sharding_to_sharding_spec_no_tuple(proto: Any, aval: Any, logical_mesh: Any) -> ShardingSpec:

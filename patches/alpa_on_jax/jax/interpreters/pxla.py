@@ -29,6 +29,7 @@ __all__ = [
     "MeshAxisName",
     "NoSharding",
     "Replicated",
+    "ShardIndices",
     "ShardedAxis",
     "ShardedDeviceArray",
     "ShardingSpec",
@@ -134,7 +135,7 @@ class ShardingSpec:
             raise errors.ShardingOptionError(
                 f"{self} is for arrays of rank {len(self.sharding)}, but the array's shape is {tuple(shape)}"
             )
-        parts = [_parts(dim, length, how) for dim, (length, how) in enumerate(zip(shape, self.sharding))]
+        parts = [_parts(dim, length, how) for dim, (length, how) in enumerate(zip(shape, self.sharding, strict=True))]
         cut_sizes = [size for sizes in self._cut_sizes() for size in sizes]
         by_cut = np.empty([math.prod(cut_sizes)], dtype=object)
         for position, index in enumerate(itertools.product(*parts)):
@@ -148,7 +149,7 @@ class ShardingSpec:
         ]
         return np.broadcast_to(by_cut, (*replicas, *by_cut.shape)).transpose(permutation)
 
-    def sharding_proto(self, special_axes: Mapping[int, Any] = {}) -> xc.OpSharding:  # noqa: B006 (never changed)
+    def sharding_proto(self, special_axes: Mapping[int, Any] = {}) -> xc.OpSharding:
         """The same as an XLA sharding, with every device listed.
 
         Args:
@@ -159,7 +160,9 @@ class ShardingSpec:
         """
         proto = xc.OpSharding()
         copied = [axis for axis, m in enumerate(self.mesh_mapping) if isinstance(m, Replicated)]
-        if len(copied) == len(self.mesh_mapping) and not special_axes:
+        tile_shape = [math.prod(sizes) for sizes in self._cut_sizes()]
+        # A dim that is cut over a mesh axis of one device is not cut.
+        if math.prod(tile_shape) == 1 and not special_axes:
             proto.type = xc.OpSharding.Type.REPLICATED
             return proto
         if any(isinstance(how, Unstacked) for how in self.sharding):
@@ -167,7 +170,6 @@ class ShardingSpec:
 
         mesh_shape = self.mesh_shape
         axis_of_cut = {m.axis: axis for axis, m in enumerate(self.mesh_mapping) if isinstance(m, ShardedAxis)}
-        tile_shape = [math.prod(sizes) for sizes in self._cut_sizes()]
         permutation = [axis_of_cut[cut] for cut in sorted(axis_of_cut)]
         proto.type = xc.OpSharding.Type.OTHER
         if copied and not special_axes:
@@ -209,14 +211,26 @@ def _parts(dim: int, length: int, how: NoSharding | Chunked | Unstacked) -> Sequ
     return [slice(i * size, (i + 1) * size) for i in range(number)]
 
 
-def sharding_spec_sharding_proto(spec: ShardingSpec, special_axes: Mapping[int, Any] = {}) -> xc.OpSharding:  # noqa: B006
+def sharding_spec_sharding_proto(spec: ShardingSpec, special_axes: Mapping[int, Any] = {}) -> xc.OpSharding:
     """See `ShardingSpec.sharding_proto`."""
     return spec.sharding_proto(special_axes)
 
 
-def spec_to_indices(shape: Sequence[int], spec: ShardingSpec) -> tuple[tuple[int | slice, ...], ...]:
+class ShardIndices(tuple):
+    """What each device holds of an array, in the order of the devices; it also remembers the spec that says so."""
+
+    spec: ShardingSpec
+
+    @classmethod
+    def of(cls, shape: Sequence[int], spec: ShardingSpec) -> "ShardIndices":
+        indices = cls(spec.indices(shape).flat)
+        indices.spec = spec
+        return indices
+
+
+def spec_to_indices(shape: Sequence[int], spec: ShardingSpec) -> ShardIndices:
     """What each device holds of an array of `shape`, in the order of the devices."""
-    return tuple(spec.indices(shape).flat)
+    return ShardIndices.of(shape, spec)
 
 
 def _hashable_index(index: Any) -> Any:

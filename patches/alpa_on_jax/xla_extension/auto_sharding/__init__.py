@@ -1,7 +1,7 @@
 """The auto-sharding pass: from an unoptimised program to one whose values all have a sharding.
 
-Takes its options from the pass context that alpa sets around it. With `enable_auto_sharding=False`, and on a mesh of one
-device, it is sharding propagation alone. Afterwards a program with pipeline markers is cut into its stages, which
+Takes its options from the pass context that alpa sets around it. With `enable_auto_sharding=False`, and on a mesh of
+one device, it is sharding propagation alone. Afterwards a program with pipeline markers is cut into its stages, which
 alpa takes from `alpa.shard_parallel.auto_sharding`.
 """
 

@@ -1,8 +1,8 @@
 """Partitioning: from an annotated module to a program that can be compiled.
 
 One interface, `partition`, for every user: Shardy's passes in Python where they cover the program (communication is
-then known before compiling, and gradient reductions can be moved), XLA's partitioner where they do not. Which one made a
-program, and why, is recorded with it.
+then known before compiling, and gradient reductions can be moved), XLA's partitioner where they do not. Which one made
+a program, and why, is recorded with it.
 """
 
 import logging

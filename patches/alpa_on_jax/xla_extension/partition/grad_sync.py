@@ -1,9 +1,9 @@
 """Move the reductions of gradients out of the accumulate step, to be made once a step.
 
 In the annotated program of one micro-batch, `result_k = old_k + g_k`, where `g_k` comes from partial sums that
-`sdy.all_reduce` sums over devices. Where everything between such an all-reduce and the results is linear, the sum can be
-made after the last micro-batch instead: the devices then accumulate their parts. `defer_reductions` finds these
-all-reduces and marks them; `localize` leaves them out. What the forked jaxlib did in its pass GradAccRewrite and with
+`sdy.all_reduce` sums over devices. Where everything between such an all-reduce and the results is linear, the sum can
+be made after the last micro-batch instead: the devices then accumulate their parts. `defer_reductions` finds these
+all-reduces and marks them; `localize` leaves them out. The forked jaxlib did this in its pass GradAccRewrite, and with
 XLA_SKIP_NCCL_COLLECTIVE_IDS at run time.
 
 Invariant: with `parts_k` what the devices hold in result k, summing them over `unreduced axes of k` gives what the
@@ -124,15 +124,7 @@ class _Analysis:
             for operand, result in zip(operands, op.results, strict=True):
                 if self._partial(operand):
                     self._set(result, self._partial(operand), self._sources[operand])
-        elif op.name in _LINEAR or (op.name == "stablehlo.convert" and _widens(op)):
-            self._pass_on(op, partial)
-        elif op.name == "stablehlo.multiply" and sum(map(bool, partial)) == 1:
-            self._pass_on(op, partial)
-        elif op.name == "stablehlo.divide" and not partial[1]:
-            self._pass_on(op, partial)
-        elif op.name == "stablehlo.select" and not partial[0] and partial[1] == partial[2]:
-            self._pass_on(op, partial)
-        elif op.name in _SUMS and len(set(partial)) == 1:
+        elif _is_linear(op, partial):
             self._pass_on(op, partial)
         elif op.name == "func.return":
             self._check_returned(operands)
@@ -162,6 +154,21 @@ class _Analysis:
                 return
         sources = frozenset().union(*(self._sources.get(value, frozenset()) for value in op.operands))
         self._set(op.results[0], axes, sources)
+
+
+def _is_linear(op: Operation, partial: Sequence[Axes]) -> bool:
+    """Whether the sum over devices of the op's results is the op's result of the sums of its partial operands."""
+    if op.name in _LINEAR:
+        return True
+    if op.name == "stablehlo.convert":
+        return _widens(op)
+    if op.name == "stablehlo.multiply":
+        return sum(map(bool, partial)) == 1
+    if op.name == "stablehlo.divide":
+        return not partial[1]
+    if op.name == "stablehlo.select":
+        return not partial[0] and partial[1] == partial[2]
+    return op.name in _SUMS and len(set(partial)) == 1
 
 
 def _all_operands(op: Operation) -> list[Any]:

@@ -140,7 +140,7 @@ def _collective_permute(ctx: LocalContext, op: Operation, shardings: list[ArrayS
             [value.type],
             [value],
             {
-                "source_target_pairs": ir.DenseElementsAttr.get(np.array(pairs, dtype=np.int64)),
+                "source_target_pairs": mlir.dense(np.array(pairs, dtype=np.int64)),
                 "channel_handle": attributes["channel_handle"],
             },
         ).results[0]

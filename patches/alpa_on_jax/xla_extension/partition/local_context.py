@@ -175,7 +175,7 @@ class LocalContext:
         size = math.prod(tensor.shape) * np.dtype(numpy_dtype(tensor.element_type)).itemsize
         self.collectives.append(Collective(kind, size, len(groups[0])))
         return {
-            "replica_groups": ir.DenseElementsAttr.get(np.array(groups, dtype=np.int64)),
+            "replica_groups": mlir.dense(np.array(groups, dtype=np.int64)),
             "channel_handle": ir.Attribute.parse(f"#stablehlo.channel_handle<handle = {self._channels}, type = 1>"),
             "use_global_device_ids": ir.UnitAttr.get(),
         }

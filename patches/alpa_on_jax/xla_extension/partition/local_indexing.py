@@ -1,6 +1,6 @@
 """From a global op to one device's op: gather and scatter.
 
-A split of the dim that is indexed (an embedding table's vocabulary) is handled as the SPMD partitioner of XLA does: each
+A split of the dim that is indexed (an embedding table's vocabulary) is handled as XLA's SPMD partitioner does: each
 device looks up what lies in its part, the rest counts as zero, and a sum over the devices follows. A scatter-add of
 updates that are split (the gradient of an embedding, data parallel) gives partial sums; so that the array that
 is added to counts once, only the first device keeps it.

@@ -26,10 +26,55 @@ HANDLERS: dict[str, Handler] = {}
 
 ELEMENTWISE = frozenset(
     f"stablehlo.{name}"
-    for name in """abs add and atan2 bitcast_convert cbrt ceil clamp compare complex convert cosine count_leading_zeros
-    divide exponential exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply
-    negate not or popcnt power real reduce_precision remainder round_nearest_afz round_nearest_even rsqrt select
-    shift_left shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor""".split()
+    for name in (
+        "abs",
+        "add",
+        "and",
+        "atan2",
+        "bitcast_convert",
+        "cbrt",
+        "ceil",
+        "clamp",
+        "compare",
+        "complex",
+        "convert",
+        "cosine",
+        "count_leading_zeros",
+        "divide",
+        "exponential",
+        "exponential_minus_one",
+        "floor",
+        "imag",
+        "is_finite",
+        "log",
+        "log_plus_one",
+        "logistic",
+        "maximum",
+        "minimum",
+        "multiply",
+        "negate",
+        "not",
+        "or",
+        "popcnt",
+        "power",
+        "real",
+        "reduce_precision",
+        "remainder",
+        "round_nearest_afz",
+        "round_nearest_even",
+        "rsqrt",
+        "select",
+        "shift_left",
+        "shift_right_arithmetic",
+        "shift_right_logical",
+        "sign",
+        "sine",
+        "sqrt",
+        "subtract",
+        "tan",
+        "tanh",
+        "xor",
+    )
 )
 
 
@@ -50,11 +95,13 @@ def require(condition: bool, op: Operation, why: str) -> None:
 
 
 def localize_results(ctx: LocalContext, op: Operation, shardings: Iterable[ArraySharding]) -> None:
+    """Give the results of `op` the types of one device's parts."""
     for result, sharding in zip(op.results, shardings, strict=True):
         ctx.localize(result, sharding)
 
 
 def require_unsplit(ctx: LocalContext, op: Operation, value: Value, dims: Iterable[int]) -> None:
+    """Raises UnsupportedByShardyError where one of `dims` of `value` is split."""
     sharding = ctx.sharding(value)
     for dim in dims:
         require(not sharding.dims[dim], op, f"dim {dim}, along which it works, is split")

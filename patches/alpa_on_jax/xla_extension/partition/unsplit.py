@@ -1,9 +1,9 @@
 """Gather the dims along which an op works, where Shardy would leave them split.
 
-Shardy's passes insert no communication for an op that moves elements along a dim (`slice`, `concatenate`, `pad`, ...) or
-that has no rule for it (an argmax), so `localize` refuses these when the dim is split. XLA's partitioner exchanges
-just the elements that are needed, so it is the better choice for such a program, unless its gradients' reductions have to
-be moved. Then this pass makes the dims whole around these ops. Invariant: only shardings of values change.
+Shardy's passes insert no communication for an op that moves elements along a dim (`slice`, `concatenate`, `pad`, ...)
+or that has no rule for it (an argmax), so `localize` refuses these when the dim is split. XLA's partitioner exchanges
+just the elements that are needed, so it is the better choice for such a program, unless its gradients' reductions have
+to be moved. Then this pass makes the dims whole around these ops. Invariant: only shardings of values change.
 """
 
 from collections.abc import Callable
