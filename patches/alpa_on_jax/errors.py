@@ -145,8 +145,8 @@ class AutoShardingUnavailableError(AlpaOnJaxError, NotImplementedError):
 
     def __init__(self) -> None:
         super().__init__(
-            "enable_auto_sharding=True asks for alpa's ILP over sharding strategies, which was in the forked jaxlib and "
-            "is not available on stock JAX yet. Say how the arrays are sharded instead: ShardParallel("
+            "enable_auto_sharding=True asks for alpa's ILP over sharding strategies, which was in the forked jaxlib "
+            "and is not available on stock JAX yet. Say how the arrays are sharded instead: ShardParallel("
             "auto_sharding_option=AutoShardingOption(enable_auto_sharding=False), manual_sharding_option="
             "ManualShardingOption(...))"
         )
@@ -159,7 +159,8 @@ class MeshShapeError(AlpaOnJaxError, ValueError):
     def of_shape(cls, shape: Sequence[int], num_devices: int) -> "MeshShapeError":
         return cls(
             f"a logical mesh of shape {tuple(shape)} needs {_product(shape)} devices, but the physical mesh has "
-            f"{num_devices}. Choose a shape whose product is {num_devices}, or give LocalPhysicalDeviceMesh other devices"
+            f"{num_devices}. Choose a shape whose product is {num_devices}, or give LocalPhysicalDeviceMesh other "
+            "devices"
         )
 
     @classmethod
@@ -179,8 +180,8 @@ class MethodError(AlpaOnJaxError, TypeError):
 
     def __init__(self, value: Any) -> None:
         super().__init__(
-            f"alpa.parallelize: method={value!r} of type {type(value).__name__} is no ParallelMethod. Give an instance, "
-            "for example method=alpa.ShardParallel()"
+            f"alpa.parallelize: method={value!r} of type {type(value).__name__} is no ParallelMethod. Give an "
+            "instance, for example method=alpa.ShardParallel()"
         )
 
 

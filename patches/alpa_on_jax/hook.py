@@ -43,9 +43,9 @@ def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None) 
 
 def _find_without_hook(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
     for finder in sys.meta_path:
-        if finder is not _startup.AlpaFinder and (find := getattr(finder, "find_spec", None)) is not None:
-            if (spec := find(name, path, target)) is not None:
-                return spec
+        find = None if finder is _startup.AlpaFinder else getattr(finder, "find_spec", None)
+        if find is not None and (spec := find(name, path, target)) is not None:
+            return spec
     return None
 
 

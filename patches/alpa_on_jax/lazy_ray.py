@@ -1,11 +1,12 @@
-"""Makes alpa's imports of Ray and cupy wait until they are needed, so that a local mesh never loads either.
+"""Makes alpa's imports of Ray, and of what needs cupy, wait until they are needed: a local mesh loads neither.
 
 Takes an alpa module that is about to execute and gives it a copy of the builtins of which `__import__` answers
 `import ray` (at module level) with a stand-in. A stand-in of a module loads the real one when one of its attributes
 is asked for, and then gives the real attribute. What is imported *from* such a module (`from ray.util import
 ActorPool`) is a stand-in too; as soon as the real module is loaded, the real objects take its place in the alpa
 modules' namespaces, before any code that could tell the difference runs: an `except RayActorError` clause is looked at
-only when Ray has raised something. Imports inside functions are real imports.
+only when Ray has raised something. Imports inside functions are real imports. On a machine with a GPU, alpa.device_mesh
+also imports its NCCL functions, which need cupy and are called between meshes only: they are a stand-in as well.
 
 Invariant: an alpa module that executes with stand-ins has the same names as without. alpa.device_mesh and others call
 `try_import_ray_worker()` while they execute; it reads `ray.worker`, which is answered without loading Ray.
@@ -20,9 +21,13 @@ from typing import Any
 from alpa_on_jax import errors
 
 LAZY_PACKAGES = ("ray",)
+LAZY_MODULES = {("alpa.collective", "worker_nccl_util")}
 
 # Modules that Ray moved since 2.1; alpa reads them as attributes of `ray`.
 _MOVED = {"ray.worker": "ray._private.worker", "ray.state": "ray._private.state"}
+
+# Alpa modules that read `numpy.int` and `numpy.float`, which were other names of the built-in types.
+_WITH_OLD_NUMPY = ("alpa.collective.collective_group.nccl_util", "alpa.collective.collective_group.gloo_util")
 
 # Every alpa module's namespace in which a stand-in of a name may stand.
 _namespaces: list[dict[str, Any]] = []
@@ -46,6 +51,10 @@ def _import(
     at_module_level = locals is not None and locals is globals
     if level == 0 and at_module_level and name.partition(".")[0] in LAZY_PACKAGES:
         return _LazyNames(name) if fromlist else _LazyModule(name.partition(".")[0])
+    if level == 0 and at_module_level and fromlist and (name, fromlist[0]) in LAZY_MODULES:
+        return _LazyNames(name)
+    if level == 0 and name == "numpy" and globals is not None and globals.get("__name__") in _WITH_OLD_NUMPY:
+        return _OldNumpy("numpy")
     return builtins.__import__(name, globals, locals, fromlist or (), level)
 
 
@@ -67,7 +76,7 @@ def _settle() -> None:
     """Put real objects in the place of all stand-ins of names, now that Ray is loaded."""
     for namespace in _namespaces:
         for key, value in list(namespace.items()):
-            if type(value) is _LazyName:
+            if type(value) is _LazyName and value._lazy_module.partition(".")[0] in LAZY_PACKAGES:
                 try:
                     namespace[key] = value._lazy_resolve()
                 except (errors.RayNameError, ModuleNotFoundError):
@@ -108,6 +117,16 @@ class _LazyNames(ModuleType):
         if attribute.startswith("__") and attribute.endswith("__"):
             raise AttributeError(attribute)
         return _LazyName(self.__name__, attribute)
+
+
+class _OldNumpy(ModuleType):
+    """numpy with the names that it has removed."""
+
+    int = int
+    float = float
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module("numpy"), attribute)
 
 
 class _LazyName:

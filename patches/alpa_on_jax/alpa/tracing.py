@@ -1,5 +1,158 @@
-"""Replacements in `alpa.util`."""
+"""Replacements in `alpa.util` of what traces functions and builds jaxprs. `apply` is called for that module.
+
+Takes a wrapped function with the abstract values of its arguments and gives back the closed jaxpr of one micro-batch,
+traced with alpa's stateful random functions (`monkey_patch`) and without nested jits. Equations are built with the
+effects and the context that current JAX expects them to carry.
+
+Invariant: whatever happens while tracing, `jax.random`, `jax.numpy.array` and JAX's Literal are afterwards what they
+were before.
+"""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax._src import core
+from jax._src.linear_util import WrappedFun
+from jax._src.source_info_util import SourceInfo
+from jax.api_util import shaped_abstractify
+
+from alpa_on_jax import errors
+from alpa_on_jax.jax.interpreters.partial_eval import trace_to_jaxpr_final
+from alpa_on_jax.replacing import replace
 
 
-def apply(module):
-    return
+def apply(module: ModuleType) -> None:
+    """Replace the tracing functions of `alpa.util`."""
+
+    def trace_jaxpr_with_micro_batch(
+        fun: WrappedFun,
+        batch_invars: Sequence[bool],
+        num_micro_batches: int,
+        raw_avals: Sequence[core.ShapedArray],
+        batch_dim: int = 0,
+    ) -> tuple[core.ClosedJaxpr, int | None]:
+        """Trace `fun` at one micro-batch.
+
+        Args:
+            batch_invars: which arguments are split into micro-batches, along their first dim.
+
+        Returns:
+            The jaxpr, and the length of a micro-batch (None if no argument is split).
+
+        Raises:
+            errors.MicroBatchError: an argument cannot be split, or two are of different length.
+            errors.NotJittableError: `fun` needs the value of an array to go on.
+        """
+        if batch_dim != 0:
+            raise errors.MicroBatchError(f"alpa splits arrays along dim 0 only, not along dim {batch_dim}")
+        avals, micro_batch_size = _micro_batch_avals(batch_invars, num_micro_batches, raw_avals)
+        try:
+            module.monkey_patch_random()
+            monkey_patch_jaxarray()
+            with jax.disable_jit():
+                jaxpr, _, consts = trace_to_jaxpr_final(fun, avals)
+        finally:
+            restore_jaxarray()
+            module.restore_random()
+        return core.ClosedJaxpr(jaxpr, consts), micro_batch_size
+
+    replace(
+        module,
+        abstractify_with_aval,
+        clone_jaxpr_eqn,
+        monkey_patch_jaxarray,
+        new_jaxpr_eqn,
+        restore_jaxarray,
+        trace_jaxpr_with_micro_batch,
+    )
+
+
+def _micro_batch_avals(
+    batch_invars: Sequence[bool], num_micro_batches: int, raw_avals: Sequence[core.ShapedArray]
+) -> tuple[list[core.ShapedArray], int | None]:
+    if num_micro_batches < 1:
+        raise errors.MicroBatchError(f"num_micro_batches is {num_micro_batches}, but must be at least 1")
+    lengths = sorted({aval.shape[0] for aval, is_batch in zip(raw_avals, batch_invars, strict=True) if is_batch})
+    if len(lengths) > 1:
+        raise errors.MicroBatchError(
+            f"The arrays of a batch must have the same first dim to be split into micro-batches, but it is {lengths}. "
+            "Arguments that are no batch must not be in batch_argnums"
+        )
+    if not lengths:
+        return list(raw_avals), None
+    size, rest = divmod(lengths[0], num_micro_batches)
+    if rest:
+        raise errors.MicroBatchError(
+            f"num_micro_batches={num_micro_batches} does not divide the batch size {lengths[0]}"
+        )
+    avals = [
+        aval.update(shape=(size, *aval.shape[1:])) if is_batch else aval
+        for aval, is_batch in zip(raw_avals, batch_invars, strict=True)
+    ]
+    return avals, size
+
+
+def abstractify_with_aval(x: Any) -> core.ShapedArray:
+    """The shape and dtype of an argument, without the sharding that it has by chance.
+
+    A step's result lies on the mesh, its first argument did not, and both must find the same compiled program.
+    """
+    aval = x if isinstance(x, core.AbstractValue) else shaped_abstractify(x)
+    return core.ShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
+_jnp_array = jnp.array
+_literal_hash = core.Literal.__hash__
+
+
+def monkey_patch_jaxarray() -> None:
+    """Let `jnp.array` not copy, and literals be hashed by value, while alpa traces."""
+    jnp.array = _array_without_copy
+    core.Literal.__hash__ = lambda self: self.hash
+
+
+def restore_jaxarray() -> None:
+    """Undo `monkey_patch_jaxarray`."""
+    jnp.array = _jnp_array
+    core.Literal.__hash__ = _literal_hash
+
+
+def _array_without_copy(object: Any, dtype: Any = None, copy: bool | None = True, **options: Any) -> jax.Array:
+    return _jnp_array(object, dtype, copy=False, **options)
+
+
+def new_jaxpr_eqn(
+    invars: Sequence[core.Atom],
+    outvars: Sequence[core.Var],
+    primitive: core.Primitive,
+    params: dict[str, Any],
+    effects: core.Effects | None = None,
+    source_info: SourceInfo | None = None,
+) -> core.JaxprEqn:
+    """Create a new jaxpr equation; its effects, unless given, are those of the jaxprs that it calls."""
+    if not effects:
+        effects = core.join_effects(*(jaxpr.effects for jaxpr in core.jaxprs_in_params(params)))
+    return core.new_jaxpr_eqn(list(invars), list(outvars), primitive, params, effects, source_info)
+
+
+def clone_jaxpr_eqn(
+    eqn: core.JaxprEqn,
+    invars: Sequence[core.Atom] | None = None,
+    outvars: Sequence[core.Var] | None = None,
+    primitive: core.Primitive | None = None,
+    params: dict[str, Any] | None = None,
+    effects: core.Effects | None = None,
+    source_info: SourceInfo | None = None,
+) -> core.JaxprEqn:
+    """A copy of `eqn`, of which what is given (and not empty) takes the place of the old."""
+    return eqn.replace(
+        invars=list(invars or eqn.invars),
+        outvars=list(outvars or eqn.outvars),
+        primitive=primitive or eqn.primitive,
+        params=dict(params or eqn.params),
+        effects=effects or eqn.effects,
+        source_info=source_info or eqn.source_info,
+    )

@@ -15,8 +15,8 @@ from alpa_on_jax import errors
 from alpa_on_jax.jax.interpreters.pxla import MeshAxisName, get_array_mapping
 
 __all__ = [
-    "ParsedPartitionSpec",
     "_UNSPECIFIED",
+    "ParsedPartitionSpec",
     "_is_auto",
     "_is_from_gda",
     "_is_unspecified",

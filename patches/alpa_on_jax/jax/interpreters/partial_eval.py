@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 from jax._src import core
 from jax._src.interpreters.partial_eval import trace_to_jaxpr_dynamic
 from jax._src.linear_util import WrappedFun
+
+from alpa_on_jax import errors
 
 __all__ = ["remat_call_p", "trace_to_jaxpr_final"]
 
@@ -16,5 +19,12 @@ remat_call_p = core.Primitive("remat_call")
 def trace_to_jaxpr_final(
     fun: WrappedFun, in_avals: Sequence[core.AbstractValue]
 ) -> tuple[core.Jaxpr, list[core.AbstractValue], list[Any]]:
-    """Trace `fun` at `in_avals`: the jaxpr, the abstract values of its results, and the constants it closes over."""
-    return trace_to_jaxpr_dynamic(fun, tuple(in_avals))
+    """Trace `fun` at `in_avals`: the jaxpr, the abstract values of its results, and the constants it closes over.
+
+    Raises:
+        errors.NotJittableError: `fun` needs the value of an array to go on.
+    """
+    try:
+        return trace_to_jaxpr_dynamic(fun, tuple(in_avals))
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
+        raise errors.NotJittableError(fun.debug_info.func_src_info, str(error)) from error

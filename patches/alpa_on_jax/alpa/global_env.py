@@ -1,0 +1,31 @@
+"""Replacements in `alpa.global_env`: which backend is the default, and the XLA flags that alpa must not set.
+
+Alpa appends flags to XLA_FLAGS that current XLA does not know, and XLA ends the process when it reads an unknown flag.
+So they are taken off again; what the user has set there stays. No JAX backend is started to find out which there are.
+"""
+
+import os
+from importlib import metadata
+from types import ModuleType
+
+import jax
+
+# What alpa appends while it is imported, as one string.
+_APPENDED_FLAGS = " --xla_gpu_enable_async_all_reduce=false --xla_gpu_force_compilation_parallelism=8"
+
+
+def apply(module: ModuleType) -> None:
+    """Give the user's XLA_FLAGS back, and make `global_config.backend` one that this process can use."""
+    flags = os.environ["XLA_FLAGS"].removesuffix(_APPENDED_FLAGS)
+    if flags:
+        os.environ["XLA_FLAGS"] = flags
+    else:
+        del os.environ["XLA_FLAGS"]
+    config = module.global_config
+    config.backend = "gpu" if config.has_cuda and _jax_can_use_cuda() else "cpu"
+
+
+def _jax_can_use_cuda() -> bool:
+    platforms = jax.config.jax_platforms
+    allowed = not platforms or bool({"cuda", "gpu"} & set(platforms.split(",")))
+    return allowed and any("cuda" in plugin.name for plugin in metadata.entry_points(group="jax_plugins"))
