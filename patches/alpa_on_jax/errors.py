@@ -187,3 +187,10 @@ class MethodError(AlpaOnJaxError, TypeError):
 
 class ClusterError(AlpaOnJaxError, RuntimeError):
     """alpa.init or alpa.shutdown cannot do what was asked."""
+
+
+class InternalError(AlpaOnJaxError, RuntimeError):
+    """Something that must hold does not: a mistake in this package, and never a wrong result instead."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}. This is a mistake in alpa_on_jax, not in your program: please report it")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from alpa_on_jax import errors
 from alpa_on_jax.replacing import replace, replace_in_class
 
 
@@ -20,5 +21,16 @@ def apply(module: ModuleType) -> None:
         if forget is not None:
             forget(self.exec_uuid)
 
+    original_init = module.GradAccMeshDriverExecutable.__init__
+
+    def __init__(self: Any, *args: Any, **options: Any) -> None:
+        """As alpa's own, and a check of what it takes for granted: gradients go from one program to the other."""
+        original_init(self, *args, **options)
+        accumulate, apply_grad = self.accumulate_grad_hlo.get_module(), self.apply_grad_hlo.get_module()
+        count = len(self.grad_avals)
+        if accumulate.partitioned.output_shardings != apply_grad.partitioned.input_shardings[-count:]:
+            raise errors.InternalError("the gradients leave accumulate_grad in another sharding than apply_grad takes")
+
     replace(module, get_sync_func_driver)
+    replace_in_class(module.GradAccMeshDriverExecutable, __init__)
     replace_in_class(module.MeshDriverExecutable, __del__)

@@ -25,6 +25,16 @@ _DTYPES: dict[str, Any] = {
     },
 }
 
+# The names that the same types have in HLO text.
+DTYPE_OF_HLO_NAME: dict[str, Any] = {
+    "pred": np.bool_,
+    "c64": np.complex64,
+    "c128": np.complex128,
+    **{f"s{bits}": np.dtype(f"int{bits}").type for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": np.dtype(f"uint{bits}").type for bits in (8, 16, 32, 64)},
+    **{name: dtype for name, dtype in _DTYPES.items() if name in ("f16", "bf16", "f32", "f64")},
+}
+
 
 def numpy_dtype(element_type: Any) -> Any:
     """The numpy scalar type of an MLIR element type.

@@ -16,10 +16,11 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import backend, mlir
+from alpa_on_jax.xla_extension.collectives import collectives_of_hlo
 from alpa_on_jax.xla_extension.devices import Device, Devices, named_sharding, replicated_sharding
 from alpa_on_jax.xla_extension.grad_sync_program import grad_sync_bytecode, unreduced_results
 from alpa_on_jax.xla_extension.hlo_module import HloModule, XlaComputation
-from alpa_on_jax.xla_extension.partition import PartitionedProgram, partition
+from alpa_on_jax.xla_extension.partition import Collective, PartitionedProgram, partition
 from alpa_on_jax.xla_extension.propagation import donation_pairs
 from alpa_on_jax.xla_extension.shapes import Shape
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
@@ -157,6 +158,14 @@ class MeshExecutable:
     def grad_sync_text(self) -> str:
         """The optimised HLO of the program that sums the gradients; empty where there is none."""
         return "" if self._grad_sync is None else backend.optimized_text(self._grad_sync)
+
+    def collectives(self) -> tuple[Collective, ...]:
+        """The communication of one run of the compiled program (without the sum of the gradients once a step)."""
+        return collectives_of_hlo(self.step_text())
+
+    def grad_sync_collectives(self) -> tuple[Collective, ...]:
+        """The communication once a step, after the last micro-batch."""
+        return collectives_of_hlo(self.grad_sync_text())
 
     def memory_bytes(self) -> dict[str, int]:
         """See `backend.memory_bytes`."""

@@ -71,10 +71,28 @@ def _boundary_shardings(main: Operation, mesh: LogicalMesh) -> dict[Value, Array
             for operand, result, sharding in zip(
                 op.operands, op.results, annotations.result_shardings(op, mesh), strict=True
             ):
-                known[result] = known.get(operand, sharding)
+                known[result] = known.get(operand) or _accumulator(operand, known) or sharding
     for value, sharding in zip(mlir.terminator(main).operands, outputs, strict=True):
         known[value] = sharding
     return known
+
+
+def _accumulator(value: Value, known: dict[Value, ArraySharding]) -> ArraySharding | None:
+    """Where `value` is `old + gradient` and `old` a parameter that is used for nothing else: the sharding of `old`.
+
+    A sum that is accumulated over calls has to lie in the same way before and after each of them.
+    """
+    op = mlir.defining_op(value)
+    if op is None or op.name != "stablehlo.add":
+        return None
+    return next((known[old] for old in op.operands if old in known and len(mlir.users(old)) == 1), None)
+
+
+def _fixed_results(module: HloModule, stage: _Stage) -> frozenset[int]:
+    """The results of the stage that are results of the program for which the user has set a sharding."""
+    returned = list(mlir.block_operations(stage.end.block)[-1].operands)
+    fixed = {returned[i] for i in module.fixed_outputs}
+    return frozenset(i for i, value in enumerate(stage.end.results) if value in fixed)
 
 
 def _cut(module: HloModule, mesh: LogicalMesh, stage: _Stage, shardings: dict[Value, ArraySharding]) -> HloModule:
@@ -110,7 +128,7 @@ def _cut(module: HloModule, mesh: LogicalMesh, stage: _Stage, shardings: dict[Va
         mesh=mesh,
         input_shardings=inputs,
         output_shardings=outputs,
-        fixed_outputs=frozenset(),
+        fixed_outputs=_fixed_results(module, stage),
     )
 
 

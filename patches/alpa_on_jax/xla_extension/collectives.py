@@ -1,0 +1,46 @@
+"""Reading the communication of a compiled program from its optimised HLO."""
+
+import math
+import re
+
+import numpy as np
+
+from alpa_on_jax.xla_extension.element_types import DTYPE_OF_HLO_NAME
+from alpa_on_jax.xla_extension.partition.interface import Collective
+
+_COLLECTIVE = re.compile(
+    r"= (?P<result>\(.*?\)|\S+) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
+)
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+_GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[(\d+),(\d+)\])")
+
+
+def collectives_of_hlo(text: str) -> tuple[Collective, ...]:
+    """The communication ops of a program, from its optimised HLO text; one that XLA has put together counts once.
+
+    `size_bytes` is that of one device's operand.
+    """
+    return tuple(
+        _read(match["kind"], match["result"], text[match.end() : text.find("\n", match.end())])
+        for match in _COLLECTIVE.finditer(text)
+    )
+
+
+def _read(kind: str, result: str, rest: str) -> Collective:
+    groups = _GROUPS.search(rest)
+    group_size = 1
+    if groups:
+        group_size = int(groups[3]) if groups[3] else groups[1].count(",") + 1
+    size = sum(_array_bytes(*array) for array in _ARRAY.findall(result))
+    if kind == "all-gather":
+        size //= group_size
+    elif kind == "reduce-scatter":
+        size *= group_size
+    elif kind == "collective-permute":
+        group_size = 2
+    return Collective(kind, size, group_size)
+
+
+def _array_bytes(element: str, dims: str) -> int:
+    dtype = DTYPE_OF_HLO_NAME.get(element)
+    return math.prod(int(d) for d in dims.split(",") if d) * np.dtype(dtype).itemsize if dtype is not None else 0
