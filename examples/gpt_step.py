@@ -167,7 +167,7 @@ def main() -> int:
     print(
         f"compiled in {compile_s:.1f} s: " + ", ".join(f"{count} {kind}" for kind, count in collectives.most_common())
     )
-    print(f"\n{'step':>4}  {'loss serial':>12}  {'loss parallel':>13}  {'max param difference':>20}  {'step ms':>8}")
+    print(f"\n{'step':>4}  {'loss serial':>12}  {'loss parallel':>13}  {'max param rel. diff.':>20}  {'step ms':>8}")
 
     passed = True
     for number in range(1, arguments.steps + 1):
