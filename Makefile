@@ -22,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check bench format lint types unit integration clean interpreter
+.PHONY: help venv demo test check quick bench format lint types unit integration clean interpreter
 
 help: ## what can be made
 	@echo "make TARGET [PYTHON=python3.12] [VENV=.venv-3.12] [ARGS='-k name']"
@@ -55,7 +55,9 @@ demo: $(INSTALLED) ## a GPT training step on 8 virtual CPU devices, checked agai
 
 test: lint types unit integration ## everything: format, lint, types, all tests
 
-check: lint types $(INSTALLED) ## what is quick of `make test` (under 2 minutes)
+check: lint types quick ## what is quick of `make test` (under 2 minutes)
+
+quick: $(INSTALLED) ## unit tests that compile little
 	$(BIN)/pytest -q -m "not slow and not gpu and not ray" tests/unit $(ARGS)
 
 lint: $(INSTALLED) ## ruff: format and lint
