@@ -27,7 +27,7 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
     def change(parsed: Any) -> bool:
         ruleless_ops.restore(parsed)
         main = mlir.main_function(parsed)
-        for op in mlir.walk(mlir.entry_block(main)):
+        for op in list(mlir.walk(mlir.entry_block(main))):
             # The compiler ignores annotations on ordinary ops, and does not know Shardy's constants.
             if annotations.SHARDING in op.attributes:
                 del op.attributes[annotations.SHARDING]
