@@ -194,3 +194,23 @@ class InternalError(AlpaOnJaxError, RuntimeError):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}. This is a mistake in alpa_on_jax, not in your program: please report it")
+
+
+class ClusterError(AlpaOnJaxError, NotImplementedError):
+    """`alpa.init` was asked for a cluster that is not available."""
+
+    def __init__(self, cluster: str) -> None:
+        super().__init__(
+            f"alpa.init(cluster={cluster!r}): meshes that Ray manages are not available on stock JAX yet. Use all devices "
+            'of this process: alpa.init(cluster="local"), or give devices=alpa.LocalPhysicalDeviceMesh(...) to the method'
+        )
+
+
+class PipelineUnavailableError(AlpaOnJaxError, NotImplementedError):
+    """`PipeshardParallel` was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "alpa.PipeshardParallel needs meshes that Ray manages, which are not available on stock JAX yet. Use "
+            "alpa.ShardParallel, or alpa.parallel_method.LocalPipelineParallel to debug a pipeline on one device"
+        )

@@ -125,6 +125,21 @@ def _replace_logical_meshes(module: ModuleType) -> None:
 def _replace_globals(module: ModuleType) -> None:
     original = module.shutdown_global_cluster
 
+    def init_global_cluster(
+        cluster: str,
+        num_nodes: int | None = None,
+        num_devices_per_node: int | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        """Make the global mesh of this process' devices.
+
+        Raises:
+            errors.ClusterError: any other kind of cluster. Alpa's own would attach to whatever Ray cluster it finds.
+        """
+        if cluster != "local":
+            raise errors.ClusterError(cluster)
+        module.set_global_physical_mesh(module.LocalPhysicalDeviceMesh())
+
     def shutdown_global_cluster() -> None:
         """As alpa's own; a local mesh has no cluster to shut down, and JAX's platform stays what it is."""
         if module.global_cluster is not None:
@@ -135,4 +150,4 @@ def _replace_globals(module: ModuleType) -> None:
             module.set_global_physical_mesh(None)
         module.set_global_virtual_physical_mesh(None)
 
-    replace(module, shutdown_global_cluster)
+    replace(module, init_global_cluster, shutdown_global_cluster)
