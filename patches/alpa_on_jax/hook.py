@@ -12,6 +12,7 @@ so that a second `import alpa` does what the first one did.
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -27,14 +28,12 @@ def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None) 
     """The spec of alpa module `name`, with a loader that patches what it loads.
 
     Raises:
-        errors.AlpaMissingError: alpa is not installed at all.
-        errors.AlpaShadowedError: another alpa comes first on the path.
+        errors.AlpaMissingError: there is no alpa at all.
     """
     spec = _find_without_hook(name, path, target)
-    if name == "alpa":
-        if spec is None:
-            raise errors.AlpaMissingError(versions.ALPA_VERSION)
-        _check_not_shadowed(spec)
+    # A spec without a loader is a folder that happens to be called alpa, not a package.
+    if name == "alpa" and (spec is None or spec.loader is None):
+        raise errors.AlpaMissingError(versions.ALPA_VERSION)
     if spec is None or spec.loader is None:
         return spec
     spec.loader = _AlpaLoader(spec.loader)
@@ -49,16 +48,10 @@ def _find_without_hook(name: str, path: Sequence[str] | None, target: ModuleType
     return None
 
 
-def _check_not_shadowed(spec: ModuleSpec) -> None:
-    try:
-        installed = metadata.distribution("alpa").locate_file("alpa/__init__.py")
-    except metadata.PackageNotFoundError:
-        installed = None
-    if installed is None and spec.loader is None:
-        # A folder called alpa without __init__.py, in a process where alpa is not installed.
-        raise errors.AlpaMissingError(versions.ALPA_VERSION)
-    if installed is not None and spec.origin is not None and str(installed) != spec.origin:
-        raise errors.AlpaShadowedError(spec.origin, str(installed))
+def _check_not_shadowed(found: str) -> None:
+    installed = str(metadata.distribution("alpa").locate_file("alpa/__init__.py"))
+    if os.path.realpath(found) != os.path.realpath(installed):
+        raise errors.AlpaShadowedError(found, installed)
 
 
 class _AlpaLoader(Loader):
@@ -82,6 +75,7 @@ class _AlpaLoader(Loader):
 
 def _exec_alpa(loader: Any, module: ModuleType) -> None:
     versions.check_alpa()
+    _check_not_shadowed(str(module.__file__))
     versions.check_jax()
     undo = shims.install()
     try:

@@ -115,9 +115,6 @@ class _InlinedCall(Primitive):
 
     multiple_results = True
 
-    def get_bind_params(self, params: dict[str, Any]) -> tuple[list, dict[str, Any]]:
-        return [], params
-
     def bind(self, *args: Any, call_jaxpr: _core.Jaxpr, name: str) -> list[Any]:
         return _core.eval_jaxpr(call_jaxpr, (), *args)
 
