@@ -4,6 +4,7 @@
 that split it, major to minor. Invariants: an axis part is used at most once, and axes of size 1 never appear.
 """
 
+import functools
 import itertools
 import math
 import re
@@ -202,6 +203,7 @@ def parse_axes(mesh: LogicalMesh, text: str) -> tuple[Axis, ...]:
     return tuple(result)
 
 
+@functools.lru_cache(maxsize=16384)
 def parse_axis_lists(mesh: LogicalMesh, text: str) -> tuple[tuple[Axis, ...], ...]:
     """A list of axis lists in Shardy's text, such as `[{"x"}, {}]`."""
     return tuple(parse_axes(mesh, part) for part in re.findall(r"\{[^}]*\}", text))

@@ -112,7 +112,7 @@ def elementwise(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]
     (sharding,) = shardings
     for operand in op.operands:
         own = ctx.sharding(operand)
-        require(own.dims == sharding.dims or not own.dims, op, f"operand is {own.to_sdy()}, result {sharding.to_sdy()}")
+        require(own.dims == sharding.dims or not own.dims, op, "operand and result are split differently")
     require(
         op.name != "stablehlo.bitcast_convert" or len(op.operands[0].type.shape) == len(sharding.dims),
         op,
