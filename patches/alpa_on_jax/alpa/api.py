@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+import jax
+from flax.training.train_state import TrainState
 from jax._src.api_util import donation_vector
-from jax.api_util import argnums_partial, flatten_fun_nokwargs, rebase_donate_argnums
-from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path, tree_structure
+from jax.api_util import argnums_partial, flatten_fun_nokwargs, rebase_donate_argnums, shaped_abstractify
+from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path, tree_leaves
 
 from alpa_on_jax import errors
 from alpa_on_jax.jax import linear_util as lu
@@ -111,10 +113,9 @@ def apply(module: ModuleType) -> None:
         except (TypeError, ValueError) as error:
             raise _not_an_array(name, args, static) or error from error
 
-        tree = tree_structure(dyn_args)
-        donated = donation_vector(rebase_donate_argnums(donate, static), (), tree, kws=False)
+        donated = donation_vector(rebase_donate_argnums(donate, static), (), in_tree, kws=False)
         in_batch = donation_vector(
-            rebase_donate_argnums([i for i in batch if i not in static], static), (), tree, kws=False
+            rebase_donate_argnums([i for i in batch if i not in static], static), (), in_tree, kws=False
         )
         executable = module._compile_parallel_executable(
             fun,
@@ -129,8 +130,32 @@ def apply(module: ModuleType) -> None:
         self.last_executable = executable
         return executable, in_tree, out_tree, args_flat
 
-    replace(module, init, shutdown, parallelize)
+    replace(module, auto_static_argnums, init, shutdown, parallelize)
     replace_in_class(module.ParallelizedFunc, _decode_args_and_get_executable)
+
+
+def auto_static_argnums(args: Sequence[Any]) -> tuple[int, ...]:
+    """The arguments that are static unless alpa is told: Python scalars, strings, and what has a leaf that is no array.
+
+    As alpa's own (`alpa/util.py`), but without working out the abstract value of every array in every call.
+    """
+
+    def is_static(arg: Any) -> bool:
+        if isinstance(arg, (bool, int, float, str)):
+            return True
+        return not isinstance(arg, TrainState) and not all(map(_is_array, tree_leaves(arg)))
+
+    return tuple(i for i, arg in enumerate(args) if is_static(arg))
+
+
+def _is_array(leaf: Any) -> bool:
+    if isinstance(leaf, jax.Array):
+        return True
+    try:
+        shaped_abstractify(leaf)
+    except TypeError:
+        return False
+    return True
 
 
 def _argnums(

@@ -8,6 +8,7 @@ Invariant: whatever happens while tracing, `jax.random`, `jax.numpy.array` and J
 were before.
 """
 
+import functools
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -100,7 +101,15 @@ def abstractify_with_aval(x: Any) -> core.ShapedArray:
 
     A step's result lies on the mesh, its first argument did not, and both must find the same compiled program.
     """
-    aval = x if isinstance(x, core.AbstractValue) else shaped_abstractify(x)
+    # Every leaf of a training state comes here in every call, so arrays are spared shaped_abstractify's way round.
+    if isinstance(x, jax.Array):
+        return _without_sharding(x.aval)
+    return _without_sharding(x if isinstance(x, core.AbstractValue) else shaped_abstractify(x))
+
+
+# Abstract values are interned, so that the cache looks at their identity.
+@functools.lru_cache(maxsize=16384)
+def _without_sharding(aval: Any) -> core.ShapedArray:
     return core.ShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
