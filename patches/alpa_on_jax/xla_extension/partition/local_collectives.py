@@ -107,7 +107,8 @@ def _all_to_all(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]
                 "concat_dimension": _i64(int(source)),
                 "split_count": _i64(size),
             }
-            del attributes["use_global_device_ids"]
+            # With a channel and no global numbers its groups would be of partitions, and a replica has one partition.
+            del attributes["use_global_device_ids"], attributes["channel_handle"]
             result = ir.RankedTensorType.get(shape, mlir.tensor_type(value).element_type)
             value = mlir.create("stablehlo.all_to_all", [result], [value], attributes).results[0]
     ctx.replace(op, [value])
@@ -131,18 +132,18 @@ def _collective_permute(ctx: LocalContext, op: Operation, shardings: list[ArrayS
         sources = holders.get(part(after, device))
         if not sources:
             raise UnsupportedByShardyError(f"{op.name}: no device has the part that device {device} needs")
-        pairs.append([device if device in sources else sources.pop(0), device])
-        holders[part(after, device)] = sources
+        # No device may send twice.
+        source = device if device in sources else sources[0]
+        sources.remove(source)
+        pairs.append([source, device])
     with ir.InsertionPoint(op), op.location:
-        attributes = ctx.channel("collective-permute", value, [list(range(mesh.num_devices))])
+        ctx.channel("collective-permute", value, [list(range(mesh.num_devices))])
+        # With a channel the numbers would be those of partitions, and a replica has one partition.
         moved = mlir.create(
             "stablehlo.collective_permute",
             [value.type],
             [value],
-            {
-                "source_target_pairs": mlir.dense(np.array(pairs, dtype=np.int64)),
-                "channel_handle": attributes["channel_handle"],
-            },
+            {"source_target_pairs": mlir.dense(np.array(pairs, dtype=np.int64))},
         ).results[0]
     ctx.replace(op, [moved])
 
