@@ -74,8 +74,10 @@ unit: $(INSTALLED) ## unit tests, and oracles: numbers from elsewhere
 integration: $(INSTALLED) ## parallel programs against the serial run
 	$(BIN)/pytest -q tests/integration $(ARGS)
 
+# Modules of the package benchmarks/ that are programs; they measure the models of the integration tests.
 bench: $(INSTALLED) ## all benchmarks; they print what they measured
-	@set -e; for program in $(wildcard benchmarks/bench_*.py); do echo "== $$program"; $(BIN)/python $$program; done
+	@set -e; for program in $(basename $(notdir $(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py))); do \
+		echo "== benchmarks.$$program"; PYTHONPATH=tests $(BIN)/python -m benchmarks.$$program $(ARGS); done
 
 format: $(INSTALLED) ## rewrite the sources in the house format
 	$(BIN)/ruff format .
