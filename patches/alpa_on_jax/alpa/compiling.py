@@ -12,6 +12,7 @@ import numpy as np
 from jax._src import core
 
 from alpa_on_jax.replacing import replace, replace_in_class
+from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.devices import Device
 from alpa_on_jax.xla_extension.executable import Client, CompileOptions, compile_zeros
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -40,10 +41,15 @@ def apply(module: ModuleType) -> None:
     ) -> Any:
         """Lower a jaxpr to alpa's wrapped module, for the platform of `alpa.global_config.backend` unless told."""
         target = platform or _PLATFORMS.get(global_config.backend) or str(global_config.backend)
-        function = core.jaxpr_as_fun(closed_jaxpr)
+
+        def function(*args: Any) -> Any:
+            return core.jaxpr_as_fun(closed_jaxpr)(*args)
+
+        function.__name__ = name  # ops are named after it in HLO texts and profiles
         lowered = jax.jit(function, keep_unused=True).trace(*closed_jaxpr.in_avals).lower(lowering_platforms=(target,))
-        text = str(lowered.compiler_ir("stablehlo"))
-        return module.WrappedHlo(HloModule.from_stablehlo(name, text, donated_invars))
+        # As bytecode the ops keep their locations, by which profilers and HLO texts name them.
+        bytecode = mlir.to_bytecode(lowered.compiler_ir("stablehlo"))
+        return module.WrappedHlo(HloModule.from_stablehlo(name, bytecode, donated_invars))
 
     def compile_allocate_zero_buffers(
         backend: Client, num_devices: Any, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any]

@@ -223,6 +223,8 @@ def _with_aliases(module: HloModule, program: PartitionedProgram) -> bytes:
     def change(parsed: Any) -> None:
         parsed.operation.attributes["sym_name"] = ir.StringAttr.get(module.name)
         main = mlir.main_function(parsed)
+        for argument in mlir.entry_block(main).arguments:
+            argument.set_location(ir.Location.name("param"))  # the name that parameters have in alpa's HLO texts
         attributes = mlir.function_arguments_attributes(main, "arg_attrs")
         for parameter in donated:
             result = pairs.get(parameter)
