@@ -105,18 +105,22 @@ def _local_indices(
 ) -> tuple[Value, Value]:
     """Indices into this device's part, and (without the index vector dim) whether each of them lies in it.
 
-    With `clamp` a global index outside the array first becomes the nearest one inside, as gather defines it.
+    With `clamp` a global index outside the array first becomes the nearest one inside, as gather defines it. Without
+    it, an index outside this device's part becomes one that a scatter skips.
     """
     shape = list(mlir.tensor_shape(indices))
     vector_length = shape[index_vector_dim] if index_vector_dim < len(shape) else 1
     element_type = mlir.tensor_type(indices).element_type
     dtype = numpy_dtype(element_type)
-    lows = np.full(vector_length, np.iinfo(np.int32).min // 2, np.int32)
-    highs = np.full(vector_length, np.iinfo(np.int32).max // 2, np.int32)
+    # Clamped in their own type before they become i32: gather takes the nearest element for an index outside, and a
+    # scatter's stays outside, on the next place before or after.
+    lows = np.full(vector_length, np.iinfo(np.int32).min // 2, np.int64)
+    highs = np.full(vector_length, np.iinfo(np.int32).max // 2, np.int64)
+    beyond = 0 if clamp else 1
     offset = constant(np.zeros(vector_length, np.int32))
     for dim in indexed:
         parts = int(np.prod([axis.size for axis in dim.axes]))
-        lows[dim.component], highs[dim.component] = 0, dim.local_size * parts - 1
+        lows[dim.component], highs[dim.component] = -beyond, dim.local_size * parts - 1 + beyond
         unit = np.zeros(vector_length, np.int32)
         unit[dim.component] = 1
         start = broadcast(ctx.offset(dim.axes, dim.local_size), [vector_length])
@@ -130,12 +134,13 @@ def _local_indices(
         return broadcast(vector, shape, place)
 
     wide = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))
-    current = indices
+    low, high = (
+        along_vector(constant(np.clip(bounds, np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)))
+        for bounds in (lows, highs)
+    )
+    current = mlir.create("stablehlo.clamp", [indices.type], [low, indices, high]).results[0]
     if np.dtype(dtype) != np.int32:
-        current = mlir.create("stablehlo.convert", [wide], [indices]).results[0]
-    if clamp:
-        low, high = along_vector(constant(lows)), along_vector(constant(highs))
-        current = mlir.create("stablehlo.clamp", [wide], [low, current, high]).results[0]
+        current = mlir.create("stablehlo.convert", [wide], [current]).results[0]
     current = binary("subtract", current, along_vector(offset))
     inside = _inside(current, index_vector_dim, indexed)
     if not clamp:
@@ -151,7 +156,7 @@ def _local_indices(
 def _inside(indices: Value, index_vector_dim: int, indexed: Sequence[_IndexedDim]) -> Value:
     shape = list(mlir.tensor_shape(indices))
     batch_shape = [size for dim, size in enumerate(shape) if dim != index_vector_dim]
-    result = None
+    result = constant(np.ones(batch_shape, np.bool_))
     for dim in indexed:
         component = indices
         if index_vector_dim < len(shape):
@@ -173,9 +178,7 @@ def _inside(indices: Value, index_vector_dim: int, indexed: Sequence[_IndexedDim
             ).results[0]
         low = compare(component, constant(np.zeros(batch_shape, np.int32)), "GE")
         high = compare(component, constant(np.full(batch_shape, dim.local_size, np.int32)), "LT")
-        both = binary("and", low, high)
-        result = both if result is None else binary("and", result, both)
-    assert result is not None, "called with at least one indexed dim"
+        result = binary("and", result, binary("and", low, high))
     return result
 
 
@@ -206,6 +209,7 @@ def _scatter(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -
     with ir.InsertionPoint(op), op.location:
         if indexed:
             op.operands[1] = _local_indices(ctx, indices, numbers.index_vector_dim, indexed, clamp=False)[0]
+            op.attributes["indices_are_sorted"] = ir.BoolAttr.get(False)
         if axes:
             require(region_reducer(op) == "add", op, "updates that are split are only summed")
             if not is_zero(target):
