@@ -96,6 +96,12 @@ def defining_op(value: Value) -> Operation | None:
     return getattr(owner, "operation", owner)
 
 
+def operands_deep(op: Operation) -> list[Value]:
+    """The operands of `op` and of all operations inside its regions."""
+    inner = [nested for region in op.regions for block in region.blocks for nested in walk(block)]
+    return [value for each in (op, *inner) for value in each.operands]
+
+
 def users(value: Value) -> list[Operation]:
     """The operations that use `value`, once for each use."""
     return [use.owner.operation for use in value.uses]

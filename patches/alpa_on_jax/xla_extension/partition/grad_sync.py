@@ -11,7 +11,6 @@ program without deferral gives, if `old_k` is a sum over the devices in the same
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -20,6 +19,7 @@ from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 from alpa_on_jax.xla_extension.mlir import Operation, Value
 from alpa_on_jax.xla_extension.partition.local_contractions import region_reducer
+from alpa_on_jax.xla_extension.ruleless_ops import STANDS_FOR
 from alpa_on_jax.xla_extension.sharding import Axis, LogicalMesh
 
 DEFERRED = "alpa.deferred"
@@ -51,7 +51,7 @@ def defer_reductions(main: Operation, mesh: LogicalMesh, results: Iterable[int])
     accumulators = {i: pattern for i in results if (pattern := _accumulation(returned[i])) is not None}
     candidates = {op for op in mlir.block_operations(mlir.entry_block(main)) if _is_sum(op)}
     while True:
-        analysis = _Analysis(main, mesh, candidates, {add for add, _ in accumulators.values()})
+        analysis = _Analysis(main, mesh, candidates, {i: add for i, (add, _) in accumulators.items()})
         if not analysis.rejected:
             break
         candidates -= analysis.rejected
@@ -90,17 +90,20 @@ def _is_sum(op: Operation) -> bool:
 class _Analysis:
     """Which values are partial over which axes if the all-reduces in `candidates` are left out."""
 
-    def __init__(self, main: Operation, mesh: LogicalMesh, candidates: set[Operation], accumulations: set[Operation]):
+    def __init__(
+        self, main: Operation, mesh: LogicalMesh, candidates: set[Operation], accumulators: dict[int, Operation]
+    ):
         self.axes: dict[Value, Axes] = {}
         self.rejected: set[Operation] = set()
         self._mesh = mesh
         self._sources: dict[Value, frozenset[Operation]] = {}
-        self._accumulations = accumulations
+        self._accumulators = accumulators
+        self._accumulations = set(accumulators.values())
         for op in mlir.block_operations(mlir.entry_block(main)):
             if op in candidates:
                 axes = annotations.axes_attribute(op, "reduction_axes", mesh)
                 self._set(op.results[0], frozenset(axes), frozenset({op}))
-            elif any(self._partial(value) for value in _all_operands(op)):
+            elif any(self._partial(value) for value in mlir.operands_deep(op)):
                 self._through(op)
 
     def _partial(self, value: Value) -> Axes:
@@ -111,13 +114,15 @@ class _Analysis:
         self._sources[value] = sources
 
     def _reject(self, op: Operation) -> None:
-        for value in _all_operands(op):
+        for value in mlir.operands_deep(op):
             self.rejected |= self._sources.get(value, frozenset())
 
     def _through(self, op: Operation) -> None:
         operands = list(op.operands)
         partial = [self._partial(value) for value in operands]
-        if op in self._accumulations:
+        if STANDS_FOR in op.attributes:
+            self._reject(op)
+        elif op in self._accumulations:
             # old + g: old is a sum over devices in the same sense as g.
             self._pass_on(op, partial)
         elif op.name == "stablehlo.optimization_barrier":
@@ -132,9 +137,9 @@ class _Analysis:
             self._reject(op)
 
     def _check_returned(self, operands: Sequence[Value]) -> None:
-        allowed = {op.results[0] for op in self._accumulations}
-        for value in operands:
-            if self._partial(value) and self._behind_barriers(value) not in allowed:
+        for i, value in enumerate(operands):
+            op = self._accumulators.get(i)
+            if self._partial(value) and (op is None or self._behind_barriers(value) != op.results[0]):
                 self.rejected |= self._sources[value]
 
     @staticmethod
@@ -149,7 +154,7 @@ class _Analysis:
         axes = frozenset().union(*partial)
         # A dim that is split along one of these axes holds other elements on each device: nothing there to be summed.
         for sharding in annotations.result_shardings(op, self._mesh):
-            if axes & set(sharding.axes):
+            if any(axis.overlaps(own) for axis in axes for own in sharding.axes):
                 self._reject(op)
                 return
         sources = frozenset().union(*(self._sources.get(value, frozenset()) for value in op.operands))
@@ -169,14 +174,6 @@ def _is_linear(op: Operation, partial: Sequence[Axes]) -> bool:
     if op.name == "stablehlo.select":
         return not partial[0] and partial[1] == partial[2]
     return op.name in _SUMS and len(set(partial)) == 1
-
-
-def _all_operands(op: Operation) -> list[Any]:
-    operands = list(op.operands)
-    for region in op.regions:
-        for block in region.blocks:
-            operands += [value for inner in mlir.walk(block) for value in inner.operands]
-    return operands
 
 
 def _widens(op: Operation) -> bool:

@@ -72,7 +72,7 @@ def _localize_op(ctx: LocalContext, op: mlir.Operation) -> None:
 
 def _require_partials_deferred(ctx: LocalContext, op: mlir.Operation) -> None:
     """A partial sum may only be used by its reduction; after a deferred reduction it counts as reduced."""
-    for operand in op.operands:
+    for operand in mlir.operands_deep(op):
         if ctx.is_partial(operand) and not ctx.is_deferred(operand):
             raise UnsupportedByShardyError(f"{op.name} uses a partial sum that was not reduced")
 
