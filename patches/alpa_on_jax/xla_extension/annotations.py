@@ -63,8 +63,9 @@ def boundary(function: Operation, mesh: LogicalMesh) -> tuple[tuple[ArrayShardin
 
 def result_shardings(op: Operation, mesh: LogicalMesh) -> list[ArraySharding]:
     """The shardings of the results of `op`; what has none is replicated."""
-    if "out_sharding" in op.attributes:
-        return [_read(op.attributes["out_sharding"], mesh, op.results[0])]
+    for name in ("out_sharding", "sharding"):  # of Shardy's collectives; of its constraints and reshards
+        if name in op.attributes:
+            return [_read(op.attributes[name], mesh, op.results[0])]
     if SHARDING not in op.attributes:
         return [_replicated(mesh, value) for value in op.results]
     text = str(op.attributes[SHARDING])

@@ -29,6 +29,11 @@ class Axis:
     pre: int
     size: int
 
+    def overlaps(self, other: "Axis") -> bool:
+        """Whether some part of the mesh axis belongs to both."""
+        end, other_end = self.pre * self.size, other.pre * other.size
+        return self.index == other.index and self.pre < other_end and other.pre < end
+
 
 @dataclass(frozen=True)
 class LogicalMesh:
@@ -216,6 +221,11 @@ def _axes_text(mesh: LogicalMesh, axes: Sequence[Axis]) -> str:
         return name if whole else f"{name}:({axis.pre}){axis.size}"
 
     return "{" + ", ".join(one(axis) for axis in axes) + "}"
+
+
+def merged(axes: Iterable[Axis]) -> tuple[Axis, ...]:
+    """The set `axes` with the parts of one mesh axis joined, so that equal sets of devices have equal axes."""
+    return tuple(_merge_adjacent(sorted(axes)))
 
 
 def _merge_adjacent(axes: Sequence[Axis]) -> list[Axis]:

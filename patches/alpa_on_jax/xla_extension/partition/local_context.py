@@ -18,14 +18,14 @@ from alpa_on_jax.xla_extension.builders import binary, compare, constant, tensor
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 from alpa_on_jax.xla_extension.mlir import Operation, Value
 from alpa_on_jax.xla_extension.partition.interface import Collective, UnsupportedByShardyError
-from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
+from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh, merged
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A value that is still to be reduced over `axes` with `stablehlo.<reducer>`."""
+    """A value that is still to be reduced over `axes` (as `merged` gives them) with `stablehlo.<reducer>`."""
 
-    axes: frozenset[Axis]
+    axes: tuple[Axis, ...]
     reducer: str
 
 
@@ -76,9 +76,15 @@ class LocalContext:
         return ir.RankedTensorType.get(shape, tensor.element_type)
 
     def replace(self, op: Operation, values: Sequence[Value]) -> None:
-        """Let `values` stand for the results of `op`, and erase `op`."""
+        """Let `values` stand for the results of `op`, and erase `op`.
+
+        Raises:
+            UnsupportedByShardyError: a value is not of the type of one device's part of the result.
+        """
         shardings = annotations.result_shardings(op, self.mesh)
         for result, value, sharding in zip(op.results, values, shardings, strict=True):
+            if value.type != self.local_type(result.type, sharding):
+                raise UnsupportedByShardyError(f"{op.name}: a part of {result.type} became {value.type}")
             result.replace_all_uses_with(value)
             self.set_sharding(value, sharding)
         op.erase()
@@ -86,13 +92,20 @@ class LocalContext:
     # Partial sums
 
     def mark_partial(self, value: Value, axes: Sequence[Axis], reducer: str) -> None:
+        """Record that `value`, whose sharding is known, is still to be reduced over `axes`.
+
+        Raises:
+            UnsupportedByShardyError: one of `axes` also splits the value, so that its parts do not belong together.
+        """
+        if any(axis.overlaps(own) for axis in axes for own in self.sharding(value).axes):
+            raise UnsupportedByShardyError(f"a value is partial over {axes}, along which it is split")
         if axes:
-            self._partials[value] = Partial(frozenset(axes), reducer)
+            self._partials[value] = Partial(merged(axes), reducer)
 
     def take_partial(self, value: Value, axes: Sequence[Axis]) -> str:
         """The reducer of the partial value `value`, which is now reduced over `axes`."""
         partial = self._partials.get(value)
-        if partial is None or partial.axes != frozenset(axes):
+        if partial is None or partial.axes != merged(axes):
             raise UnsupportedByShardyError(f"a reduction over {axes} of a value that is partial over {partial}")
         return partial.reducer
 

@@ -13,7 +13,8 @@ from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.mlir import Operation, Value
 from alpa_on_jax.xla_extension.partition.local_context import LocalContext
 from alpa_on_jax.xla_extension.partition.local_ops import handles, localize_results, require, require_unsplit
-from alpa_on_jax.xla_extension.sharding import ArraySharding
+from alpa_on_jax.xla_extension.ruleless_ops import STANDS_FOR
+from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
 
 _REDUCERS = frozenset({"add", "maximum", "minimum", "and", "or", "multiply"})
 # Reducing the initial value once on every device changes nothing for these.
@@ -47,6 +48,8 @@ def region_reducer(op: Operation) -> str | None:
     operations = mlir.block_operations(block)
     if len(operations) != 2 or set(operations[0].operands) != set(block.arguments):
         return None
+    if list(operations[1].operands) != list(operations[0].results) or STANDS_FOR in operations[0].attributes:
+        return None
     name = operations[0].name.removeprefix("stablehlo.")
     return name if name in _REDUCERS else None
 
@@ -55,14 +58,14 @@ def region_reducer(op: Operation) -> str | None:
 def _reduce(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     reduced = mlir.int_array(op, "dimensions")
     count = len(op.results)
-    axes: tuple = ()
+    axes: list[Axis] = []
     for operand, sharding in zip(list(op.operands)[:count], shardings, strict=True):
         own = ctx.sharding(operand)
         kept = tuple(split for dim, split in enumerate(own.dims) if dim not in reduced)
         require(kept == sharding.dims, op, "operand and result are split differently")
-        axes = tuple(axis for dim in reduced for axis in own.dims[dim])
+        axes += [axis for dim in reduced for axis in own.dims[dim]]
+    reducer = region_reducer(op)
     if axes:
-        reducer = region_reducer(op)
         require(
             count == 1 and reducer is not None, op, "a reduction of several arrays, or of an unknown kind, is split"
         )
@@ -72,8 +75,10 @@ def _reduce(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) ->
             op,
             "a split sum that starts from a value",
         )
-        ctx.mark_partial(op.results[0], axes, str(reducer))
+        bits = str(mlir.tensor_type(initial).element_type) != "i1" and reducer in ("and", "or")
+        require(not bits, op, "no backend reduces the bits of numbers over devices")
     localize_results(ctx, op, shardings)
+    ctx.mark_partial(op.results[0], axes, str(reducer))
 
 
 @handles("stablehlo.dot_general")
@@ -85,8 +90,8 @@ def _dot_general(ctx: LocalContext, op: Operation, shardings: list[ArraySharding
     free_left = _free(left, [*numbers.lhs_contracting_dimensions, *numbers.lhs_batching_dimensions])
     free_right = _free(right, [*numbers.rhs_contracting_dimensions, *numbers.rhs_batching_dimensions])
     require((*batch, *free_left, *free_right) == shardings[0].dims, op, "operands and result are split differently")
-    ctx.mark_partial(op.results[0], [axis for split in contracted for axis in split], "add")
     localize_results(ctx, op, shardings)
+    ctx.mark_partial(op.results[0], [axis for split in contracted for axis in split], "add")
 
 
 def _same(
@@ -128,11 +133,10 @@ def _convolution(ctx: LocalContext, op: Operation, shardings: list[ArraySharding
             batch == out_channels and not out_batch and channels == kernel_in, op, "batch groups are split unevenly"
         )
         _divide_groups(op, "batch_group_count", batch_groups, result, numbers.output_feature_dimension)
-        ctx.mark_partial(op.results[0], channels, "add")
     else:
         require(batch == out_batch and channels == kernel_in, op, "operands and result are split differently")
-        ctx.mark_partial(op.results[0], channels, "add")
     localize_results(ctx, op, shardings)
+    ctx.mark_partial(op.results[0], kernel_in, "add")
 
 
 def _divide_groups(op: Operation, name: str, groups: int, sharding: ArraySharding, dim: int) -> None:

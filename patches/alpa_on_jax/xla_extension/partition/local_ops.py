@@ -18,7 +18,6 @@ from alpa_on_jax.xla_extension.builders import binary, broadcast, constant
 from alpa_on_jax.xla_extension.mlir import Operation, Value
 from alpa_on_jax.xla_extension.partition.interface import UnsupportedByShardyError
 from alpa_on_jax.xla_extension.partition.local_context import LocalContext
-from alpa_on_jax.xla_extension.ruleless_ops import STANDS_FOR
 from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
 
 Handler = Callable[[LocalContext, Operation, list[ArraySharding]], None]
@@ -167,24 +166,18 @@ def _iota(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> N
     (sharding,) = shardings
     dim = ir.IntegerAttr(op.attributes["iota_dimension"]).value
     axes = sharding.dims[dim]
-    localize_results(ctx, op, shardings)
     if not axes:
+        localize_results(ctx, op, shardings)
         return
-    element_type = mlir.tensor_type(op.results[0]).element_type
-    require("complex" not in str(element_type), op, "a split iota of complex numbers")
-    local = mlir.tensor_shape(op.results[0])
-    users = list(op.results[0].uses)
-    with ir.InsertionPoint(_next_op(op)), op.location:
-        start = broadcast(ctx.offset(axes, local[dim], element_type), local)
-        shifted = binary("add", op.results[0], start)
-    for use in users:
-        use.owner.operation.operands[use.operand_number] = shifted
-    ctx.set_sharding(shifted, sharding)
-
-
-def _next_op(op: Operation) -> Operation:
-    block = mlir.block_operations(op.block)
-    return block[block.index(op) + 1]
+    local = ctx.local_type(op.results[0].type, sharding)
+    # Counted in i32 and converted then: a narrow float would round the count and the start apart from each other.
+    counted = ir.RankedTensorType.get(local.shape, ir.IntegerType.get_signless(32))
+    with ir.InsertionPoint(op), op.location:
+        attributes = {"iota_dimension": op.attributes["iota_dimension"]}
+        count = mlir.create("stablehlo.iota", [counted], [], attributes).results[0]
+        start = broadcast(ctx.offset(axes, local.shape[dim]), local.shape)
+        shifted = binary("add", count, start, local.element_type)
+    ctx.replace(op, [shifted])
 
 
 @handles("stablehlo.broadcast_in_dim")
@@ -347,6 +340,7 @@ def _windowed(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) 
     if "padding" in op.attributes:
         padding = np.array(ir.DenseElementsAttr(op.attributes["padding"]))
         moved += [dim for dim in range(len(window)) if padding.reshape(-1, 2)[dim].any()]
+    require(all(sharding == shardings[0] for sharding in shardings), op, "its results are split differently")
     arrays = [operand for operand in op.operands if mlir.tensor_type(operand).rank == len(window)]
     for operand in arrays:
         require_unsplit(ctx, op, operand, moved)
@@ -380,7 +374,8 @@ def _whole_on_every_device(ctx: LocalContext, op: Operation, shardings: list[Arr
     )
     require(all(sharding.is_replicated for sharding in replicated), op, "it is split over devices")
     for nested in inner:
-        require(STANDS_FOR in nested.attributes or not nested.name.startswith("sdy."), op, f"{nested.name} is inside")
+        require(not nested.name.startswith("sdy."), op, f"{nested.name} is inside")
+        require(nested.name != "stablehlo.rng", op, "it draws random numbers")
         for operand in nested.operands:
             known = ctx.known_sharding(operand)
             require(known is None or known.is_replicated, op, "it uses a split value from outside")
