@@ -73,7 +73,14 @@ def _literal(value: np.ndarray) -> str:
         return "true" if value else "false"
     if np.issubdtype(value.dtype, np.complexfloating):
         number = complex(value)
-        return f"({number.real:e}, {number.imag:e})"
+        return f"({_decimal(number.real)}, {_decimal(number.imag)})"
     if np.issubdtype(value.dtype, np.integer):
         return str(int(value))
-    return f"{float(value):e}"
+    if not np.isfinite(value):
+        return f"0x{int(value.view(f'u{value.dtype.itemsize}')):0{2 * value.dtype.itemsize}X}"
+    return _decimal(float(value))
+
+
+def _decimal(value: float) -> str:
+    """As many digits as float64, and so every narrower type, needs."""
+    return f"{value:.17e}"
