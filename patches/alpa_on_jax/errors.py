@@ -164,6 +164,11 @@ class MeshShapeError(AlpaOnJaxError, ValueError):
         )
 
     @classmethod
+    def repeated(cls, devices: Sequence[Any]) -> "MeshShapeError":
+        twice = sorted({str(device) for device in devices if list(devices).count(device) > 1})
+        return cls(f"a physical mesh has each device once, but it was given several times: {', '.join(twice)}")
+
+    @classmethod
     def no_devices(cls) -> "MeshShapeError":
         return cls("a physical mesh needs at least one device, but it was given an empty list of devices")
 
@@ -185,6 +190,96 @@ class MethodError(AlpaOnJaxError, TypeError):
         )
 
 
+class MethodOptionError(AlpaOnJaxError, TypeError):
+    """An option of a ParallelMethod is of the wrong kind."""
+
+    @classmethod
+    def devices(cls, value: Any) -> "MethodOptionError":
+        return cls(
+            f"ShardParallel: devices={value!r} of type {type(value).__name__} is no mesh. Give a list of JAX devices, "
+            "a physical mesh (alpa.LocalPhysicalDeviceMesh(jax.local_devices())), a logical one "
+            "(physical_mesh.get_logical_mesh((2, 4))), or None for all devices"
+        )
+
+    @classmethod
+    def not_parallelized(cls, option: str, value: Any) -> "MethodOptionError":
+        return cls(
+            f"{option}={value!r} of type {type(value).__name__} was not made by alpa.parallelize. The placement of "
+            "another function's arguments is what is followed: give that function as alpa.parallelize returned it"
+        )
+
+
+class HybridShardingError(AlpaOnJaxError, NotImplementedError):
+    """Manual shardings and the solver were asked for together."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "manual_sharding_option was given together with enable_auto_sharding=True, but alpa's solver cannot start "
+            "from manual shardings. Set auto_sharding_option=AutoShardingOption(enable_auto_sharding=False), which "
+            "propagates them, or leave manual_sharding_option out"
+        )
+
+
+class FollowError(AlpaOnJaxError, RuntimeError):
+    """FollowParallel finds no placement that it could follow."""
+
+    @classmethod
+    def not_compiled(cls, source: str) -> "FollowError":
+        return cls(
+            f"FollowParallel: {source} has not been compiled yet, so its arguments have no placement that could be "
+            "followed. Call it first, or compile it with its get_executable(*args)"
+        )
+
+    @classmethod
+    def not_a_train_step(cls, source: str, reason: str) -> "FollowError":
+        return cls(
+            f"FollowParallel: the placements of {source}'s arguments cannot be taken apart: {reason}. Without "
+            "get_input_placement_specs its arguments are expected to be (state, batch), with parameters state.params. "
+            "Give a get_input_placement_specs that returns the placements for the following function's arguments"
+        )
+
+
+class GradientMarkerError(AlpaOnJaxError, ValueError):
+    """With micro-batches, it cannot be told what is done once a micro-batch and what once a step."""
+
+    @classmethod
+    def missing(cls) -> "GradientMarkerError":
+        return cls(
+            "num_micro_batches was given, but the function calls neither alpa.grad nor alpa.value_and_grad, which mark "
+            "the end of what is done for each micro-batch. That usually happens with jax.grad in their place: use "
+            "alpa.grad or alpa.value_and_grad, with the same arguments; or leave num_micro_batches out"
+        )
+
+    @classmethod
+    def several(cls, count: int) -> "GradientMarkerError":
+        return cls(
+            "with num_micro_batches, one call of alpa.grad or alpa.value_and_grad marks the end of what is done for "
+            f"each micro-batch, but the function calls them {count} times. Take all gradients with one call, or leave "
+            "num_micro_batches out"
+        )
+
+    @classmethod
+    def crossed(cls, values: Sequence[str]) -> "GradientMarkerError":
+        return cls(
+            "with num_micro_batches, what comes before the gradients is done once a micro-batch and what comes after "
+            "them once a step, and only the results of alpa.grad or alpa.value_and_grad pass between the "
+            f"two. But the part after them uses values of the part before: {'; '.join(values)}. Compute these after "
+            "the gradients, or return them from the loss as auxiliary values (has_aux=True)"
+        )
+
+
+class LayerMarkerError(AlpaOnJaxError, ValueError):
+    """A function for a pipeline has operations outside of its layers."""
+
+    def __init__(self, operation: str, source: str) -> None:
+        super().__init__(
+            f"the operation {operation} of {source} is in no pipeline layer, but every operation of the function must "
+            "be. That usually happens when the function was not divided into layers: wrap it in manual_layer_construction, "
+            "with calls of alpa.mark_pipeline_boundary() between its layers, or in automatic_layer_construction (both in "
+            "alpa.pipeline_parallel.layer_construction)"
+        )
+
+
 class ClusterError(AlpaOnJaxError, RuntimeError):
     """alpa.init or alpa.shutdown cannot do what was asked."""
 
@@ -196,13 +291,14 @@ class InternalError(AlpaOnJaxError, RuntimeError):
         super().__init__(f"{what}. This is a mistake in alpa_on_jax, not in your program: please report it")
 
 
-class ClusterError(AlpaOnJaxError, NotImplementedError):
+class ClusterUnavailableError(ClusterError, NotImplementedError):
     """`alpa.init` was asked for a cluster that is not available."""
 
     def __init__(self, cluster: str) -> None:
         super().__init__(
-            f"alpa.init(cluster={cluster!r}): meshes that Ray manages are not available on stock JAX yet. Use all devices "
-            'of this process: alpa.init(cluster="local"), or give devices=alpa.LocalPhysicalDeviceMesh(...) to the method'
+            f"alpa.init(cluster={cluster!r}): meshes that Ray manages are not available on stock JAX yet. Use all "
+            'devices of this process: alpa.init(cluster="local"), or give the method devices=alpa.'
+            "LocalPhysicalDeviceMesh(...)"
         )
 
 

@@ -31,6 +31,8 @@ def _replace_local_mesh(module: ModuleType) -> None:
         self.devices = list(devices) if devices is not None else jax.local_devices()
         if not self.devices:
             raise errors.MeshShapeError.no_devices()
+        if self.devices[0] is not None and len(set(self.devices)) < len(self.devices):
+            raise errors.MeshShapeError.repeated(self.devices)
         self.num_hosts = 1
         self.num_devices_per_host = len(self.devices)
         self.mesh_id = -1
@@ -137,7 +139,7 @@ def _replace_globals(module: ModuleType) -> None:
             errors.ClusterError: any other kind of cluster. Alpa's own would attach to whatever Ray cluster it finds.
         """
         if cluster != "local":
-            raise errors.ClusterError(cluster)
+            raise errors.ClusterUnavailableError(cluster)
         module.set_global_physical_mesh(module.LocalPhysicalDeviceMesh())
 
     def shutdown_global_cluster() -> None:

@@ -1,5 +1,10 @@
-"""Replacements in `alpa.parallel_method`: what is not available says so."""
+"""Replacements in `alpa.parallel_method`: what a method checks before it compiles.
 
+Takes what the user gave to a method; raises one of `errors` where alpa has a bare assertion or would fail in the middle
+of compiling, and where something is not available. What is compiled, and how, stays alpa's own.
+"""
+
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -8,13 +13,105 @@ from alpa_on_jax.replacing import replace_in_class
 
 
 def apply(module: ModuleType) -> None:
-    """Let pipelines without a cluster fail with a reason."""
-    original = module.PipeshardParallel.compile_executable
+    """Check the options of the methods for one mesh; let pipelines without a cluster fail with a reason."""
+    _check_pipeshard_parallel(module)
+    _check_shard_parallel(module)
+    _check_create_state_parallel(module)
+    _check_follow_parallel(module)
+
+
+def _check_pipeshard_parallel(module: ModuleType) -> None:
+    compile_original = module.PipeshardParallel.compile_executable
 
     def compile_executable(self: Any, *args: Any) -> Any:
         """As alpa's own, once there is a cluster to run it on."""
         if self.devices is None and module.get_global_virtual_physical_mesh() is None:
             raise errors.PipelineUnavailableError
-        return original(self, *args)
+        return compile_original(self, *args)
 
     replace_in_class(module.PipeshardParallel, compile_executable)
+
+
+def _check_shard_parallel(module: ModuleType) -> None:
+    compile_original = module.ShardParallel.compile_executable
+    kinds = (list, tuple, module.PhysicalDeviceMesh, module.LogicalDeviceMesh)
+
+    def compile_executable(self: Any, *args: Any) -> Any:
+        """As alpa's own.
+
+        Raises:
+            errors.MethodOptionError: `devices` is no mesh.
+            errors.HybridShardingError: manual shardings and the solver were asked for together.
+        """
+        if self.devices is not None and not isinstance(self.devices, kinds):
+            raise errors.MethodOptionError.devices(self.devices)
+        if self.ms_option is not None and self.as_option.enable_auto_sharding:
+            raise errors.HybridShardingError()
+        return compile_original(self, *args)
+
+    replace_in_class(module.ShardParallel, compile_executable)
+
+
+def _check_create_state_parallel(module: ModuleType) -> None:
+    def __init__(self: Any, train_step: Any, other_args: Any) -> None:
+        if not _is_parallelized(train_step):
+            raise errors.MethodOptionError.not_parallelized("CreateStateParallel: train_step", train_step)
+        self.train_step = train_step
+        self.other_args = other_args
+
+    replace_in_class(module.CreateStateParallel, __init__)
+
+
+def _check_follow_parallel(module: ModuleType) -> None:
+    init_original = module.FollowParallel.__init__
+    compile_original = module.FollowParallel.compile_executable
+
+    def __init__(
+        self: Any,
+        src_func: Any,
+        num_micro_batches: int | None = None,
+        get_input_placement_specs: Callable[[], Any] | None = None,
+        pipeline_schedule: str = "inference",
+        layer_option: str = "follow",
+    ) -> None:
+        if not _is_parallelized(src_func):
+            raise errors.MethodOptionError.not_parallelized("FollowParallel: src_func", src_func)
+        if get_input_placement_specs is None:
+            get_input_placement_specs = _train_step_placements(src_func)
+        init_original(self, src_func, num_micro_batches, get_input_placement_specs, pipeline_schedule, layer_option)
+
+    def compile_executable(self: Any, *args: Any) -> Any:
+        """As alpa's own.
+
+        Raises:
+            errors.FollowError: the function to be followed has not been compiled.
+        """
+        if self.src_func.get_last_executable() is None:
+            raise errors.FollowError.not_compiled(_name(self.src_func))
+        return compile_original(self, *args)
+
+    replace_in_class(module.FollowParallel, __init__, compile_executable)
+
+
+def _is_parallelized(value: Any) -> bool:
+    from alpa.api import ParallelizedFunc
+
+    return isinstance(value, ParallelizedFunc)
+
+
+def _name(function: Any) -> str:
+    return getattr(function.fun, "__name__", repr(function.fun))
+
+
+def _train_step_placements(src_func: Any) -> Callable[[], tuple[Any, Any]]:
+    """A function that gives the placements of the parameters and the batch of `src_func(state, batch)`."""
+
+    def get_input_placement_specs() -> tuple[Any, Any]:
+        placements = src_func.get_last_executable().get_input_placement_specs()
+        try:
+            state, batch = placements
+            return state.params, batch
+        except (ValueError, AttributeError) as error:
+            raise errors.FollowError.not_a_train_step(_name(src_func), str(error)) from error
+
+    return get_input_placement_specs

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax._src import core
 from jax._src.linear_util import WrappedFun
 from jax._src.source_info_util import SourceInfo
@@ -74,8 +75,10 @@ def apply(module: ModuleType) -> None:
 def _micro_batch_avals(
     batch_invars: Sequence[bool], num_micro_batches: int, raw_avals: Sequence[core.ShapedArray]
 ) -> tuple[list[core.ShapedArray], int | None]:
-    if num_micro_batches < 1:
-        raise errors.MicroBatchError(f"num_micro_batches is {num_micro_batches}, but must be at least 1")
+    if not isinstance(num_micro_batches, (int, np.integer)) or num_micro_batches < 1:
+        raise errors.MicroBatchError(
+            f"num_micro_batches is {num_micro_batches!r}, but must be a whole number, at least 1"
+        )
     lengths = sorted({aval.shape[0] for aval, is_batch in zip(raw_avals, batch_invars, strict=True) if is_batch})
     if len(lengths) > 1:
         raise errors.MicroBatchError(

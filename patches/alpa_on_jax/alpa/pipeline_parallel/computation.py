@@ -1,19 +1,36 @@
-"""Replacements in `alpa.pipeline_parallel.computation`: running one pipeline stage on one device of this process."""
+"""Replacements in `alpa.pipeline_parallel.computation`: cutting at layer markers, running one stage."""
 
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import jax
+from jax._src import source_info_util
 
-from alpa_on_jax.replacing import replace_in_class
+from alpa_on_jax import errors
+from alpa_on_jax.replacing import replace, replace_in_class
 from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
 from alpa_on_jax.xla_extension.propagation import propagate
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 
 
 def apply(module: ModuleType) -> None:
-    """Replace how `LocalPipelineParallel` compiles a stage."""
+    """Replace how `LocalPipelineParallel` compiles a stage, and check for layers before a function is cut into them."""
+    slice_at_markers = module.slice_closed_jaxpr_by_full_pipeline_marks
+
+    def slice_closed_jaxpr_by_full_pipeline_marks(closed_jaxpr: Any) -> Any:
+        """The layers of a jaxpr, as alpa's own cuts it.
+
+        Raises:
+            errors.LayerMarkerError: an operation is in no layer.
+        """
+        inside = False
+        for eqn in closed_jaxpr.jaxpr.eqns:
+            mark = eqn.params["mark_type"] if eqn.primitive is module.pipeline_p else None
+            if mark != "start" and not inside:
+                raise errors.LayerMarkerError(eqn.primitive.name, source_info_util.summarize(eqn.source_info))
+            inside = mark != "end"
+        return slice_at_markers(closed_jaxpr)
 
     def get_runnable(self: Any, mesh: Any = None) -> Callable[..., list[jax.Array]]:
         """A function that runs the stage on the first device; stages that were compiled already are not again."""
@@ -31,4 +48,5 @@ def apply(module: ModuleType) -> None:
 
         return run
 
+    replace(module, slice_closed_jaxpr_by_full_pipeline_marks)
     replace_in_class(module.XlaPipelineComputation, get_runnable)
