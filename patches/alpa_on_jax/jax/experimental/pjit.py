@@ -17,6 +17,7 @@ from alpa_on_jax.jax.interpreters.pxla import MeshAxisName, get_array_mapping
 __all__ = [
     "_UNSPECIFIED",
     "ParsedPartitionSpec",
+    "PartitionSpec",
     "_is_auto",
     "_is_from_gda",
     "_is_unspecified",
