@@ -274,9 +274,9 @@ class LayerMarkerError(AlpaOnJaxError, ValueError):
     def __init__(self, operation: str, source: str) -> None:
         super().__init__(
             f"the operation {operation} of {source} is in no pipeline layer, but every operation of the function must "
-            "be. That usually happens when the function was not divided into layers: wrap it in manual_layer_construction, "
-            "with calls of alpa.mark_pipeline_boundary() between its layers, or in automatic_layer_construction (both in "
-            "alpa.pipeline_parallel.layer_construction)"
+            "be. That usually happens when the function was not divided into layers: wrap it in "
+            "manual_layer_construction, with calls of alpa.mark_pipeline_boundary() between its layers, or in "
+            "automatic_layer_construction (both in alpa.pipeline_parallel.layer_construction)"
         )
 
 
