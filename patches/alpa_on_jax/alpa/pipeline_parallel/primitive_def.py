@@ -4,7 +4,9 @@ Takes alpa's primitive `pipeline_p`, the identity on its operands with a name an
 one `stablehlo.optimization_barrier` over all operands with the string attribute `alpa.marker` = `name$kind`, where the
 fork of XLA had a custom call. The barrier keeps the marker's operands together and keeps the compiler from moving
 operations over the mark; the attribute is what cuts a module into stages afterwards. A marker without operands
-(a layer boundary) has no counterpart in a module and lowers to nothing; alpa reads it from the jaxpr.
+(a layer boundary) has no counterpart in a module and lowers to nothing; alpa reads it from the jaxpr. So does it with
+the mark of gradients, which therefore lowers to its operands: a barrier there would keep alive what nobody uses and
+keep the update from being fused with the gradients.
 
 Uses the private `jax._src.interpreters.{ad,batching,mlir}`; tested with JAX 0.10.2 and 0.11.2.
 """
@@ -35,8 +37,8 @@ def apply(module: ModuleType) -> None:
 
 
 def _lower(ctx: mlir.LoweringRuleContext, *operands: ir.Value, name: str, mark_type: str) -> Sequence[ir.Value]:
-    if not operands:
-        return ()
+    if not operands or mark_type == "grad":
+        return operands
     barrier = hlo.OptimizationBarrierOp(operands)
     barrier.operation.attributes[MARKER_ATTRIBUTE] = ir.StringAttr.get(f"{name}${mark_type}")
     return barrier.results

@@ -73,6 +73,13 @@ def test_gradients_are_marked_with_their_structure_kept() -> None:
     assert jax.tree.structure(mark_gradient(grads)) == jax.tree.structure(grads)
 
 
+def test_a_value_beside_the_gradients_that_nobody_uses_is_not_computed() -> None:
+    def gradient(x):
+        return alpa.value_and_grad(lambda x: ((x * x).sum(), jnp.sin(x)), has_aux=True)(x)[1]
+
+    assert "sine" not in jax.jit(gradient).lower(jnp.ones(2)).compile().as_text()
+
+
 def test_a_gradient_marker_cannot_be_differentiated() -> None:
     with pytest.raises(ValueError, match="'grad' cannot be differentiated"):
         jax.grad(lambda x: mark_gradient(x * 2))(1.0)
