@@ -1,0 +1,146 @@
+"""What calling a compiled step costs: alpa's against `jax.jit`'s, for a step that computes next to nothing.
+
+The step adds one to each of many small parameters on a mesh and donates them, so its time is that of the call:
+flattening, looking up the program, handing over and wrapping the arrays. Prints microseconds a call for several numbers
+of parameters and writes `results/dispatch-*`; `--profile` prints where the time of alpa's call goes instead.
+"""
+
+import argparse
+import cProfile
+import pstats
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import alpa
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from benchmarks import machine
+from benchmarks.timing import interleave, ratio
+from integration.meshes import MESH_AXES, logical_mesh
+
+MESH = "2x4"
+_SPEC = PartitionSpec(MESH_AXES)
+
+_TEXT = (
+    "Time of a call of a step that adds one to each of some small parameters (split over 8 devices, donated, on the "
+    "mesh already). `enqueued`: until the call returns; `ready`: until the results are there. Medians, interleaved in "
+    "random order in one process. `overhead` is the median over rounds of alpa's time less that of `jax.jit`, until "
+    "ready."
+)
+
+Params = dict[str, Any]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark, or the profile, that the command line asks for."""
+    options = _parser().parse_args(argv)
+    if options.profile:
+        _profile(max(options.parameters), options.rounds)
+        return 0
+    results = [measure(count, options.rounds, options.seed) for count in options.parameters]
+    table = [
+        ["parameters", "jit enqueued", "alpa enqueued", "jit ready", "alpa ready", "overhead", "alpa / jit, ready"]
+    ]
+    for result in results:
+        us = result["median_us"]
+        names = ("jit enqueued", "alpa enqueued", "jit ready", "alpa ready")
+        cells = [f"{us[name]:.0f} us" for name in names]
+        table.append([str(result["parameters"]), *cells, f"{result['overhead_us']:.0f} us", result["ratio_text"]])
+    print("\n".join(machine.markdown_table(table)))
+    if not options.no_results:
+        print(machine.write("dispatch", _TEXT, results, table))
+    return 0
+
+
+def measure(count: int, rounds: int, seed: int) -> dict[str, Any]:
+    """Time calls with `count` parameters."""
+    alpa_step, jit_step = _Caller(*_alpa_step(count)), _Caller(*_jit_step(count))
+    # Two runs each, since the wait for the results would otherwise be part of the next call.
+    enqueue = interleave(
+        {"alpa": alpa_step.enqueue, "jit": jit_step.enqueue}, rounds, seed=seed, after=jax.block_until_ready
+    )
+    ready = interleave({"alpa": alpa_step.until_ready, "jit": jit_step.until_ready}, rounds, seed=seed)
+    overhead = np.median(np.array(ready["alpa"].seconds) - np.array(ready["jit"].seconds))
+    samples = {f"{name} enqueued": sample for name, sample in enqueue.items()}
+    samples |= {f"{name} ready": sample for name, sample in ready.items()}
+    of_jit = ratio(ready["alpa"], ready["jit"])
+    return {
+        "parameters": count,
+        "median_us": {name: round(sample.median_s * 1e6, 1) for name, sample in samples.items()},
+        "min_us": {name: round(sample.min_s * 1e6, 1) for name, sample in samples.items()},
+        "overhead_us": round(float(overhead) * 1e6, 1),
+        "ratio": of_jit.to_json(),
+        "ratio_text": str(of_jit),
+    }
+
+
+class _Caller:
+    """A step with its parameters: each call's results are the next one's argument."""
+
+    def __init__(self, step: Callable[[Params], Params], params: Params):
+        self._step, self._params = step, params
+
+    def enqueue(self) -> Params:
+        self._params = self._step(self._params)
+        return self._params
+
+    def until_ready(self) -> None:
+        jax.block_until_ready(self.enqueue())
+
+
+def _parameters(count: int) -> Params:
+    return {f"parameter_{i}": np.full((8, 4), i, np.float32) for i in range(count)}
+
+
+def _step(params: Params) -> Params:
+    return {name: value + 1 for name, value in params.items()}
+
+
+def _alpa_step(count: int) -> tuple[Callable[[Params], Params], Params]:
+    params = _parameters(count)
+    specs = (dict.fromkeys(params, _SPEC),)
+    method = alpa.ShardParallel(
+        devices=logical_mesh(MESH),
+        auto_sharding_option=alpa.AutoShardingOption(enable_auto_sharding=False),
+        manual_sharding_option=alpa.ManualShardingOption(MESH_AXES, in_axis_resources=specs),
+    )
+    step: Any = alpa.parallelize(_step, donate_argnums=(0,), batch_argnums=(), method=method)
+    (params,) = step.preshard_dynamic_args(params)
+    return step, params
+
+
+def _jit_step(count: int) -> tuple[Callable[[Params], Params], Params]:
+    mesh = Mesh(np.array(jax.local_devices()[:8]).reshape(2, 4), MESH_AXES)
+    sharding = NamedSharding(mesh, _SPEC)
+    step = jax.jit(_step, in_shardings=sharding, out_shardings=sharding, donate_argnums=(0,))
+    return step, jax.device_put(_parameters(count), sharding)
+
+
+def _profile(count: int, rounds: int) -> None:
+    call = _Caller(*_alpa_step(count))
+    call.until_ready()
+    profiler = cProfile.Profile()
+    for _ in range(rounds):
+        profiler.enable()
+        results = call.enqueue()
+        profiler.disable()
+        jax.block_until_ready(results)
+    print(f"{rounds} calls with {count} parameters; cProfile itself slows Python functions down")
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--parameters", nargs="+", type=int, default=[4, 40, 400], help="numbers of parameters")
+    parser.add_argument("--rounds", type=int, default=200, help="calls of each (default 200)")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the calls")
+    parser.add_argument("--profile", action="store_true", help="print where alpa's time goes, with most parameters")
+    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

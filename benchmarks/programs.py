@@ -1,0 +1,188 @@
+"""The training steps that are compared: takes a case, gives back functions that run one step and wait for it.
+
+A case is a model in a size, a mesh and a sharding style. `alpa_program` runs it through `alpa.parallelize`, partitioned
+as alpa_on_jax decides or by the partitioner that is named; `jit_program` through plain `jax.jit` with the same
+shardings of inputs and outputs and the same donation. Invariant: all start from the same values, already on the mesh,
+and each step's new state is the next step's argument.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import alpa
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from alpa_on_jax.xla_extension import executable as compiling
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition import PartitionedProgram
+from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
+from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
+from integration.meshes import MESH_AXES, logical_mesh, mesh_shape
+from integration.models import Model, Size, build
+from integration.shardings import batch_spec, manual_sharding, state_specs
+
+# So large that a step takes 20 to 100 ms on two cores.
+SIZES = {
+    "mlp": Size(batch=256, hidden=384),
+    "gpt": Size(batch=16, hidden=128, sequence=64, vocabulary=512),
+    "moe": Size(batch=16, hidden=128, sequence=32, vocabulary=512),
+    "conv": Size(batch=32, image=16, channels=32),
+}
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison: which model, on which mesh, how sharded."""
+
+    model: str
+    mesh: str
+    style: str
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.mesh} {self.style}"
+
+    def build(self) -> Model:
+        return build(self.model, SIZES[self.model])
+
+
+class Program:
+    """A compiled step with its state.
+
+    Attributes:
+        text: The optimised HLO that runs.
+        partitioner: "shardy" or "xla".
+    """
+
+    def __init__(self, step: Callable[..., Any], state: Any, batch: Any, text: str, partitioner: str):
+        self.text = text
+        self.partitioner = partitioner
+        self._step, self._state, self._batch = step, state, batch
+
+    def __call__(self) -> None:
+        """One step, dispatch included, until its results are there."""
+        self._state, self._loss = self._step(self._state, self._batch)
+        jax.block_until_ready((self._state, self._loss))
+
+    def loss(self) -> float:
+        """The loss of the last step."""
+        return float(self._loss)
+
+
+def training_step(model: Model, value_and_grad: Callable[..., Any]) -> Callable[[Any, Any], tuple[Any, jax.Array]]:
+    """(state, batch) -> (new state, loss), around alpa's or jax's `value_and_grad`."""
+
+    def step(state: Any, batch: Any) -> tuple[Any, jax.Array]:
+        (value, aux), grads = value_and_grad(lambda params: model.loss(params, state, batch), has_aux=True)(
+            state.params
+        )
+        return model.update(state, grads, aux), value
+
+    return step
+
+
+def alpa_program(case: Case, partitioner: str | None = None, num_micro_batches: int | None = None) -> Program:
+    """The step through `alpa.parallelize`.
+
+    Args:
+        case: What to run.
+        partitioner: "shardy" or "xla"; None: as alpa_on_jax decides.
+        num_micro_batches: None for no gradient accumulation.
+
+    Raises:
+        UnsupportedByShardyError: "shardy" is asked for and does not cover the program.
+    """
+    model = case.build()
+    method = alpa.ShardParallel(
+        devices=logical_mesh(case.mesh),
+        num_micro_batches=num_micro_batches,
+        auto_sharding_option=alpa.AutoShardingOption(enable_auto_sharding=False),
+        manual_sharding_option=manual_sharding(model, case.style),
+    )
+    step: Any = alpa.parallelize(training_step(model, alpa.value_and_grad), donate_argnums=(0,), method=method)
+    # A step donates its state, and the model's own is needed again.
+    state = jax.tree.map(jnp.copy, model.state)
+    with _partitioned_by(partitioner):
+        executable = step.get_executable(state, model.batch)
+    if num_micro_batches is None:
+        state, batch = step.preshard_dynamic_args(state, model.batch)
+        used = executable.compiled.program.partitioner
+    else:
+        # Micro-batches are cut on the host.
+        batch = jax.tree.map(np.asarray, model.batch)
+        used = executable.accumulate_grad.program.partitioner
+    return Program(step, state, batch, executable.get_hlo_text(), used)
+
+
+def jit_program(case: Case) -> Program:
+    """The step through `jax.jit`."""
+    model = case.build()
+    shape = mesh_shape(case.mesh)
+    mesh = Mesh(np.array(jax.local_devices()[: prod(shape)]).reshape(shape), MESH_AXES)
+    state_shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), state_specs(model, case.style))
+    batch_shardings = jax.tree.map(lambda _: NamedSharding(mesh, batch_spec(case.style)), model.batch)
+    step = jax.jit(
+        training_step(model, jax.value_and_grad),
+        in_shardings=(state_shardings, batch_shardings),
+        out_shardings=(state_shardings, NamedSharding(mesh, PartitionSpec())),
+        donate_argnums=(0,),
+    )
+    # device_put may hand on the model's own buffers, which donation would take.
+    state = jax.device_put(jax.tree.map(jnp.copy, model.state), state_shardings)
+    batch = jax.device_put(model.batch, batch_shardings)
+    text = step.lower(state, batch).compile().as_text()
+    return Program(step, state, batch, text or "", "xla")
+
+
+def collectives(text: str) -> dict[str, dict[str, int]]:
+    """The communication in optimised HLO by kind: how many ops, and the bytes of one device's results.
+
+    A start and its done count once. Ops in a loop's body count once.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for line in text.splitlines():
+        match = re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(-start)?\(", line)
+        if match:
+            entry = found.setdefault(match[2], {"count": 0, "bytes": 0})
+            entry["count"] += 1
+            entry["bytes"] += sum(_array_bytes(*array) for array in re.findall(r"(\w+)\[([\d,]*)\]", match[1]))
+    return found
+
+
+def collective_bytes(text: str) -> int:
+    """The bytes of all communication in optimised HLO, as `collectives` counts them."""
+    return sum(entry["bytes"] for entry in collectives(text).values())
+
+
+def _array_bytes(element_type: str, dims: str) -> int:
+    bits = re.search(r"\d+", element_type)
+    width = max(int(bits[0]) // 8, 1) if bits else 1
+    return width * prod(int(size) for size in dims.split(",") if size)
+
+
+@contextlib.contextmanager
+def _partitioned_by(partitioner: str | None) -> Iterator[None]:
+    """Within the context, what alpa compiles is partitioned by `partitioner`."""
+    if partitioner is None:
+        yield
+        return
+
+    def forced(module: HloModule, accumulators: Any = ()) -> PartitionedProgram:
+        if partitioner == "shardy":
+            return partition_with_shardy(module, accumulators)
+        return leave_to_xla(module, "the benchmark asks for it")
+
+    original = compiling.partition
+    compiling.partition = forced
+    try:
+        yield
+    finally:
+        compiling.partition = original

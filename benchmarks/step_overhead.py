@@ -1,0 +1,139 @@
+"""Is a step through `alpa.parallelize` as fast as plain `jax.jit` with the same shardings? Bar: at most 3% slower.
+
+Times, dispatch included and interleaved in random order in one process: alpa's step as it is partitioned by default,
+the same with the other partitioner where that covers it, and `jax.jit`'s step; several copies of each, since where the
+arrays of one happen to lie changes its time. Two copies of `jax.jit`'s step show what differences mean nothing. Prints
+a line a case and writes `results/step_overhead-*`. Invariant: a case whose programs do not all give the same loss is an
+error, not a result.
+"""
+
+import argparse
+import gc
+import sys
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+from alpa_on_jax.xla_extension.partition import UnsupportedByShardyError
+from benchmarks import machine
+from benchmarks.programs import Case, Program, alpa_program, collectives, jit_program
+from benchmarks.timing import Ratio, interleave, pool, ratio
+from integration.meshes import MESHES
+from integration.models import MODELS
+from integration.shardings import STYLES
+
+BAR = 1.03
+LOSS_TOLERANCE = 1e-4
+
+_TEXT = (
+    "Time of a training step (state and batch on the mesh, new state back, dispatch included) through "
+    "`alpa.parallelize` by that of `jax.jit` with the same shardings and donation: median over rounds of the ratio "
+    "within a round, with its 95% interval. Programs are interleaved in random order in one process. `default` is the "
+    "partitioner that alpa_on_jax chose; `jit to itself` is one copy of the `jax.jit` program to another: what that "
+    "ratio differs from 1 means nothing. CPU time is that of all threads of the process together. "
+    f"The bar is {BAR} for steps of 20 ms or more."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the cases that the command line names; 0 if none is beyond the bar for certain."""
+    options = _parser().parse_args(argv)
+    cases = [Case(*names) for names in product(options.models, options.meshes, options.styles)]
+    results = []
+    for case in cases:
+        results.append(measure(case, options.rounds, options.copies, options.seed))
+        print(_line(results[-1]), flush=True)
+        if not options.no_results:
+            machine.write(options.name, _TEXT, results, _table(results))
+        gc.collect()
+    beyond = [result["case"] for result in results if result["ratios"]["alpa"]["low"] > BAR]
+    print(f"{len(results) - len(beyond)} of {len(results)} cases within {BAR}", *beyond, sep="\n  beyond: ")
+    return 1 if beyond else 0
+
+
+def measure(case: Case, rounds: int, copies: int, seed: int) -> dict[str, Any]:
+    """Compile and time one case."""
+    groups = {"alpa": [alpa_program(case) for _ in range(copies)]}
+    default = groups["alpa"][0].partitioner
+    uncovered = ""
+    try:
+        groups["other"] = [alpa_program(case, "xla" if default == "shardy" else "shardy") for _ in range(copies)]
+    except UnsupportedByShardyError as error:
+        uncovered = str(error)
+    groups["jit"] = [jit_program(case) for _ in range(copies)]
+    programs = {f"{name} {i}": program for name, group in groups.items() for i, program in enumerate(group)}
+    _check_equal(case, programs)
+    single = interleave(programs, rounds, seed=seed)
+    samples = {name: pool([single[f"{name} {i}"] for i in range(copies)]) for name in groups}
+    ratios = {name: ratio(samples[name], samples["jit"]) for name in groups if name != "jit"}
+    if copies > 1:
+        ratios["jit to itself"] = ratio(single["jit 1"], single["jit 0"])
+    return {
+        "case": str(case),
+        "default": default,
+        "uncovered_by_shardy": uncovered,
+        "copies": copies,
+        "samples": {name: sample.to_json() for name, sample in samples.items()},
+        "ratios": {name: value.to_json() for name, value in ratios.items()},
+        "collectives": {name: collectives(group[0].text) for name, group in groups.items()},
+    }
+
+
+def _check_equal(case: Case, programs: dict[str, Program]) -> None:
+    for program in programs.values():
+        program()
+        program()
+    losses = {name: program.loss() for name, program in programs.items()}
+    low, high = min(losses.values()), max(losses.values())
+    if not high - low <= LOSS_TOLERANCE * abs(high):
+        raise RuntimeError(f"{case}: the programs do not compute the same loss: {losses}")
+
+
+def _line(result: dict[str, Any]) -> str:
+    return " | ".join(_cells(result))
+
+
+def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
+    header = [
+        "case",
+        "jit, ms",
+        "spread",
+        "default",
+        "alpa / jit",
+        "other / jit",
+        "jit to itself",
+        "CPU time alpa / jit",
+    ]
+    return [header, *(_cells(result) for result in results)]
+
+
+def _cells(result: dict[str, Any]) -> list[str]:
+    jit = result["samples"]["jit"]
+    ratios = {name: str(Ratio(**value)) for name, value in result["ratios"].items()}
+    return [
+        result["case"],
+        f"{jit['median_ms']:.1f}",
+        f"{jit['spread']:.0%}",
+        result["default"],
+        ratios["alpa"],
+        ratios.get("other", "not covered"),
+        ratios.get("jit to itself", ""),
+        f"{result['ratios']['alpa']['cpu']:.3f}",
+    ]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--meshes", nargs="+", choices=MESHES, default=MESHES, help="data x model")
+    parser.add_argument("--styles", nargs="+", choices=STYLES, default=STYLES)
+    parser.add_argument("--rounds", type=int, default=60, help="samples of each program (default 60)")
+    parser.add_argument("--copies", type=int, default=2, help="of each program (default 2)")
+    parser.add_argument("--seed", type=int, default=0, help="of the order in which the programs run")
+    parser.add_argument("--name", default="step_overhead", help="start of the names of the result files")
+    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Times of several functions that are to be compared: takes callables, gives back their samples and ratios of them.
+
+Other programs on the machine, its clock and its caches change from second to second, by more than what is to be seen.
+So in each round every function runs once, in an order drawn anew: sample i of one function and sample i of another were
+taken within the same moment, and the ratio is taken within the round, before anything is averaged. The interval comes
+from drawing rounds with replacement (Efron's percentile bootstrap). CPU time, of all threads of the process, is kept
+too: it says how much work there was, whatever else the machine did. Invariant: with the same seed the order is the
+same.
+"""
+
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+BOOTSTRAP_DRAWS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What one function took, one number a round, in the order of the rounds.
+
+    Attributes:
+        seconds: On the clock.
+        cpu_seconds: Of this process' threads together.
+    """
+
+    seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...]
+
+    @property
+    def min_s(self) -> float:
+        return min(self.seconds)
+
+    @property
+    def median_s(self) -> float:
+        return float(np.median(self.seconds))
+
+    @property
+    def spread(self) -> float:
+        """Half the distance of the quartiles, relative to the median."""
+        low, high = np.percentile(self.seconds, (25, 75))
+        return float((high - low) / 2 / self.median_s)
+
+    def to_json(self) -> dict[str, float | int]:
+        """What is kept of the samples, times in milliseconds."""
+        return {
+            "rounds": len(self.seconds),
+            "min_ms": round(self.min_s * 1e3, 4),
+            "median_ms": round(self.median_s * 1e3, 4),
+            "spread": round(self.spread, 4),
+            "median_cpu_ms": round(float(np.median(self.cpu_seconds)) * 1e3, 4),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times longer one function takes than another.
+
+    Attributes:
+        paired: Median over the rounds of the ratio within a round; the number to quote.
+        low, high: 95% interval of `paired`.
+        of_medians: Median of one by median of the other.
+        of_minima: Minimum of one by minimum of the other.
+        cpu: `paired` of CPU time.
+    """
+
+    paired: float
+    low: float
+    high: float
+    of_medians: float
+    of_minima: float
+    cpu: float
+
+    def to_json(self) -> dict[str, float]:
+        return {name: round(getattr(self, name), 4) for name in self.__slots__}
+
+    def __str__(self) -> str:
+        return f"{self.paired:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def interleave(
+    functions: Mapping[str, Callable[[], object]],
+    rounds: int,
+    *,
+    warmup: int = 3,
+    seed: int = 0,
+    after: Callable[[Any], object] | None = None,
+) -> dict[str, Samples]:
+    """Run every function once a round, in random order, and time each run.
+
+    Args:
+        functions: By name; what is timed ends when a function returns.
+        rounds: How many samples of each.
+        warmup: Rounds before the first that counts.
+        seed: Of the order.
+        after: Called with a function's result, off the clock.
+    """
+    rng = np.random.default_rng(seed)
+    names = list(functions)
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    gc.collect()
+    for number in range(-warmup, rounds):
+        for index in rng.permutation(len(names)):
+            name = names[index]
+            start, cpu_start = time.perf_counter(), time.process_time()
+            result = functions[name]()
+            taken, cpu_taken = time.perf_counter() - start, time.process_time() - cpu_start
+            if after is not None:
+                after(result)
+            if number >= 0:
+                seconds[name].append((taken, cpu_taken))
+    return {name: Samples(*zip(*values, strict=True)) for name, values in seconds.items()}
+
+
+def pool(copies: Sequence[Samples]) -> Samples:
+    """Several copies of one program as one: in each round the mean over them.
+
+    Where a program's arrays happen to lie in memory makes it some per cent faster or slower for as long as it lives.
+
+    Args:
+        copies: From the same `interleave`.
+    """
+    return Samples(
+        tuple(np.mean([copy.seconds for copy in copies], axis=0).tolist()),
+        tuple(np.mean([copy.cpu_seconds for copy in copies], axis=0).tolist()),
+    )
+
+
+def ratio(of: Samples, to: Samples, *, seed: int = 0) -> Ratio:
+    """How many times longer `of` takes than `to`; both from the same `interleave`.
+
+    Raises:
+        ValueError: they have different numbers of samples.
+    """
+    if len(of.seconds) != len(to.seconds):
+        raise ValueError(f"samples of different rounds: {len(of.seconds)} and {len(to.seconds)}")
+    pairs = np.array(of.seconds) / np.array(to.seconds)
+    draws = np.random.default_rng(seed).integers(0, len(pairs), (BOOTSTRAP_DRAWS, len(pairs)))
+    low, high = np.percentile(np.median(pairs[draws], axis=1), (2.5, 97.5))
+    cpu = float(np.median(np.array(of.cpu_seconds) / np.array(to.cpu_seconds)))
+    return Ratio(float(np.median(pairs)), float(low), float(high), of.median_s / to.median_s, of.min_s / to.min_s, cpu)
