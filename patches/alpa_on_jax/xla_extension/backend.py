@@ -16,6 +16,7 @@ from jax.sharding import Sharding
 
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.devices import Devices
+from alpa_on_jax.xla_extension.hlo_text import with_alpa_parameter_names
 
 
 def compile_and_load(bytecode: bytes, devices: Devices, *, one_program_per_device: bool) -> Any:
@@ -51,7 +52,7 @@ def execute(executable: Any, arguments: Sequence[jax.Array], handlers: Sequence[
 
 def optimized_text(executable: Any) -> str:
     """The optimised HLO as text."""
-    return executable.hlo_modules()[0].to_string()
+    return with_alpa_parameter_names(executable.hlo_modules()[0].to_string())
 
 
 def memory_bytes(executable: Any) -> dict[str, int]:
