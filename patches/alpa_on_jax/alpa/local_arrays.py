@@ -57,6 +57,8 @@ class Placer:
         args: Sequence[Any],
     ) -> list[Any]:
         """The arguments on the mesh, a batch as a list of micro-batches (slices of dim 0, in order)."""
+        if any(donated) and len({id(arg) for arg in args}) < len(args):
+            args = _without_shared_buffers(donated, args)
         shardings = self._shardings_of(shard_indices)
         placed: list[Any] = list(args)
         elsewhere = []
@@ -81,6 +83,21 @@ class Placer:
             shardings = [sharding_of_spec(self._devices, indices.spec) for indices in shard_indices]
             known = self._shardings[id(shard_indices)] = (shard_indices, shardings)
         return known[1]
+
+
+def _without_shared_buffers(donated: Sequence[bool], args: Sequence[Any]) -> list[Any]:
+    """The arguments with copies in place of arrays that occur twice and are donated.
+
+    A buffer cannot be donated twice, nor be used beside; jaxlib 0.10.2 ends the process when it is.
+    """
+    given_up = {id(arg) for arg, is_donated in zip(args, donated, strict=True) if is_donated}
+    seen: set[int] = set()
+    unshared = []
+    for arg in args:
+        again = isinstance(arg, jax.Array) and id(arg) in given_up and id(arg) in seen
+        unshared.append(jax.numpy.copy(arg) if again else arg)
+        seen.add(id(arg))
+    return unshared
 
 
 def _split(batch: Any, num_micro_batches: int, sharding: NamedSharding) -> list[jax.Array]:
