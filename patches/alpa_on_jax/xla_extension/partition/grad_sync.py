@@ -18,7 +18,7 @@ from jaxlib.mlir import ir
 from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 from alpa_on_jax.xla_extension.mlir import Operation, Value
-from alpa_on_jax.xla_extension.partition.local_contractions import region_reducer
+from alpa_on_jax.xla_extension.partition.local_contractions import is_zero, region_reducer
 from alpa_on_jax.xla_extension.ruleless_ops import STANDS_FOR
 from alpa_on_jax.xla_extension.sharding import Axis, LogicalMesh
 
@@ -167,6 +167,10 @@ def _is_linear(op: Operation, partial: Sequence[Axes]) -> bool:
         return True
     if op.name == "stablehlo.convert":
         return _widens(op)
+    if op.name == "stablehlo.reduce":
+        return len(op.results) == 1 and region_reducer(op) == "add" and is_zero(op.operands[1])
+    if op.name == "stablehlo.pad":
+        return not partial[1] and is_zero(op.operands[1])
     if op.name == "stablehlo.multiply":
         return sum(map(bool, partial)) == 1
     if op.name == "stablehlo.divide":

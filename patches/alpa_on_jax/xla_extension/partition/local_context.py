@@ -160,13 +160,13 @@ class LocalContext:
         """
         return binary("multiply", self.coordinate(axes), constant(np.array(local_size, np.int32)), like)
 
-    def on_first(self, value: Value, axes: Sequence[Axis]) -> Value:
-        """`value` on the devices whose coordinate along `axes` is 0, zeros elsewhere."""
+    def on_first(self, value: Value, axes: Sequence[Axis], elsewhere: int = 0) -> Value:
+        """`value` on the devices whose coordinate along `axes` is 0, the number `elsewhere` on the others."""
         tensor = mlir.tensor_type(value)
         zero = constant(np.array(0, np.int32))
         first = compare(self.coordinate(axes), zero, "EQ")
-        zeros = constant(np.zeros(tensor.shape, numpy_dtype(tensor.element_type)))
-        return mlir.create("stablehlo.select", [tensor], [first, value, zeros]).results[0]
+        others = constant(np.full(tensor.shape, elsewhere, numpy_dtype(tensor.element_type)))
+        return mlir.create("stablehlo.select", [tensor], [first, value, others]).results[0]
 
     def random_state(self) -> Value:
         """The hidden parameter that the program's random numbers come from."""

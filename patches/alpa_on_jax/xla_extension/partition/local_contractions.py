@@ -70,11 +70,9 @@ def _reduce(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) ->
             count == 1 and reducer is not None, op, "a reduction of several arrays, or of an unknown kind, is split"
         )
         initial = op.operands[1]
-        require(
-            reducer in _IDEMPOTENT or (reducer == "add" and is_zero(initial)),
-            op,
-            "a split sum that starts from a value",
-        )
+        if reducer not in _IDEMPOTENT and not (reducer == "add" and is_zero(initial)):
+            with ir.InsertionPoint(op), op.location:
+                op.operands[1] = ctx.on_first(initial, axes, elsewhere=0 if reducer == "add" else 1)
         bits = str(mlir.tensor_type(initial).element_type) != "i1" and reducer in ("and", "or")
         require(not bits, op, "no backend reduces the bits of numbers over devices")
     localize_results(ctx, op, shardings)
