@@ -44,11 +44,13 @@ class Outcome:
         steps: the values after each of NUM_STEPS steps.
         state: the state after the last step, as alpa gives it back: on its devices.
         hlo_text: the compiled program or programs.
+        executable: alpa's executable.
     """
 
     steps: list[StepValues]
     state: Any
     hlo_text: str
+    executable: Any
 
 
 def cases(*models: str) -> list[Case]:
@@ -66,6 +68,11 @@ def parallel_method(case: Case) -> alpa.ShardParallel:
     )
 
 
+def executable(case: Case) -> Any:
+    """Alpa's executable of `case`'s training step."""
+    return run(case).executable
+
+
 @cache
 def run(case: Case) -> Outcome:
     """Compile `case`'s training step with alpa and run it NUM_STEPS times on the same batch."""
@@ -77,4 +84,5 @@ def run(case: Case) -> Outcome:
     for _ in range(NUM_STEPS):
         state, metrics, grads = step(state, model.batch)
         steps.append(StepValues(*jax.tree.map(np.asarray, (state, metrics, grads))))
-    return Outcome(steps, state, step.get_last_executable().get_hlo_text())
+    program = step.get_last_executable()
+    return Outcome(steps, state, program.get_hlo_text(), program)
