@@ -99,7 +99,9 @@ def test_an_argument_looks_the_same_wherever_it_lies() -> None:
     value = np.ones((8, 2), np.float32)
     here = jax.device_put(value, jax.devices()[0])
     sharded = jax.device_put(value, NamedSharding(mesh, PartitionSpec("x")))
-    avals = {alpa.util.abstractify_with_aval(x) for x in (value, here, sharded, jax.ShapeDtypeStruct((8, 2), "float32"))}
+    avals = {
+        alpa.util.abstractify_with_aval(x) for x in (value, here, sharded, jax.ShapeDtypeStruct((8, 2), "float32"))
+    }
     assert len(avals) == 1
 
 

@@ -4,9 +4,12 @@ Takes JAX functions of a few arrays and shardings by short names ("x", "xy", "")
 logical mesh compute. Invariant: every device's part is compared, also where several devices hold the same part.
 """
 
+import functools
 import itertools
 import random
+import zlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -46,8 +49,7 @@ def split(mesh: LogicalMesh, *dims: str) -> ArraySharding:
     return ArraySharding(
         mesh,
         tuple(
-            tuple(axis for name in names for axis in mesh.axes if mesh.axis_names[axis.index] == name)
-            for names in dims
+            tuple(axis for name in names for axis in mesh.axes if mesh.axis_names[axis.index] == name) for names in dims
         ),
     )
 
@@ -189,7 +191,9 @@ def run(module: HloModule, program: PartitionedProgram, arguments: Sequence[Any]
     return executable.execute_sharded_on_local_devices(place(executable, arguments))
 
 
-def assert_parts_equal(results: Sequence[jax.Array], expected: Sequence[np.ndarray], tolerance: float | None = None) -> None:
+def assert_parts_equal(
+    results: Sequence[jax.Array], expected: Sequence[np.ndarray], tolerance: float | None = None
+) -> None:
     """Every device's part of every result is the part of the expected array that the sharding says."""
     assert len(results) == len(expected)
     for number, (result, wanted) in enumerate(zip(results, expected, strict=True)):
@@ -231,3 +235,49 @@ def assert_partitioned_right(
         program = leave_to_xla(module, str(error))
     assert_parts_equal(run(module, program, arguments), expected)
     return program
+
+
+@functools.cache
+def _lowered(case: "Case") -> tuple[bytes, tuple[np.ndarray, ...]]:
+    module = lower(case.function, case.arguments)
+    return module.as_serialized_hlo_module_proto(), tuple(values_of(case.function, case.arguments))
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A small program.
+
+    Attributes:
+        function: The program.
+        arguments: What it is called with.
+        refused: Words of the reasons for which it may be left to XLA's partitioner ("one|another"); None: it never may.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    refused: str | None = None
+
+    def module(self) -> HloModule:
+        """A new unoptimised module of the program (lowered once)."""
+        return HloModule.from_serialized(_lowered(self)[0])
+
+    def expected(self) -> tuple[np.ndarray, ...]:
+        """What one device computes (once)."""
+        return _lowered(self)[1]
+
+    def assert_right_with_any_shardings(self, mesh: LogicalMesh, seed: int) -> PartitionedProgram:
+        """With any sharding for every value, the devices compute what one device does."""
+        module = annotate_randomly(self.module(), mesh, seed)
+        return assert_partitioned_right(module, self.arguments, self.expected(), refused=self.refused)
+
+    def assert_right_with_propagated_shardings(self, mesh: LogicalMesh, seed: int) -> PartitionedProgram:
+        """With any shardings of the inputs, and what propagates from them, the devices compute what one device does."""
+        module, rng = self.module(), random.Random(seed)
+        inputs = [random_sharding(rng, mesh, shape.dims) for shape in module.shape.parameters]
+        annotate(module, mesh, inputs)
+        return assert_partitioned_right(module, self.arguments, self.expected(), refused=self.refused)
+
+
+def seed_of(name: str) -> int:
+    """A number of its own for each name, the same in every process."""
+    return zlib.crc32(name.encode())
