@@ -76,7 +76,7 @@ def _existing(name: str) -> ModuleType | None:
 
 def _add_module(name: str, module: ModuleType, steps: list[Callable[[], None]]) -> None:
     sys.modules[name] = module
-    steps.append(lambda: sys.modules.pop(name, None))
+    steps.append(lambda: sys.modules.__delitem__(name))
     parent_name, _, child = name.rpartition(".")
     parent = sys.modules[parent_name]
     if not _has(parent, child):

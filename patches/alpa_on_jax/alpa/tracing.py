@@ -123,7 +123,7 @@ _literal_hash = core.Literal.__hash__
 def monkey_patch_jaxarray() -> None:
     """Let `jnp.array` not copy, and literals be hashed by value, while alpa traces."""
     jnp.array = _array_without_copy
-    core.Literal.__hash__ = lambda self: self.hash
+    core.Literal.__hash__ = lambda self: self.hash  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def restore_jaxarray() -> None:

@@ -20,7 +20,9 @@ def apply(module: ModuleType) -> None:
     def add_pipeline_marks_for_sliced_eqns(closed_jaxpr: core.ClosedJaxpr, sliced_eqns: Any) -> core.ClosedJaxpr:
         """Adds pipeline marks for sliced equations."""
         outvars = [
-            core.Literal(np.asarray(v.val, v.aval.dtype), v.aval) if isinstance(v, core.Literal) else v
+            core.Literal(np.asarray(v.val, getattr(v.aval, "dtype", None)), v.aval)
+            if isinstance(v, core.Literal)
+            else v
             for v in closed_jaxpr.jaxpr.outvars
         ]
         return original(module.clone_jaxpr(closed_jaxpr, outvars=outvars), sliced_eqns)

@@ -28,12 +28,16 @@ def apply(module: ModuleType) -> None:
     replace(module, eqn_flops)
 
 
+def _avals(eqn: core.JaxprEqn) -> list[core.ShapedArray]:
+    return [v.aval for v in eqn.invars if isinstance(v.aval, core.ShapedArray)]
+
+
 class _ByContent:
     """An equation that equals another with the same primitive, parameters and operand shapes."""
 
     def __init__(self, eqn: core.JaxprEqn) -> None:
         self.eqn = eqn
-        operands = tuple((v.aval.shape, v.aval.dtype) for v in eqn.invars)
+        operands = tuple((a.shape, a.dtype) for a in _avals(eqn))
         self._key = (eqn.primitive.name, repr(sorted(eqn.params.items(), key=lambda item: item[0])), operands)
 
     def __eq__(self, other: object) -> bool:
@@ -46,6 +50,6 @@ class _ByContent:
 @functools.lru_cache(maxsize=4096)
 def _flops(content: _ByContent) -> float:
     eqn = content.eqn
-    operands = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+    operands = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in _avals(eqn)]
     lowered = jax.jit(lambda *args: eqn.primitive.bind(*args, **eqn.params)).lower(*operands)
     return float((lowered.cost_analysis() or {}).get("flops", 0.0))

@@ -7,12 +7,13 @@ is: the first must never match an array that is on several devices, or its shard
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 __all__ = ["DeviceArray", "ShardedDeviceArray", "_CppDeviceArray", "_DeviceArray"]
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    return isinstance(value, jax.Array) and not isinstance(value, Tracer)
 
 
 class _OnOneDevice(type):

@@ -102,9 +102,7 @@ def _is_from_gda(value: Any) -> bool:
     return False
 
 
-def _prepare_axis_resources(
-    axis_resources: Any, arg_name: str
-) -> tuple[Any, list[ParsedPartitionSpec], tree_util.PyTreeDef, bool]:
+def _prepare_axis_resources(axis_resources: Any, arg_name: str) -> tuple[Any, list[ParsedPartitionSpec], Any, bool]:
     """Parse a pytree of PartitionSpecs and Nones.
 
     Returns:

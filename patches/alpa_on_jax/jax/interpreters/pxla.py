@@ -149,7 +149,7 @@ class ShardingSpec:
         ]
         return np.broadcast_to(by_cut, (*replicas, *by_cut.shape)).transpose(permutation)
 
-    def sharding_proto(self, special_axes: Mapping[int, Any] = {}) -> xc.OpSharding:
+    def sharding_proto(self, special_axes: Mapping[int, Any] = {}) -> Any:
         """The same as an XLA sharding, with every device listed.
 
         Args:
@@ -211,7 +211,7 @@ def _parts(dim: int, length: int, how: NoSharding | Chunked | Unstacked) -> Sequ
     return [slice(i * size, (i + 1) * size) for i in range(number)]
 
 
-def sharding_spec_sharding_proto(spec: ShardingSpec, special_axes: Mapping[int, Any] = {}) -> xc.OpSharding:
+def sharding_spec_sharding_proto(spec: ShardingSpec, special_axes: Mapping[int, Any] = {}) -> Any:
     """See `ShardingSpec.sharding_proto`."""
     return spec.sharding_proto(special_axes)
 
