@@ -26,6 +26,6 @@ def apply(module: ModuleType) -> None:
 
 
 def _jax_can_use_cuda() -> bool:
-    platforms = jax.config.read("jax_platforms")
+    platforms = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]
     allowed = not platforms or bool({"cuda", "gpu"} & set(platforms.split(",")))
     return allowed and any("cuda" in plugin.name for plugin in metadata.entry_points(group="jax_plugins"))
