@@ -13,6 +13,7 @@ import jax
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.local_arrays import Placer, block_until_all_ready, device_memory, sharding_of_spec
 from alpa_on_jax.replacing import replace, replace_in_class
+from alpa_on_jax.xla_extension import backend
 from alpa_on_jax.xla_extension.devices import Device
 from alpa_on_jax.xla_extension.executable import Client
 
@@ -69,8 +70,21 @@ def _replace_local_mesh(module: ModuleType) -> None:
         return jax.device_put(list(args), [sharding_of_spec(devices, spec) for spec in sharding_specs])
 
     def get_outputs_handler(self: Any, avals: Sequence[Any], sharding_specs: Sequence[Any]) -> Callable[[Any], Any]:
-        """A program's results are arrays already."""
-        return list
+        """A program's results are arrays already, but do not know which of them are weakly typed.
+
+        A step number that was a Python number must stay what it was, or the second step is another program.
+        """
+        weak = [i for i, aval in enumerate(avals) if aval.weak_type]
+        if not weak:
+            return list
+
+        def handle(results: Sequence[jax.Array]) -> list[jax.Array]:
+            handled = list(results)
+            for i in weak:
+                handled[i] = backend.weakly_typed(handled[i])
+            return handled
+
+        return handle
 
     def set_runtime_random_seed(self: Any, seed: int) -> None:
         self.backend.random_state.set_seed(seed)

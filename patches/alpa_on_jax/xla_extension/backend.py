@@ -1,7 +1,8 @@
 """The one place that compiles and runs programs through JAX's private client interface.
 
 Tested with jax 0.10.2 and 0.11.2: `jax._src.compiler.get_compile_options`, `Client.compile_and_load`,
-`LoadedExecutable.execute_sharded`, `ExecuteResults.consume_with_handlers`, `pxla.global_aval_to_result_handler`.
+`LoadedExecutable.execute_sharded`, `ExecuteResults.consume_with_handlers`, `pxla.global_aval_to_result_handler`,
+`jax_array.ArrayImpl`.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src import array as jax_array
 from jax._src import compiler, core
 from jax._src.interpreters import pxla
 from jax._src.lib import xla_client as xc
@@ -48,6 +50,12 @@ def array_handler(shape: Sequence[int], dtype: np.dtype, sharding: Sharding) -> 
 def execute(executable: Any, arguments: Sequence[jax.Array], handlers: Sequence[Any]) -> list[jax.Array]:
     """Run a loaded executable on sharded arrays; returns as soon as the work is enqueued."""
     return executable.execute_sharded(arguments).consume_with_handlers(handlers)
+
+
+def weakly_typed(array: jax.Array) -> jax.Array:
+    """The same buffers as an array whose dtype yields to that of what it meets, as a Python number's does."""
+    aval = array.aval.update(weak_type=True)
+    return jax_array.ArrayImpl(aval, array.sharding, array._arrays, committed=True, _skip_checks=True)
 
 
 def optimized_text(executable: Any) -> str:
