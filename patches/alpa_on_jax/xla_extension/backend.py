@@ -52,7 +52,7 @@ def execute(executable: Any, arguments: Sequence[jax.Array], handlers: Sequence[
     return executable.execute_sharded(arguments).consume_with_handlers(handlers)
 
 
-def weakly_typed(array: jax.Array) -> jax.Array:
+def weakly_typed(array: Any) -> jax.Array:
     """The same buffers as an array whose dtype yields to that of what it meets, as a Python number's does."""
     aval = array.aval.update(weak_type=True)
     return jax_array.ArrayImpl(aval, array.sharding, array._arrays, committed=True, _skip_checks=True)
