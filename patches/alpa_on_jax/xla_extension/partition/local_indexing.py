@@ -6,6 +6,7 @@ updates that are split (the gradient of an embedding, data parallel) gives parti
 is added to counts once, only the first device keeps it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -206,6 +207,11 @@ def _scatter(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -
         batched.append(own.dims[dim])
     axes = [axis for split in scattered if split not in batched or not split for axis in split]
     indexed = _indexed_dims(op, target, own, numbers.scattered_dims_to_operand_dims, inserted)
+    if indexed:
+        # XLA's simplifier merges the slice that a single update becomes with the slice that made this device's part, and
+        # forgets that an index outside is skipped.
+        count = math.prod(n for dim, n in enumerate(mlir.tensor_shape(indices)) if dim != numbers.index_vector_dim)
+        require(count > 1, op, "one update of a split dim")
     with ir.InsertionPoint(op), op.location:
         if indexed:
             op.operands[1] = _local_indices(ctx, indices, numbers.index_vector_dim, indexed, clamp=False)[0]
