@@ -5,6 +5,8 @@ import random
 import jax
 import numpy as np
 import pytest
+from alpa_on_jax.xla_extension.partition import UnsupportedByShardyError
+from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,3 +114,17 @@ def test_a_sum_that_starts_from_a_value_counts_it_once():
     case = Case(lambda x: jax.lax.reduce(x, np.float32(7), jax.lax.add, (0,)), (np.ones(16, np.float32),))
     module = annotate(case.module(), MESH_2X4, [split(MESH_2X4, "xy")])
     assert_partitioned_right(module, case.arguments, case.expected())
+
+
+@pytest.mark.parametrize(
+    ("reduce", "dtype"),
+    [
+        (lambda x: jax.lax.reduce(x, np.int32(0), jax.lax.bitwise_or, (0,)), np.int32),
+        (lambda x: jax.lax.reduce(x, np.float32(0), lambda a, b: a + b * 2, (0,)), np.float32),
+    ],
+    ids=["bits of numbers", "a function of its own"],
+)
+def test_a_reduction_that_no_backend_can_make_over_devices_is_refused(reduce, dtype):
+    module = annotate(Case(reduce, (np.ones(16, dtype),)).module(), MESH_2X4, [split(MESH_2X4, "xy")])
+    with pytest.raises(UnsupportedByShardyError, match="unknown kind|reduces the bits"):
+        partition_with_shardy(module, ())

@@ -20,7 +20,7 @@ from unit.alpa_on_jax.xla_extension.helpers import (
     seed_of,
     split,
 )
-from unit.alpa_on_jax.xla_extension.partition.op_cases import INDEXING, raw_take, scatter
+from unit.alpa_on_jax.xla_extension.partition.op_cases import INDEXING, SPLIT_UPDATES, raw_take, scatter
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
@@ -81,6 +81,14 @@ def test_rows_set_in_a_split_array_are_not_summed_over_devices():
     assert program.collectives == ()
 
 
+def test_one_update_outside_a_devices_part_leaves_the_part_as_it_is():
+    # As one device's program it would be miscompiled: XLA merges two slices and forgets the check of the bounds.
+    case = INDEXING["setting one row"]
+    for sharding in all_shardings(MESH_2X2, case.arguments[0].shape):
+        module = annotate(case.module(), MESH_2X2, [None, None, None], [sharding])
+        assert_partitioned_right(module, case.arguments, case.expected(), refused=case.refused)
+
+
 def _table_and_indices(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     table = [draw(st.sampled_from([4, 8, 16])), draw(st.sampled_from([1, 2, 4]))]
     return table, draw(st.lists(st.sampled_from([1, 2, 4]), max_size=2))
@@ -99,6 +107,6 @@ def test_lookups_and_updates_of_any_shape_are_right_however_each_value_is_sharde
     case = (
         Case(raw_take, (table, indices))
         if kind == "take"
-        else Case(lambda t, i, u: scatter(kind, t, i, u), (table, indices, updates), "updates that are split")
+        else Case(lambda t, i, u: scatter(kind, t, i, u), (table, indices, updates), SPLIT_UPDATES)
     )
     case.assert_right_with_any_shardings(random.Random(seed).choice(MESHES), seed)

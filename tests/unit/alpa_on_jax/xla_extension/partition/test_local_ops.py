@@ -5,12 +5,17 @@ import random
 import jax
 import numpy as np
 import pytest
+from alpa_on_jax.xla_extension.partition import UnsupportedByShardyError
+from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
 from alpa_on_jax.xla_extension.sharding import ArraySharding
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax._src.lax import lax as lax_internal
 
-from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, MESHES, Case, mesh_id, seed_of
+from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, MESHES, Case, annotate_values, mesh_id, seed_of
 from unit.alpa_on_jax.xla_extension.partition.op_cases import STRUCTURE
+
+ZERO, ONE = np.zeros((), np.float32), np.ones((), np.float32)
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
@@ -56,20 +61,12 @@ def test_a_reshape_of_a_dim_split_in_two_parts_of_an_axis_is_right():
         case.assert_right_with_any_shardings(MESH_2X4, seed)
 
 
-def test_random_numbers_inside_a_loop_are_left_to_xla():
-    # The part of a loop that each device runs whole would draw other numbers on each device.
+def test_random_numbers_inside_a_loop_are_refused():
+    # Each device would run the loop by itself and draw other numbers.
     def draw(x: jax.Array) -> jax.Array:
-        from jax._src.lax import lax as lax_internal
+        return jax.lax.fori_loop(0, 2, lambda i, c: c + lax_internal.rng_uniform(ZERO, ONE, (4,)), x)
 
-        zero, one = np.float32(0), np.float32(1)
-        return jax.lax.fori_loop(0, 2, lambda i, c: c + lax_internal.rng_uniform(zero, one, (4,)), x)
-
-    from alpa_on_jax.xla_extension.partition import partition
-
-    from unit.alpa_on_jax.xla_extension.helpers import annotate, lower
-
-    module = lower(draw, (np.zeros(4, np.float32),))
-    annotate(module, MESH_2X4, [ArraySharding.replicated(MESH_2X4, 1)])
-    program = partition(module)
-    assert program.partitioner == "xla"
-    assert "random numbers" in program.fallback_reason
+    module = Case(draw, (np.zeros(4, np.float32),)).module()
+    annotate_values(module, MESH_2X4, lambda op, shape: ArraySharding.replicated(MESH_2X4, len(shape)))
+    with pytest.raises(UnsupportedByShardyError, match="random numbers"):
+        partition_with_shardy(module, ())
