@@ -6,6 +6,7 @@ and one msgpack file with the tree. An array on a mesh is written shard by shard
 
 import os
 import pickle
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -58,19 +59,42 @@ def apply(module: ModuleType) -> None:
             names = from_state_dict(placement_specs, msgpack.unpackb(file.read()))
         paths, tree = jax.tree.flatten(names)
         specs = jax.tree.leaves(placement_specs)
-        arrays = [_load_array(module, os.path.join(ckpt_dir, path)) for path in paths]
+        arrays = [
+            # A number is in the tree itself.
+            _load_array(os.path.join(ckpt_dir, path)) if isinstance(path, str) else np.asarray(path, spec.aval.dtype)
+            for path, spec in zip(paths, specs, strict=True)
+        ]
         return jax.tree.unflatten(tree, physical_mesh.shard_args_to_arrays_ps(specs, arrays))
 
-    replace(module, save_checkpoint, restore_checkpoint)
+    replace(module, load_sharded_array, save_checkpoint, restore_checkpoint)
 
 
-def _load_array(module: ModuleType, folder: str) -> np.ndarray:
-    metadata = sorted(name for name in os.listdir(folder) if name.startswith("metadata"))
-    array = module.load_sharded_array(folder, metadata)
-    with open(os.path.join(folder, metadata[0]), "rb") as file:
-        dtype = np.dtype(pickle.load(file)["dtype"])
+def load_sharded_array(ckpt_dir: str, metadatas: Sequence[str]) -> np.ndarray:
+    """The whole array that the parts named in `metadatas` (files in `ckpt_dir`) make up."""
+    whole: np.ndarray | None = None
+    for name in metadatas:
+        with open(os.path.join(ckpt_dir, name), "rb") as file:
+            metadata = pickle.load(file)
+        dtype = np.dtype(metadata["dtype"])
+        if metadata["shard_indices"] is None:
+            return _load_part(ckpt_dir, metadata["shard_names"][0], dtype)
+        if whole is None:
+            whole = np.empty(metadata["global_shape"], dtype)
+        for part, index in zip(metadata["shard_names"], metadata["shard_indices"], strict=True):
+            whole[index] = _load_part(ckpt_dir, part, dtype)
+    if whole is None:
+        raise FileNotFoundError(f"{ckpt_dir} holds no array: there is no metadata file in it")
+    return whole
+
+
+def _load_array(folder: str) -> np.ndarray:
+    return load_sharded_array(folder, sorted(name for name in os.listdir(folder) if name.startswith("metadata")))
+
+
+def _load_part(folder: str, name: str, dtype: np.dtype) -> np.ndarray:
+    part = np.load(os.path.join(folder, name))
     # numpy's file format keeps only the size of a dtype that is not its own, such as bfloat16.
-    return array.view(dtype) if array.dtype != dtype else array
+    return part.view(dtype) if part.dtype != dtype else part
 
 
 def _save_array(folder: str, array: np.ndarray | jax.Array) -> None:
