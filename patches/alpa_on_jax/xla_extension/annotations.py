@@ -84,6 +84,14 @@ def set_result_shardings(op: Operation, shardings: Sequence[ArraySharding]) -> N
     op.attributes[SHARDING] = ir.Attribute.parse(f"#sdy.sharding_per_value<[{inner}]>")
 
 
+def make_plain_constant(op: Operation) -> None:
+    """Put an ordinary constant in place of Shardy's own `sdy.constant`."""
+    with ir.InsertionPoint(op), op.location:
+        new = mlir.create("stablehlo.constant", [op.results[0].type], [], {"value": op.attributes["value"]})
+    op.results[0].replace_all_uses_with(new.results[0])
+    op.erase()
+
+
 def axes_attribute(op: Operation, name: str, mesh: LogicalMesh) -> tuple[Axis, ...]:
     """An axis list attribute of one of Shardy's collectives, such as `reduction_axes`."""
     return parse_axes(mesh, str(op.attributes[name]))

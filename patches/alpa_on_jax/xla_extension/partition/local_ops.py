@@ -366,7 +366,10 @@ def _rng(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> No
 def _whole_on_every_device(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     """Ops that are only taken where every device computes the whole of them."""
     require(not mlir.bool_attribute(op, "has_side_effect"), op, "it has side effects")
-    inner = [nested for region in op.regions for block in region.blocks for nested in mlir.walk(block)]
+    for nested in _inner_operations(op):
+        if nested.name == "sdy.constant":
+            annotations.make_plain_constant(nested)
+    inner = _inner_operations(op)
     replicated = itertools.chain(
         shardings,
         (ctx.sharding(operand) for operand in op.operands),
@@ -380,3 +383,7 @@ def _whole_on_every_device(ctx: LocalContext, op: Operation, shardings: list[Arr
             known = ctx.known_sharding(operand)
             require(known is None or known.is_replicated, op, "it uses a split value from outside")
     localize_results(ctx, op, shardings)
+
+
+def _inner_operations(op: Operation) -> list[Operation]:
+    return [nested for region in op.regions for block in region.blocks for nested in mlir.walk(block)]

@@ -6,8 +6,6 @@ happens inside `compile_and_load`, with Shardy's propagation in XLA.
 
 from typing import Any
 
-from jaxlib.mlir import ir
-
 from alpa_on_jax.xla_extension import annotations, mlir, random_ops, ruleless_ops
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition.interface import PartitionedProgram
@@ -32,7 +30,7 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
             if annotations.SHARDING in op.attributes:
                 del op.attributes[annotations.SHARDING]
             if op.name == "sdy.constant":
-                _make_plain_constant(op)
+                annotations.make_plain_constant(op)
         annotations.set_boundary(main, inputs, outputs)
         state = random_ops.add_state_parameter(main)
         if state is None:
@@ -51,10 +49,3 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
         draws_random=draws_random,
         fallback_reason=reason,
     )
-
-
-def _make_plain_constant(op: mlir.Operation) -> None:
-    with ir.InsertionPoint(op), op.location:
-        new = mlir.create("stablehlo.constant", [op.results[0].type], [], {"value": op.attributes["value"]})
-    op.results[0].replace_all_uses_with(new.results[0])
-    op.erase()
