@@ -53,7 +53,7 @@ def dropout_mask(mesh: str, spec: PartitionSpec) -> Any:
         manual_sharding_option=ManualShardingOption(MESH_AXES, in_axis_resources=spec, out_axis_resources=spec),
     )
 
-    def drop(x: jax.Array) -> jax.Array:
+    def drop(x: jax.Array) -> Any:
         return nn.Dropout(DROP_RATE).apply({}, x, deterministic=False, rngs={"dropout": jax.random.PRNGKey(0)})
 
     return alpa.parallelize(drop, method=method, batch_argnums=(), donate_argnums=())

@@ -71,20 +71,22 @@ def apply(module: ModuleType) -> None:
 
 def load_sharded_array(ckpt_dir: str, metadatas: Sequence[str]) -> np.ndarray:
     """The whole array that the parts named in `metadatas` (files in `ckpt_dir`) make up."""
-    whole: np.ndarray | None = None
-    for name in metadatas:
-        with open(os.path.join(ckpt_dir, name), "rb") as file:
-            metadata = pickle.load(file)
-        dtype = np.dtype(metadata["dtype"])
-        if metadata["shard_indices"] is None:
-            return _load_part(ckpt_dir, metadata["shard_names"][0], dtype)
-        if whole is None:
-            whole = np.empty(metadata["global_shape"], dtype)
-        for part, index in zip(metadata["shard_names"], metadata["shard_indices"], strict=True):
-            whole[index] = _load_part(ckpt_dir, part, dtype)
-    if whole is None:
+    parts = [_load_metadata(os.path.join(ckpt_dir, name)) for name in metadatas]
+    if not parts:
         raise FileNotFoundError(f"{ckpt_dir} holds no array: there is no metadata file in it")
+    dtype = np.dtype(parts[0]["dtype"])
+    if parts[0]["shard_indices"] is None:
+        return _load_part(ckpt_dir, parts[0]["shard_names"][0], dtype)
+    whole = np.empty(parts[0]["global_shape"], dtype)
+    for metadata in parts:
+        for name, index in zip(metadata["shard_names"], metadata["shard_indices"], strict=True):
+            whole[index] = _load_part(ckpt_dir, name, dtype)
     return whole
+
+
+def _load_metadata(path: str) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        return pickle.load(file)
 
 
 def _load_array(folder: str) -> np.ndarray:
