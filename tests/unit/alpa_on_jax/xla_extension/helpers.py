@@ -172,9 +172,7 @@ def load(module: HloModule, program: PartitionedProgram | None = None) -> MeshEx
     """`module`, partitioned as `program` says, on the first devices of this process."""
     if program is not None:
         module.partitioned = program
-    if module.mesh is None:
-        raise ValueError("the module is not annotated")
-    return MeshExecutable(Client(jax.devices()[: module.mesh.num_devices]), module)
+    return MeshExecutable(Client(jax.devices()), module)
 
 
 def place(executable: MeshExecutable, arguments: Iterable[Any]) -> list[jax.Array]:

@@ -1,0 +1,53 @@
+"""MLIR element types, numpy dtypes, and the constants that are written in them."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension.builders import constant, element_name
+from alpa_on_jax.xla_extension.element_types import numpy_dtype
+from jaxlib.mlir import ir
+
+DTYPES = [
+    np.dtype(name)
+    for name in """bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64
+    complex128""".split()
+] + [np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_dtypes_element_type_has_that_dtype(dtype):
+    with mlir.context():
+        assert np.dtype(numpy_dtype(ir.Type.parse(element_name(dtype)))) == dtype
+
+
+def test_an_element_type_without_a_dtype_is_refused():
+    with mlir.context(), pytest.raises(ValueError, match="index has no numpy dtype"):
+        numpy_dtype(ir.IndexType.get())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.float32(0.1), np.float32(1 / 3), np.float64(1 / 3), np.float32(np.inf), np.float16(0.1)],
+)
+def test_a_uniform_constant_keeps_every_digit(value):
+    with mlir.context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            op = mlir.defining_op(constant(np.full((2, 3), value)))
+            exact = mlir.defining_op(constant(np.array([value, value * 0], value.dtype)))
+        assert op is not None
+        assert exact is not None
+        splat = ir.DenseElementsAttr(op.attributes["value"]).get_splat_value()
+        first = str(ir.DenseElementsAttr(exact.attributes["value"])).split("[")[1].split(", ")[0]
+        assert str(splat).split(" :")[0] == first
+
+
+@pytest.mark.parametrize(("dtype", "number"), [(np.int8, -3), (np.uint32, 2**32 - 1), (np.bool_, True), (np.int64, -(2**40))])
+def test_a_uniform_constant_of_integers_has_that_number(dtype, number):
+    with mlir.context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            op = mlir.defining_op(constant(np.full((2,), number, dtype)))
+        assert op is not None
+        np.testing.assert_array_equal(np.array(ir.DenseElementsAttr(op.attributes["value"])), np.full((2,), number, dtype))

@@ -1,0 +1,112 @@
+"""Cutting a program at pipeline markers: the stages, run one after the other, compute what the program computes."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition import partition
+from alpa_on_jax.xla_extension.stages import MARKER, slice_stages
+from jaxlib.mlir import ir
+
+from unit.alpa_on_jax.xla_extension.helpers import (
+    MESH_2X2,
+    annotate,
+    assert_parts_equal,
+    lower,
+    run,
+    split,
+    values_of,
+)
+
+X, W = (np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8) * scale for scale in (1, 3))
+
+
+def marked(function: Any, arguments: tuple[Any, ...], names: list[str]) -> HloModule:
+    """The annotated module of `function`, its optimization barriers marked with `names` in order."""
+    module = lower(function, arguments)
+
+    def mark(parsed: Any) -> None:
+        block = mlir.entry_block(mlir.main_function(parsed))
+        barriers = [op for op in mlir.block_operations(block) if op.name == "stablehlo.optimization_barrier"]
+        for op, name in zip(barriers, names, strict=True):
+            op.attributes[MARKER] = ir.StringAttr.get(name)
+
+    module.bytecode = mlir.edit(module.bytecode, mark)[0]
+    return annotate(module, MESH_2X2, [split(MESH_2X2, "x", ""), split(MESH_2X2, "", "y")][: len(arguments)])
+
+
+def _two_stages(x: jax.Array, w: jax.Array) -> jax.Array:
+    x1, w1 = jax.lax.optimization_barrier((x, w))
+    (y,) = jax.lax.optimization_barrier((jax.numpy.tanh(x1 @ w1) * np.float32(2),))
+    y2, w2 = jax.lax.optimization_barrier((y, w))
+    (z,) = jax.lax.optimization_barrier((y2 @ w2.T + 1,))
+    return z
+
+
+NAMES = ["first$start", "first$end", "second$start", "second$end"]
+
+
+def test_the_stages_one_after_the_other_compute_what_the_program_computes():
+    (first_name, first), (second_name, second) = slice_stages(marked(_two_stages, (X, W), NAMES))
+    assert (first_name, second_name) == ("first", "second")
+    (between,) = values_of(lambda x, w: jax.numpy.tanh(x @ w) * 2, (X, W))
+    assert_parts_equal(run(first, partition(first), (X, W)), [between])
+    assert_parts_equal(run(second, partition(second), (between, W)), values_of(_two_stages, (X, W)))
+
+
+def test_what_crosses_from_one_stage_into_another_has_one_sharding():
+    module = marked(_two_stages, (X, W), NAMES)
+    (_, first), (_, second) = slice_stages(module)
+    assert first.output_shardings == second.input_shardings[:1]
+    assert first.input_shardings == module.input_shardings
+    assert second.input_shardings[1] == module.input_shardings[1]
+    assert second.output_shardings == module.output_shardings
+
+
+def test_a_stage_has_the_shapes_of_what_goes_through_its_markers():
+    (_, first), _ = slice_stages(marked(_two_stages, (X, W), NAMES))
+    assert [shape.dims for shape in first.shape.parameters] == [(8, 8), (8, 8)]
+    assert [shape.dims for shape in first.shape.results] == [(8, 8)]
+    assert first.name == "tested-first"
+
+
+def test_a_stage_with_a_loop_that_uses_values_from_outside_it_is_cut_whole():
+    def function(x, w):
+        x1, w1 = jax.lax.optimization_barrier((x, w))
+        doubled = w1 * 2
+        looped = jax.lax.cond(x1[0, 0] > 0, lambda: doubled + x1, lambda: doubled - x1)
+        return jax.lax.optimization_barrier((looped, w1))
+
+    ((_, stage),) = slice_stages(marked(function, (X, W), ["only$start", "only$end"]))
+    assert_parts_equal(run(stage, partition(stage), (X, W)), values_of(function, (X, W)))
+
+
+def test_a_program_without_markers_has_no_stages():
+    assert slice_stages(annotate(lower(lambda x: x * 2, (X,)), MESH_2X2)) == []
+
+
+def test_a_marker_without_a_partner_is_an_error():
+    with pytest.raises(ValueError, match="'second' has a start and no partner"):
+        slice_stages(marked(_two_stages, (X, W), ["first$start", "first$end", "second$start", "other$hook"]))
+
+
+def test_a_marker_that_starts_twice_is_an_error():
+    with pytest.raises(ValueError, match="'first' starts or ends twice"):
+        slice_stages(marked(_two_stages, (X, W), ["first$start", "first$end", "first$start", "second$end"]))
+
+
+def test_a_value_that_does_not_come_through_the_start_marker_is_an_error():
+    def bypassing(x, w):
+        (x1,) = jax.lax.optimization_barrier((x,))
+        return jax.lax.optimization_barrier((x1 @ w,))
+
+    with pytest.raises(ValueError, match="'only' uses a value that does not come through its start marker"):
+        slice_stages(marked(bypassing, (X, W), ["only$start", "only$end"]))
+
+
+def test_a_module_without_annotations_is_refused():
+    with pytest.raises(ValueError, match="needs an annotated module"):
+        slice_stages(lower(lambda x: x * 2, (X,)))
