@@ -38,18 +38,9 @@ def grad_sync_bytecode(program: PartitionedProgram, shapes: Sequence[Shape]) -> 
     with mlir.context(), ir.Location.unknown():
         module = ir.Module.create()
         types = [ir.Type.parse(text) for text in local]
-        with ir.InsertionPoint(module.body):
-            function = ir.Operation.create(
-                "func.func",
-                regions=1,
-                attributes={
-                    "sym_name": ir.StringAttr.get("main"),
-                    "function_type": ir.TypeAttr.get(ir.FunctionType.get(types, types)),
-                },
-            )
-            block = ir.Block.create_at_start(function.regions[0], types, [ir.Location.unknown()] * len(types))
-            with ir.InsertionPoint(block):
-                mlir.create("func.return", [], _all_reduce(program, results, list(block.arguments)))
+        function, block = mlir.add_main(module, types, types)
+        with ir.InsertionPoint(block):
+            mlir.create("func.return", [], _all_reduce(program, results, list(block.arguments)))
         aliases = [
             {"tf.aliasing_output": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), i)} for i in range(len(types))
         ]

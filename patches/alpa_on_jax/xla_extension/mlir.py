@@ -151,6 +151,21 @@ def create_reducer(op: Operation, reducer: str, element_type: Any) -> None:
         create("stablehlo.return", [], [result])
 
 
+def add_main(module: Any, inputs: list[Any], results: list[Any]) -> tuple[Operation, Any]:
+    """Add a `func.func @main` of the given types, without a body, to `module`; returns it and its empty block."""
+    with ir.InsertionPoint(module.body):
+        function = ir.Operation.create(
+            "func.func",
+            regions=1,
+            attributes={
+                "sym_name": ir.StringAttr.get("main"),
+                "sym_visibility": ir.StringAttr.get("public"),
+                "function_type": ir.TypeAttr.get(ir.FunctionType.get(inputs, results)),
+            },
+        )
+    return function, ir.Block.create_at_start(function.regions[0], inputs, [function.location] * len(inputs))
+
+
 def function_arguments_attributes(function: Operation, kind: str) -> list[dict[str, Any]]:
     """The attribute dictionaries of the arguments (`kind="arg_attrs"`) or results (`"res_attrs"`) of a function."""
     function_type = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)

@@ -102,22 +102,12 @@ def _cut(module: HloModule, mesh: LogicalMesh, stage: _Stage, shardings: dict[Va
     cut = ir.Module.create()
     input_types = [value.type for value in stage.start.results]
     output_types = [value.type for value in stage.end.operands]
-    with ir.InsertionPoint(cut.body):
-        function = ir.Operation.create(
-            "func.func",
-            regions=1,
-            attributes={
-                "sym_name": ir.StringAttr.get("main"),
-                "sym_visibility": ir.StringAttr.get("public"),
-                "function_type": ir.TypeAttr.get(ir.FunctionType.get(input_types, output_types)),
-            },
-        )
-        block = ir.Block.create_at_start(function.regions[0], input_types, [stage.start.location] * len(input_types))
-        mapping: dict[Value, Value] = dict(zip(stage.start.results, block.arguments, strict=True))
-        with ir.InsertionPoint(block):
-            for op in operations:
-                mlir.clone_into(op, mapping)
-            mlir.create("func.return", [], [mapping[value] for value in stage.end.operands])
+    function, block = mlir.add_main(cut, input_types, output_types)
+    mapping: dict[Value, Value] = dict(zip(stage.start.results, block.arguments, strict=True))
+    with ir.InsertionPoint(block):
+        for op in operations:
+            mlir.clone_into(op, mapping)
+        mlir.create("func.return", [], [mapping[value] for value in stage.end.operands])
     annotations.declare_mesh(cut, mesh)
     annotations.set_boundary(function, inputs, outputs)
     return HloModule(
