@@ -29,6 +29,12 @@ class Partial:
     reducer: str
 
 
+def size_bytes(value: Value) -> int:
+    """The size of one device's part of `value`."""
+    tensor = mlir.tensor_type(value)
+    return math.prod(tensor.shape) * np.dtype(numpy_dtype(tensor.element_type)).itemsize
+
+
 class LocalContext:
     """The state of one rewriting."""
 
@@ -184,9 +190,7 @@ class LocalContext:
     def channel(self, kind: str, operand: Value, groups: Sequence[Sequence[int]]) -> dict[str, Any]:
         """Attributes of a new collective; the collective is also recorded in `collectives`."""
         self._channels += 1
-        tensor = mlir.tensor_type(operand)
-        size = math.prod(tensor.shape) * np.dtype(numpy_dtype(tensor.element_type)).itemsize
-        self.collectives.append(Collective(kind, size, len(groups[0])))
+        self.collectives.append(Collective(kind, size_bytes(operand), len(groups[0])))
         return {
             "replica_groups": mlir.dense(np.array(groups, dtype=np.int64)),
             "channel_handle": ir.Attribute.parse(f"#stablehlo.channel_handle<handle = {self._channels}, type = 1>"),

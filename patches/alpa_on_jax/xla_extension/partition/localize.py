@@ -13,6 +13,7 @@ from alpa_on_jax.xla_extension import annotations, mlir, ruleless_ops
 from alpa_on_jax.xla_extension.partition import local_collectives, local_contractions, local_indexing, local_ops
 from alpa_on_jax.xla_extension.partition.interface import Collective, UnsupportedByShardyError
 from alpa_on_jax.xla_extension.partition.local_context import LocalContext
+from alpa_on_jax.xla_extension.partition.merge_sums import merge_sums
 from alpa_on_jax.xla_extension.random_ops import add_state_parameter
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
@@ -49,6 +50,8 @@ def localize(
             _check_results(ctx, op, outputs)
             break
         _localize_op(ctx, op)
+    for unnecessary in merge_sums(block):
+        ctx.collectives.remove(unnecessary)
     mlir.set_function_type(
         main, [argument.type for argument in block.arguments], [v.type for v in mlir.terminator(main).operands]
     )
