@@ -73,7 +73,7 @@ def measure(count: int, rounds: int, seed: int) -> dict[str, Any]:
         "min_us": {name: round(sample.min_s * 1e6, 1) for name, sample in samples.items()},
         "overhead_us": round(float(overhead) * 1e6, 1),
         "ratio": of_jit.to_json(),
-        "ratio_text": str(of_jit),
+        "ratio_text": of_jit.paired_text,
     }
 
 

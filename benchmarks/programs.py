@@ -30,7 +30,7 @@ from integration.shardings import batch_spec, manual_sharding, state_specs
 
 # So large that a step takes 20 to 100 ms on two cores.
 SIZES = {
-    "mlp": Size(batch=256, hidden=384),
+    "mlp": Size(batch=512, hidden=512),
     "gpt": Size(batch=16, hidden=128, sequence=64, vocabulary=512),
     "moe": Size(batch=16, hidden=128, sequence=32, vocabulary=512),
     "conv": Size(batch=32, image=16, channels=32),
@@ -58,11 +58,11 @@ class Program:
     """A compiled step with its state.
 
     Attributes:
-        text: The optimised HLO that runs.
+        text: Gives the optimised HLO that runs.
         partitioner: "shardy" or "xla".
     """
 
-    def __init__(self, step: Callable[..., Any], state: Any, batch: Any, text: str, partitioner: str):
+    def __init__(self, step: Callable[..., Any], state: Any, batch: Any, text: Callable[[], str], partitioner: str):
         self.text = text
         self.partitioner = partitioner
         self._step, self._state, self._batch = step, state, batch
@@ -77,6 +77,23 @@ class Program:
         return float(self._loss)
 
 
+class Placement:
+    """Where the arrays of a case lie, for `jax.jit`.
+
+    Attributes:
+        state: A pytree like the model's state, of `NamedSharding`s.
+        batch: The same for the batch.
+        replicated: An array that every device holds whole.
+    """
+
+    def __init__(self, case: Case, model: Model):
+        shape = mesh_shape(case.mesh)
+        mesh = Mesh(np.array(jax.local_devices()[: prod(shape)]).reshape(shape), MESH_AXES)
+        self.state = jax.tree.map(lambda spec: NamedSharding(mesh, spec), state_specs(model, case.style))
+        self.batch = jax.tree.map(lambda _: NamedSharding(mesh, batch_spec(case.style)), model.batch)
+        self.replicated = NamedSharding(mesh, PartitionSpec())
+
+
 def training_step(model: Model, value_and_grad: Callable[..., Any]) -> Callable[[Any, Any], tuple[Any, jax.Array]]:
     """(state, batch) -> (new state, loss), around alpa's or jax's `value_and_grad`."""
 
@@ -89,13 +106,12 @@ def training_step(model: Model, value_and_grad: Callable[..., Any]) -> Callable[
     return step
 
 
-def alpa_program(case: Case, partitioner: str | None = None, num_micro_batches: int | None = None) -> Program:
+def alpa_program(case: Case, partitioner: str | None = None) -> Program:
     """The step through `alpa.parallelize`.
 
     Args:
         case: What to run.
         partitioner: "shardy" or "xla"; None: as alpa_on_jax decides.
-        num_micro_batches: None for no gradient accumulation.
 
     Raises:
         UnsupportedByShardyError: "shardy" is asked for and does not cover the program.
@@ -103,7 +119,6 @@ def alpa_program(case: Case, partitioner: str | None = None, num_micro_batches: 
     model = case.build()
     method = alpa.ShardParallel(
         devices=logical_mesh(case.mesh),
-        num_micro_batches=num_micro_batches,
         auto_sharding_option=alpa.AutoShardingOption(enable_auto_sharding=False),
         manual_sharding_option=manual_sharding(model, case.style),
     )
@@ -112,34 +127,25 @@ def alpa_program(case: Case, partitioner: str | None = None, num_micro_batches: 
     state = jax.tree.map(jnp.copy, model.state)
     with _partitioned_by(partitioner):
         executable = step.get_executable(state, model.batch)
-    if num_micro_batches is None:
-        state, batch = step.preshard_dynamic_args(state, model.batch)
-        used = executable.compiled.program.partitioner
-    else:
-        # Micro-batches are cut on the host.
-        batch = jax.tree.map(np.asarray, model.batch)
-        used = executable.accumulate_grad.program.partitioner
-    return Program(step, state, batch, executable.get_hlo_text(), used)
+    state, batch = step.preshard_dynamic_args(state, model.batch)
+    return Program(step, state, batch, executable.get_hlo_text, executable.compiled.program.partitioner)
 
 
 def jit_program(case: Case) -> Program:
     """The step through `jax.jit`."""
     model = case.build()
-    shape = mesh_shape(case.mesh)
-    mesh = Mesh(np.array(jax.local_devices()[: prod(shape)]).reshape(shape), MESH_AXES)
-    state_shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), state_specs(model, case.style))
-    batch_shardings = jax.tree.map(lambda _: NamedSharding(mesh, batch_spec(case.style)), model.batch)
+    placement = Placement(case, model)
     step = jax.jit(
         training_step(model, jax.value_and_grad),
-        in_shardings=(state_shardings, batch_shardings),
-        out_shardings=(state_shardings, NamedSharding(mesh, PartitionSpec())),
+        in_shardings=(placement.state, placement.batch),
+        out_shardings=(placement.state, placement.replicated),
         donate_argnums=(0,),
     )
     # device_put may hand on the model's own buffers, which donation would take.
-    state = jax.device_put(jax.tree.map(jnp.copy, model.state), state_shardings)
-    batch = jax.device_put(model.batch, batch_shardings)
-    text = step.lower(state, batch).compile().as_text()
-    return Program(step, state, batch, text or "", "xla")
+    state = jax.device_put(jax.tree.map(jnp.copy, model.state), placement.state)
+    batch = jax.device_put(model.batch, placement.batch)
+    lowered = step.lower(state, batch)  # before the state is donated
+    return Program(step, state, batch, lambda: lowered.compile().as_text() or "", "xla")
 
 
 def collectives(text: str) -> dict[str, dict[str, int]]:

@@ -3,9 +3,12 @@
 Other programs on the machine, its clock and its caches change from second to second, by more than what is to be seen.
 So in each round every function runs once, in an order drawn anew: sample i of one function and sample i of another were
 taken within the same moment, and the ratio is taken within the round, before anything is averaged. The interval comes
-from drawing rounds with replacement (Efron's percentile bootstrap). CPU time, of all threads of the process, is kept
-too: it says how much work there was, whatever else the machine did. Invariant: with the same seed the order is the
-same.
+from drawing rounds with replacement (Efron's percentile bootstrap).
+
+While other processes want the same cores, the median also depends on how many threads a program has ready to run,
+since the cores are shared out by thread. So there is a ratio of the times in quiet moments too: of the lowest tenth.
+CPU time, of all threads of the process, is kept as well: it says how much work there was, whatever else the machine
+did. Invariant: with the same seed the order is the same.
 """
 
 import gc
@@ -17,6 +20,7 @@ from typing import Any
 import numpy as np
 
 BOOTSTRAP_DRAWS = 2000
+QUIET_PERCENTILE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,9 @@ class Samples:
     def to_json(self) -> dict[str, float | int]:
         """What is kept of the samples, times in milliseconds."""
         return {
-            "rounds": len(self.seconds),
+            "samples": len(self.seconds),
             "min_ms": round(self.min_s * 1e3, 4),
+            "quiet_ms": round(float(np.percentile(self.seconds, QUIET_PERCENTILE)) * 1e3, 4),
             "median_ms": round(self.median_s * 1e3, 4),
             "spread": round(self.spread, 4),
             "median_cpu_ms": round(float(np.median(self.cpu_seconds)) * 1e3, 4),
@@ -58,19 +63,22 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times longer one function takes than another.
+    """How many times longer one function takes than another, each with its 95% interval.
 
     Attributes:
-        paired: Median over the rounds of the ratio within a round; the number to quote.
-        low, high: 95% interval of `paired`.
+        paired: Median over the rounds of the ratio within a round; the number to quote from a machine of one's own.
+        quiet: QUIET_PERCENTILE of one by that of the other; the number to quote from a busy machine.
         of_medians: Median of one by median of the other.
         of_minima: Minimum of one by minimum of the other.
         cpu: `paired` of CPU time.
     """
 
     paired: float
-    low: float
-    high: float
+    paired_low: float
+    paired_high: float
+    quiet: float
+    quiet_low: float
+    quiet_high: float
     of_medians: float
     of_minima: float
     cpu: float
@@ -78,8 +86,13 @@ class Ratio:
     def to_json(self) -> dict[str, float]:
         return {name: round(getattr(self, name), 4) for name in self.__slots__}
 
-    def __str__(self) -> str:
-        return f"{self.paired:.3f} [{self.low:.3f}, {self.high:.3f}]"
+    @property
+    def paired_text(self) -> str:
+        return f"{self.paired:.3f} [{self.paired_low:.3f}, {self.paired_high:.3f}]"
+
+    @property
+    def quiet_text(self) -> str:
+        return f"{self.quiet:.3f} [{self.quiet_low:.3f}, {self.quiet_high:.3f}]"
 
 
 def interleave(
@@ -117,16 +130,16 @@ def interleave(
 
 
 def pool(copies: Sequence[Samples]) -> Samples:
-    """Several copies of one program as one: in each round the mean over them.
+    """The samples of several copies of one program as those of one.
 
     Where a program's arrays happen to lie in memory makes it some per cent faster or slower for as long as it lives.
 
     Args:
-        copies: From the same `interleave`.
+        copies: From the same `interleave`; their samples follow each other.
     """
     return Samples(
-        tuple(np.mean([copy.seconds for copy in copies], axis=0).tolist()),
-        tuple(np.mean([copy.cpu_seconds for copy in copies], axis=0).tolist()),
+        tuple(value for copy in copies for value in copy.seconds),
+        tuple(value for copy in copies for value in copy.cpu_seconds),
     )
 
 
@@ -138,8 +151,26 @@ def ratio(of: Samples, to: Samples, *, seed: int = 0) -> Ratio:
     """
     if len(of.seconds) != len(to.seconds):
         raise ValueError(f"samples of different rounds: {len(of.seconds)} and {len(to.seconds)}")
-    pairs = np.array(of.seconds) / np.array(to.seconds)
-    draws = np.random.default_rng(seed).integers(0, len(pairs), (BOOTSTRAP_DRAWS, len(pairs)))
-    low, high = np.percentile(np.median(pairs[draws], axis=1), (2.5, 97.5))
-    cpu = float(np.median(np.array(of.cpu_seconds) / np.array(to.cpu_seconds)))
-    return Ratio(float(np.median(pairs)), float(low), float(high), of.median_s / to.median_s, of.min_s / to.min_s, cpu)
+    times, others = np.array(of.seconds), np.array(to.seconds)
+    draws = np.random.default_rng(seed).integers(0, len(times), (BOOTSTRAP_DRAWS, len(times)))
+
+    def paired(times: np.ndarray, others: np.ndarray) -> Any:
+        return np.median(times / others, axis=-1)
+
+    def quiet(times: np.ndarray, others: np.ndarray) -> Any:
+        return np.percentile(times, QUIET_PERCENTILE, axis=-1) / np.percentile(others, QUIET_PERCENTILE, axis=-1)
+
+    paired_interval, quiet_interval = (
+        np.percentile(estimate(times[draws], others[draws]), (2.5, 97.5)) for estimate in (paired, quiet)
+    )
+    return Ratio(
+        paired=float(paired(times, others)),
+        paired_low=float(paired_interval[0]),
+        paired_high=float(paired_interval[1]),
+        quiet=float(quiet(times, others)),
+        quiet_low=float(quiet_interval[0]),
+        quiet_high=float(quiet_interval[1]),
+        of_medians=of.median_s / to.median_s,
+        of_minima=of.min_s / to.min_s,
+        cpu=float(np.median(np.array(of.cpu_seconds) / np.array(to.cpu_seconds))),
+    )
