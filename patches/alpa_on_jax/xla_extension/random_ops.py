@@ -102,7 +102,10 @@ def _unit_interval(bits: jax.Array, dtype: np.dtype) -> jax.Array:
 def _uniform(bits: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     dtype = low.dtype
     if jnp.issubdtype(dtype, jnp.integer):
-        return low + (bits[0] % (high - low).astype(jnp.uint32)).astype(dtype)
+        # The width of the range need not fit the type itself: i8 from -100 to 100.
+        word = jnp.uint64 if np.dtype(dtype).itemsize == 8 else jnp.uint32
+        number = bits[0].astype(word) if word == jnp.uint32 else bits[0].astype(word) << 32 | bits[1].astype(word)
+        return low + (number % (high.astype(word) - low.astype(word))).astype(dtype)
     return jnp.maximum(low, _unit_interval(bits, np.dtype(dtype)) * (high - low) + low)
 
 
