@@ -14,6 +14,8 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxlib import xla_client as xc
+
 from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.devices import named_sharding
 from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
@@ -27,7 +29,6 @@ from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
 from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
 from alpa_on_jax.xla_extension.propagation import propagate
 from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
-from jaxlib import xla_client as xc
 
 MESH_2X4 = LogicalMesh((2, 4))
 MESH_8X1 = LogicalMesh((8, 1))

@@ -3,15 +3,30 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from jaxlib.mlir import ir
+
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.builders import constant, element_name
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
-from jaxlib.mlir import ir
 
 DTYPES = [
     np.dtype(name)
-    for name in """bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64
-    complex128""".split()
+    for name in [
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    ]
 ] + [np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)]
 
 
@@ -43,11 +58,15 @@ def test_a_uniform_constant_keeps_every_digit(value):
         assert str(splat).split(" :")[0] == first
 
 
-@pytest.mark.parametrize(("dtype", "number"), [(np.int8, -3), (np.uint32, 2**32 - 1), (np.bool_, True), (np.int64, -(2**40))])
+@pytest.mark.parametrize(
+    ("dtype", "number"), [(np.int8, -3), (np.uint32, 2**32 - 1), (np.bool_, True), (np.int64, -(2**40))]
+)
 def test_a_uniform_constant_of_integers_has_that_number(dtype, number):
     with mlir.context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
             op = mlir.defining_op(constant(np.full((2,), number, dtype)))
         assert op is not None
-        np.testing.assert_array_equal(np.array(ir.DenseElementsAttr(op.attributes["value"])), np.full((2,), number, dtype))
+        np.testing.assert_array_equal(
+            np.array(ir.DenseElementsAttr(op.attributes["value"])), np.full((2,), number, dtype)
+        )

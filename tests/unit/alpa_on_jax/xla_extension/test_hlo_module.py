@@ -6,10 +6,10 @@ import sys
 import jax
 import numpy as np
 import pytest
+
 from alpa_on_jax.xla_extension import set_hlo_module_input_shardings
 from alpa_on_jax.xla_extension.hlo_module import HloModule, XlaComputation
 from alpa_on_jax.xla_extension.partition import partition
-
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X2, annotate, assert_parts_equal, lower, run, split, values_of
 
 X, W = np.linspace(0, 1, 32, dtype=np.float32).reshape(4, 8), np.ones((8, 4), np.float32)

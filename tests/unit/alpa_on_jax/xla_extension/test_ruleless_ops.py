@@ -3,15 +3,32 @@
 import jax
 import numpy as np
 import pytest
-from alpa_on_jax.xla_extension import mlir, ruleless_ops
 from jax import lax
 
+from alpa_on_jax.xla_extension import mlir, ruleless_ops
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, Case, annotate, assert_partitioned_right, lower, split
 
 VALUE = np.linspace(0.1, 0.9, 32, dtype=np.float32).reshape(8, 4)
 FUNCTIONS = {
     name: getattr(lax, name)
-    for name in "acos acosh asin asinh atan atanh bessel_i1e cosh digamma erf erf_inv erfc lgamma sinh square tan".split()
+    for name in [
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atanh",
+        "bessel_i1e",
+        "cosh",
+        "digamma",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "lgamma",
+        "sinh",
+        "square",
+        "tan",
+    ]
 }
 
 

@@ -5,12 +5,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jaxlib.mlir import ir
+
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import partition
 from alpa_on_jax.xla_extension.stages import MARKER, slice_stages
-from jaxlib.mlir import ir
-
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X2,
     annotate,

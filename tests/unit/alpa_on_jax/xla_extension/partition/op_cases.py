@@ -51,14 +51,22 @@ _STRUCTURE: dict[str, Any] = {
         (integers(0, 99, 8, 16), integers(0, 99, 8, 16)),
         None,
     ),
-    "complex": (lambda a, b: jnp.imag(lax.complex(a, b) * lax.complex(b, -a)) + jnp.abs(lax.complex(a, b)), (A, B), None),
+    "complex": (
+        lambda a, b: jnp.imag(lax.complex(a, b) * lax.complex(b, -a)) + jnp.abs(lax.complex(a, b)),
+        (A, B),
+        None,
+    ),
     "bfloat16": (
         lambda a, b: a * b + 1,
         (A.astype(jnp.bfloat16), B.astype(jnp.bfloat16)),
         None,
     ),
     "bitcast": (lambda a: lax.bitcast_convert_type(a, jnp.int32) + 1, (A,), None),
-    "bitcast to another rank": (lambda a: lax.bitcast_convert_type(a, jnp.uint8), (A,), "changes the rank|split differently"),
+    "bitcast to another rank": (
+        lambda a: lax.bitcast_convert_type(a, jnp.uint8),
+        (A,),
+        "changes the rank|split differently",
+    ),
     "erf": (lambda a, b: lax.erf(a) + lax.erf(a * b), (A, B), None),
     "other functions without a rule": (
         lambda a, b: (lax.lgamma(abs(a)) + lax.digamma(abs(b) + 1), lax.asinh(a), lax.nextafter(a, b), lax.tan(b)),

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
 from jax import lax
 
+from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X2,
     MESH_2X4,
@@ -29,7 +29,11 @@ BATCH = ("xy", "")
 
 
 def partition_step(
-    step: Callable[..., Any], arguments: tuple[Any, ...], accumulators: tuple[int, ...] = (0,), mesh=MESH_2X4, batch=BATCH
+    step: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    accumulators: tuple[int, ...] = (0,),
+    mesh=MESH_2X4,
+    batch=BATCH,
 ):
     """`step(old, data, cotangent, ...)` for one micro-batch, data parallel, and its partitioned program."""
     module = lower(step, arguments)

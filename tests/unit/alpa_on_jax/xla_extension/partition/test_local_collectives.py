@@ -6,14 +6,14 @@ import random
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from alpa_on_jax.xla_extension import annotations, mlir
-from alpa_on_jax.xla_extension.partition import PartitionedProgram
-from alpa_on_jax.xla_extension.partition.localize import localize
-from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxlib.mlir import ir
 
+from alpa_on_jax.xla_extension import annotations, mlir
+from alpa_on_jax.xla_extension.partition import PartitionedProgram
+from alpa_on_jax.xla_extension.partition.localize import localize
+from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X2,
     MESH_2X4,
@@ -21,8 +21,8 @@ from unit.alpa_on_jax.xla_extension.helpers import (
     Case,
     all_shardings,
     annotate,
-    assert_parts_equal,
     assert_partitioned_right,
+    assert_parts_equal,
     random_sharding,
     run,
     split,

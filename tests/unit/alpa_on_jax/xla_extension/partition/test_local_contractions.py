@@ -5,11 +5,11 @@ import random
 import jax
 import numpy as np
 import pytest
-from alpa_on_jax.xla_extension.partition import UnsupportedByShardyError
-from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alpa_on_jax.xla_extension.partition import UnsupportedByShardyError
+from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X2,
     MESH_2X4,

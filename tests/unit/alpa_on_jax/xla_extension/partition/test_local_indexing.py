@@ -56,7 +56,9 @@ def test_updates_outside_the_array_are_dropped_in_every_part_of_it(kind, dtype):
     rng = np.random.default_rng(1)
     target, updates = (rng.standard_normal(shape).astype(np.float32) for shape in ((16, 4), (6, 4)))
     case = Case(lambda t, i, u: scatter(kind, t, i, u), (target, indices, updates))
-    module = annotate(case.module(), MESH_2X4, [split(MESH_2X4, "yx", ""), split(MESH_2X4, ""), split(MESH_2X4, "", "")])
+    module = annotate(
+        case.module(), MESH_2X4, [split(MESH_2X4, "yx", ""), split(MESH_2X4, ""), split(MESH_2X4, "", "")]
+    )
     assert_partitioned_right(module, case.arguments, case.expected())
 
 
@@ -94,7 +96,11 @@ def _table_and_indices(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     return table, draw(st.lists(st.sampled_from([1, 2, 4]), max_size=2))
 
 
-@given(shapes=st.composite(_table_and_indices)(), kind=st.sampled_from(["take", "add", "max", "set"]), seed=st.integers(0, 99))
+@given(
+    shapes=st.composite(_table_and_indices)(),
+    kind=st.sampled_from(["take", "add", "max", "set"]),
+    seed=st.integers(0, 99),
+)
 @settings(max_examples=15)
 def test_lookups_and_updates_of_any_shape_are_right_however_each_value_is_sharded(shapes, kind, seed):
     table_shape, index_shape = shapes

@@ -6,10 +6,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from alpa_on_jax.xla_extension.partition import partition
 
+from alpa_on_jax.xla_extension.partition import partition
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X2,
     Case,
