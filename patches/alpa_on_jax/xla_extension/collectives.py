@@ -8,9 +8,8 @@ import numpy as np
 from alpa_on_jax.xla_extension.element_types import DTYPE_OF_HLO_NAME
 from alpa_on_jax.xla_extension.partition.interface import Collective
 
-_COLLECTIVE = re.compile(
-    r"= (?P<result>\(.*?\)|\S+) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
-)
+_KINDS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
+_COLLECTIVE = re.compile(rf"= (?P<result>\(.*?\)|\S+) (?P<kind>{_KINDS})(?:-start)?\(")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[(\d+),(\d+)\])")
 

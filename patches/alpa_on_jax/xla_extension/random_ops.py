@@ -2,8 +2,8 @@
 
 Alpa traces `jax.random` into ops without a key, and its runtime gives every device a seed. Stock XLA has no such seed,
 and gives each device other numbers even where devices must agree. So the op stays in the program while alpa works on
-it, and just before compiling it becomes a function of a hidden last parameter, `[seed, number of the call]` (ui32[2]): the
-bits of an element are Threefry-2x32 of that state, the op's number and the element's *global* index. Invariant: the
+it, and just before compiling it becomes a function of a hidden last parameter, `[seed, number of the call]` (ui32[2]):
+the bits of an element are Threefry-2x32 of that state, the op's number and the element's *global* index. Invariant: the
 numbers depend on the seed, the call, the op and the element alone; a program draws the same ones on every mesh.
 """
 
