@@ -112,7 +112,11 @@ def test_a_plan_survives_pickling_and_says_where_the_arguments_lie(num_micro_bat
     plan = executable.get_parallel_plan()
     loaded = pickle.loads(pickle.dumps(plan))
     assert loaded.num_micro_batches == num_micro_batches
-    assert jax.tree.leaves(loaded.input_placement_specs) == jax.tree.leaves(executable.get_input_placement_specs())
+    # Field by field: with jax 0.11.2 an abstract value that has been pickled does not equal the one before.
+    wanted = jax.tree.leaves(executable.get_input_placement_specs())
+    for got, spec in zip(jax.tree.leaves(loaded.input_placement_specs), wanted, strict=True):
+        assert (got.mesh_ids, got.sharding_specs) == (spec.mesh_ids, spec.sharding_specs)
+        assert (got.aval.shape, got.aval.dtype) == (spec.aval.shape, spec.aval.dtype)
 
 
 @with_and_without_micro_batches

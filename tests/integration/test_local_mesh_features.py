@@ -217,11 +217,12 @@ def test_donated_arrays_are_deleted_and_others_are_not(num_micro_batches: int | 
         logical_mesh("2x4"), PartitionSpec(None, "model"), PartitionSpec("data"), num_micro_batches=num_micro_batches
     )
     step = alpa.parallelize(_scaled_update, method=method, donate_argnums=(0,))
+    # Nothing looks at `first` before: numpy's view of a buffer on the CPU keeps JAX from giving it up.
     first, batch = step(jnp.array(w), jnp.array(x)), jnp.array(x)
-    expected = host(_scaled_update(jnp.array(host(first)), batch))
     second = step(first, batch)
     assert first.is_deleted()
     assert not batch.is_deleted()
+    expected = run_serially(lambda w, x: _scaled_update(_scaled_update(w, x), x), w, x)
     assert_equal_up_to_rounding(host(second), expected)
 
 
