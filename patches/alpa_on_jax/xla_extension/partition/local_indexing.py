@@ -208,8 +208,8 @@ def _scatter(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -
     axes = [axis for split in scattered if split not in batched or not split for axis in split]
     indexed = _indexed_dims(op, target, own, numbers.scattered_dims_to_operand_dims, inserted)
     if indexed:
-        # XLA's simplifier merges the slice that a single update becomes with the slice that made this device's part, and
-        # forgets that an index outside is skipped.
+        # XLA's simplifier merges the slice that a single update becomes with the slice that made this device's part,
+        # and forgets that an index outside is skipped.
         count = math.prod(n for dim, n in enumerate(mlir.tensor_shape(indices)) if dim != numbers.index_vector_dim)
         require(count > 1, op, "one update of a split dim")
     with ir.InsertionPoint(op), op.location:
