@@ -9,25 +9,10 @@ from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.builders import constant, element_name
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 
-DTYPES = [
-    np.dtype(name)
-    for name in [
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    ]
-] + [np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)]
+_NAMES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32")
+_WIDE_NAMES = ("float64", "complex64", "complex128")
+_NARROW = (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
+DTYPES = [np.dtype(name) for name in (*_NAMES, *_WIDE_NAMES, *_NARROW)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

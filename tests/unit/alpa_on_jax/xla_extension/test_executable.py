@@ -1,4 +1,4 @@
-"""Compiled programs: donated buffers are used again, memory adds up, gradients are summed after the last micro-batch."""
+"""Compiled programs: donated buffers are used again, memory adds up, gradients are summed once a step."""
 
 import jax
 import numpy as np

@@ -34,6 +34,8 @@ WHOLE = "is split and not taken whole|is split and not set whole"
 A, B = normal(8, 16), normal(8, 16)
 ROW = normal(16)
 GRID = normal(8, 8, 8)
+COUNT = np.arange(128, dtype=np.float32).reshape(8, 16)
+EVERY_THIRD = COUNT % 3 == 0
 # No mesh divides the dims that a window moves over.
 ODD = normal(8, 7, 7)
 
@@ -75,8 +77,8 @@ _STRUCTURE: dict[str, Any] = {
     ),
     "optimization barrier": (lambda a, b: lax.optimization_barrier((a * 2, b.T)), (A, B), None),
     "splat constant": (lambda a: a + jnp.full((8, 16), 3.5), (A,), None),
-    "constant": (lambda a, c=np.arange(128.0, dtype=np.float32).reshape(8, 16): a * c + c, (A,), None),
-    "constant of booleans": (lambda a, c=np.arange(128).reshape(8, 16) % 3 == 0: jnp.where(c, a, 0), (A,), None),
+    "constant": (lambda a, c=COUNT: a * c + c, (A,), None),
+    "constant of booleans": (lambda a, c=EVERY_THIRD: jnp.where(c, a, 0), (A,), None),
     "iota": (
         lambda a: a + lax.broadcasted_iota(jnp.float32, (8, 16), 0) * lax.broadcasted_iota(jnp.int32, (8, 16), 1),
         (A,),

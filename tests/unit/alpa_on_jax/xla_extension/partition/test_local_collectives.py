@@ -107,7 +107,8 @@ func.func public @main(
     %b: tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>}
 ) -> (tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>}) {
   %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
-      {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {}]>]>} : (tensor<8x16xf32>, tensor<16x8xf32>) -> tensor<8x8xf32>
+      {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {}]>]>}
+      : (tensor<8x16xf32>, tensor<16x8xf32>) -> tensor<8x8xf32>
   %1 = sdy.reduce_scatter [{"y"}, {}] %0 out_sharding=<@mesh, [{"y"}, {}]> : tensor<8x8xf32>
   return %1 : tensor<8x8xf32>
 }
