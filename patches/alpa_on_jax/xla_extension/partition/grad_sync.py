@@ -101,8 +101,11 @@ class _Analysis:
         self._accumulations = set(accumulators.values())
         for op in mlir.block_operations(mlir.entry_block(main)):
             if op in candidates:
-                axes = annotations.axes_attribute(op, "reduction_axes", mesh)
-                self._set(op.results[0], frozenset(axes), frozenset({op}))
+                # The partial sums may be made of values that are partial over other axes already.
+                axes = frozenset(annotations.axes_attribute(op, "reduction_axes", mesh))
+                (operand,) = op.operands
+                sources = frozenset({op}) | self._sources.get(operand, frozenset())
+                self._set(op.results[0], axes | self._partial(operand), sources)
             elif any(self._partial(value) for value in mlir.operands_deep(op)):
                 self._through(op)
 

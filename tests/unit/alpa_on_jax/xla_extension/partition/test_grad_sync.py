@@ -267,3 +267,16 @@ def test_a_split_gradient_is_summed_over_the_other_axis_only(monkeypatch):
     module.partitioned = partition_with_shardy(module, (0,))
     assert [axis.index for axis in module.partitioned.unreduced_outputs[0]] == [0]
     assert_steps_equal_serial(module, step, arguments, monkeypatch)
+
+
+def test_a_sum_over_one_axis_of_a_sum_over_another_is_left_over_both(monkeypatch):
+    # Partial over x from the contraction, then over y from the sum of a dim that y splits.
+    def step(old, data, cotangent):
+        return old + gradient(data, cotangent).sum(1)
+
+    arguments = (OLD[:, 0], DATA, COTANGENT)
+    module = lower(step, arguments)
+    inputs = [split(MESH_2X4, ""), split(MESH_2X4, "x", ""), split(MESH_2X4, "x", "y")]
+    annotate(module, MESH_2X4, inputs, [split(MESH_2X4, "")])
+    module.partitioned = partition_with_shardy(module, (0,))
+    assert_steps_equal_serial(module, step, arguments, monkeypatch)
