@@ -1,0 +1,50 @@
+"""Reading the communication of a program from its optimised HLO."""
+
+import pytest
+
+from alpa_on_jax.xla_extension.collectives import collectives_of_hlo
+from alpa_on_jax.xla_extension.partition.interface import Collective
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param(
+            "%a = f32[8,4]{1,0} all-reduce(%p), channel_id=1, replica_groups={{0,1},{2,3}}, to_apply=%add",
+            Collective("all-reduce", 128, 2),
+            id="explicit_groups",
+        ),
+        pytest.param(
+            "%a = bf16[16]{0} all-reduce(%p), channel_id=1, replica_groups=[2,4]<=[8], to_apply=%add",
+            Collective("all-reduce", 32, 4),
+            id="groups_in_iota_form",
+        ),
+        pytest.param(
+            "%a = (f32[4]{0}, f32[]) all-reduce(%p, %q), replica_groups={{0,1,2,3}}, to_apply=%add",
+            Collective("all-reduce", 20, 4),
+            id="arrays_that_xla_put_together_count_once",
+        ),
+        pytest.param(
+            "%a = f32[8]{0} all-gather(%p), channel_id=1, replica_groups={{0,1,2,3}}, dimensions={0}",
+            Collective("all-gather", 8, 4),
+            id="an_all_gather_by_its_operand",
+        ),
+        pytest.param(
+            "%a = f32[2]{0} reduce-scatter(%p), replica_groups={{0,1,2,3}}, dimensions={0}, to_apply=%add",
+            Collective("reduce-scatter", 32, 4),
+            id="a_reduce_scatter_by_its_operand",
+        ),
+        pytest.param(
+            "%a = s32[2]{0} collective-permute(%p), channel_id=1, source_target_pairs={{0,1},{1,0}}",
+            Collective("collective-permute", 8, 2),
+            id="a_permute_is_between_two_devices",
+        ),
+    ],
+)
+def test_a_collective_is_read_with_its_kind_size_and_group(line: str, expected: Collective) -> None:
+    assert collectives_of_hlo(f"ENTRY %main {{\n  {line}\n}}\n") == (expected,)
+
+
+def test_what_only_names_a_collective_is_not_counted() -> None:
+    text = "%fusion = f32[8]{0} fusion(%all-reduce.1), kind=kLoop, calls=%all-reduce_computation\n"
+    assert collectives_of_hlo(text) == ()
