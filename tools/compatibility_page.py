@@ -84,7 +84,7 @@ def _order(outcomes: tuple[tuple[str, str], ...]) -> tuple[int, tuple[tuple[str,
 def _title(results: Sequence[Results], outcomes: tuple[tuple[str, str], ...]) -> str:
     said = [f"{what}: {why}" if why else what for what, why in outcomes]
     if len(set(said)) == 1:
-        return said[0].capitalize() if not outcomes[0][1] else said[0][0].upper() + said[0][1:]
+        return said[0][0].upper() + said[0][1:]
     return "; ".join(f"{result.jax_version} {text}" for result, text in zip(results, said, strict=True))
 
 
