@@ -19,6 +19,9 @@ from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, parse_axes, 
 def _all_reduce(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     axes = annotations.axes_attribute(op, "reduction_axes", ctx.mesh)
     operand = op.operands[0]
+    if ctx.is_reduced(operand, axes):
+        ctx.replace(op, [operand])
+        return
     reducer = ctx.take_partial(operand, axes)
     if DEFERRED in op.attributes:
         # The sum is made later, once a step: what follows is linear in it and works on the parts.
@@ -67,17 +70,8 @@ def _all_gather(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]
     with ir.InsertionPoint(op), op.location:
         for dim, axes in enumerate(parse_axis_lists(ctx.mesh, str(op.attributes["gathering_axes"]))):
             if axes:
-                value = _gather_dim(ctx, value, dim, axes)
+                value = ctx.all_gather(value, dim, axes)
     ctx.replace(op, [value])
-
-
-def _gather_dim(ctx: LocalContext, value: Value, dim: int, axes: Sequence[Axis]) -> Value:
-    groups = ctx.mesh.groups(axes)
-    shape = list(mlir.tensor_shape(value))
-    shape[dim] *= len(groups[0])
-    result = ir.RankedTensorType.get(shape, mlir.tensor_type(value).element_type)
-    attributes = ctx.channel("all-gather", value, groups) | {"all_gather_dim": _i64(dim)}
-    return mlir.create("stablehlo.all_gather", [result], [value], attributes).results[0]
 
 
 @handles("sdy.all_slice")

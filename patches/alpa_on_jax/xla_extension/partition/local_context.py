@@ -44,6 +44,7 @@ class LocalContext:
         self._block = block
         self._shardings: dict[Value, ArraySharding] = {}
         self._partials: dict[Value, Partial] = {}
+        self._reduced: dict[Value, tuple[Axis, ...]] = {}
         self._deferred: set[Value] = set()
         self._coordinates: dict[tuple[Axis, ...], Value] = {}
         self._device_id: Value | None = None
@@ -114,6 +115,13 @@ class LocalContext:
         if partial is None or partial.axes != merged(axes):
             raise UnsupportedByShardyError(f"a reduction over {axes} of a value that is partial over {partial}")
         return partial.reducer
+
+    def mark_reduced(self, value: Value, axes: Sequence[Axis]) -> None:
+        """Record that `value` is reduced over `axes` already, where Shardy has put a reduction behind it."""
+        self._reduced[value] = merged(axes)
+
+    def is_reduced(self, value: Value, axes: Sequence[Axis]) -> bool:
+        return self._reduced.get(value) == merged(axes)
 
     def is_partial(self, value: Value) -> bool:
         return value in self._partials
@@ -205,3 +213,13 @@ class LocalContext:
         )
         mlir.create_reducer(op, reducer, mlir.tensor_type(operand).element_type)
         return op.results[0]
+
+    def all_gather(self, value: Value, dim: int, axes: Sequence[Axis]) -> Value:
+        """The devices' parts of `value` along `axes`, one after the other in `dim`, at the current insertion point."""
+        groups = self.mesh.groups(axes)
+        shape = list(mlir.tensor_shape(value))
+        shape[dim] *= len(groups[0])
+        result = ir.RankedTensorType.get(shape, mlir.tensor_type(value).element_type)
+        along = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
+        attributes = self.channel("all-gather", value, groups) | {"all_gather_dim": along}
+        return mlir.create("stablehlo.all_gather", [result], [value], attributes).results[0]

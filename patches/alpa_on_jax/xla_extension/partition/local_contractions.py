@@ -65,6 +65,9 @@ def _reduce(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) ->
         require(kept == sharding.dims, op, "operand and result are split differently")
         axes += [axis for dim in reduced for axis in own.dims[dim]]
     reducer = region_reducer(op)
+    if axes and count > 1 and _selects(op):
+        _reduce_parts(ctx, op, shardings)
+        return
     if axes:
         require(
             count == 1 and reducer is not None, op, "a reduction of several arrays, or of an unknown kind, is split"
@@ -77,6 +80,49 @@ def _reduce(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) ->
         require(not bits, op, "no backend reduces the bits of numbers over devices")
     localize_results(ctx, op, shardings)
     ctx.mark_partial(op.results[0], axes, str(reducer))
+
+
+def _selects(op: Operation) -> bool:
+    """Whether the region of `op` only picks one of its arguments, as that of an argmax does.
+
+    Then it changes nothing that the initial values come in once on every device and once more behind them.
+    """
+    *body, _ = mlir.block_operations(op.regions[0].blocks[0])
+    return all(
+        inner.name in ("stablehlo.compare", "stablehlo.select")
+        or (inner.name in ("stablehlo.and", "stablehlo.or") and _is_flag(inner.results[0]))
+        for inner in body
+    )
+
+
+def _is_flag(value: Value) -> bool:
+    return str(mlir.tensor_type(value).element_type) == "i1"
+
+
+def _reduce_parts(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
+    """Reduce each device's part, then the devices' results, in order: an argmax needs no more of the other devices."""
+    reduced = mlir.int_array(op, "dimensions")
+    count = len(op.results)
+    splits = {tuple(ctx.sharding(operand).dims[dim] for dim in reduced) for operand in list(op.operands)[:count]}
+    require(len(splits) == 1, op, "its operands are split differently")
+    (split,) = ([axes for axes in dims if axes] for dims in splits)
+    require(len(split) == 1, op, "a reduction of several arrays is split along several dims")
+    (axes,) = split
+    require(
+        not any(a.overlaps(b) for own in shardings for a in axes for b in own.axes),
+        op,
+        "its result is split along the same axes",
+    )
+    localize_results(ctx, op, shardings)
+    with ir.InsertionPoint(op), op.location:
+        part = op.clone()
+        for i, result in enumerate(part.results):
+            tensor = mlir.tensor_type(result)
+            one = ir.RankedTensorType.get([1, *tensor.shape], tensor.element_type)
+            op.operands[i] = ctx.all_gather(mlir.create("stablehlo.reshape", [one], [result]).results[0], 0, axes)
+    op.attributes["dimensions"] = ir.DenseI64ArrayAttr.get([0])
+    for result in op.results:
+        ctx.mark_reduced(result, axes)
 
 
 @handles("stablehlo.dot_general")

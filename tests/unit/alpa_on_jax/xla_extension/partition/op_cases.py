@@ -193,8 +193,8 @@ _CONTRACTIONS: dict[str, Any] = {
     "any": (lambda p: p.any(0), (flags(8, 8) & flags(8, 8) & flags(8, 8),), None),
     "product": (lambda a: a.prod(1), (A,), None),
     "product that starts from a value": (lambda a: lax.reduce(a, 3.0, lax.mul, (1,)), (A,), None),
-    "argmax": (lambda a: jnp.argmax(a, 1), (A,), SPLIT_REDUCTION),
-    "argmin of equal numbers": (lambda i: jnp.argmin(i, 0), (integers(0, 2, 8, 16),), SPLIT_REDUCTION),
+    "argmax": (lambda a: jnp.argmax(a, 1), (A,), None),
+    "argmin of equal numbers": (lambda i: jnp.argmin(i, 0), (integers(0, 2, 8, 16),), None),
     "sum of two arrays at once": (
         lambda a, b: lax.reduce((a, b), (0.0, 0.0), lambda x, y: (x[0] + y[0], x[1] + y[1]), (0,)),
         (A, B),

@@ -128,3 +128,17 @@ def test_a_reduction_that_no_backend_can_make_over_devices_is_refused(reduce, dt
     module = annotate(Case(reduce, (np.ones(16, dtype),)).module(), MESH_2X4, [split(MESH_2X4, "xy")])
     with pytest.raises(UnsupportedByShardyError, match=r"unknown kind|reduces the bits"):
         partition_with_shardy(module, ())
+
+
+def test_an_argmax_along_a_split_dim_exchanges_one_candidate_a_device():
+    values = np.random.default_rng(0).normal(size=(4, 16)).astype(np.float32)
+    case = Case(lambda x: jax.numpy.argmax(x, 1), (values,))
+    module = annotate(case.module(), MESH_2X4, [split(MESH_2X4, "", "y")])
+    program = assert_partitioned_right(module, case.arguments, case.expected())
+    assert [(collective.kind, collective.size_bytes) for collective in program.collectives] == [("all-gather", 16)] * 2
+
+
+def test_an_argmax_of_equal_numbers_is_the_first_of_all_devices():
+    case = Case(lambda x: jax.numpy.argmax(x, 0), (np.zeros((16, 2), np.float32),))
+    module = annotate(case.module(), MESH_2X4, [split(MESH_2X4, "yx", "")])
+    assert_partitioned_right(module, case.arguments, case.expected())
