@@ -163,7 +163,7 @@ def _jit_step(case: Case, model: Model, num_micro_batches: int) -> Step:
     sums_placement = (params_placement, aux_placement)
     jit_zeros = jax.jit(zeros, out_shardings=sums_placement)
     jit_accumulate = jax.jit(accumulate, out_shardings=sums_placement, donate_argnums=(2,))
-    jit_update = jax.jit(update, out_shardings=placement.state, donate_argnums=(0, 1))
+    jit_update = jax.jit(update, out_shardings=placement.state, donate_argnums=(0,))
 
     def run(state: Any, batch: Any) -> Any:
         parts = [jax.device_put(part, placement.batch) for part in _split(batch, num_micro_batches)]

@@ -7,6 +7,7 @@ once there. Input: one device's program. Invariant: every value of the program s
 
 from typing import Any
 
+import numpy as np
 from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import mlir
@@ -34,8 +35,8 @@ def merge_sums(block: Any) -> list[Collective]:
         op.results[0].replace_all_uses_with(right.results[0])
         op.erase()
         left.erase()
-        groups = ir.DenseElementsAttr(right.attributes["replica_groups"])
-        unnecessary.append(Collective("all-reduce", size_bytes(parts.results[0]), groups.type.shape[1]))
+        group_size = np.array(ir.DenseElementsAttr(right.attributes["replica_groups"])).shape[1]
+        unnecessary.append(Collective("all-reduce", size_bytes(parts.results[0]), group_size))
     return unnecessary
 
 
