@@ -52,8 +52,9 @@ def site_without_alpa(folder: Path) -> str:
             (folder / entry.name).symlink_to(entry)
     import alpa_on_jax
 
-    root = Path(alpa_on_jax.__file__).parents[1]
-    return f"import sys; sys.path += [{str(folder)!r}, {str(root)!r}]; import alpa_on_jax._startup\n"
+    root = Path(alpa_on_jax.__file__).parents[1]  # the packages themselves, once the project is installed
+    paths = [str(folder)] if root == site else [str(folder), str(root)]
+    return f"import sys; sys.path += {paths!r}; import alpa_on_jax._startup\n"
 
 
 @pytest.mark.parametrize("module", MODULES)
