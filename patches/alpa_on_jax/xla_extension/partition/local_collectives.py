@@ -24,9 +24,13 @@ def _all_reduce(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]
         return
     reducer = ctx.take_partial(operand, axes)
     if DEFERRED in op.attributes:
-        # The sum is made later, once a step: what follows is linear in it and works on the parts.
-        ctx.replace(op, [operand])
-        ctx.defer(operand)
+        # The sum is made later, once a step: what follows is linear in it and works on the parts. The barrier keeps
+        # XLA from folding the transpose behind a weight's gradient into the dot, which on CPU is then a slow one.
+        with ir.InsertionPoint(op), op.location:
+            part = mlir.create("stablehlo.optimization_barrier", [operand.type], [operand]).results[0]
+        ctx.replace(op, [part])
+        ctx.mark_partial(part, axes, reducer)
+        ctx.defer(part)
         return
     with ir.InsertionPoint(op), op.location:
         reduced = ctx.all_reduce(operand, axes, reducer)
