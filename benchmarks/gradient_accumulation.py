@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from alpa_on_jax import xla_extension
+from alpa_on_jax.xla_extension.partition import partition
 from benchmarks import machine
 from benchmarks.programs import Case, Placement, collective_bytes, training_step
 from benchmarks.timing import Ratio, interleave, pool, ratio
@@ -124,12 +125,12 @@ def _alpa_step(case: Case, model: Model, num_micro_batches: int, *, reduce_each:
 @contextlib.contextmanager
 def _sums_in_every_micro_batch() -> Iterator[None]:
     """Within the context, a program that alpa partitions keeps every reduction."""
-    original = xla_extension.partition
-    xla_extension.partition = lambda module, accumulators=(): original(module, ())
+    original = xla_extension.partition_to_run
+    xla_extension.partition_to_run = lambda module, accumulators=(): (partition if accumulators else original)(module)
     try:
         yield
     finally:
-        xla_extension.partition = original
+        xla_extension.partition_to_run = original
 
 
 def _jit_step(case: Case, model: Model, num_micro_batches: int) -> Step:

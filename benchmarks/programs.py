@@ -186,9 +186,9 @@ def _partitioned_by(partitioner: str | None) -> Iterator[None]:
             return partition_with_shardy(module, accumulators)
         return leave_to_xla(module, "the benchmark asks for it")
 
-    original = compiling.partition
-    compiling.partition = forced
+    original = compiling.partition_to_run
+    compiling.partition_to_run = forced
     try:
         yield
     finally:
-        compiling.partition = original
+        compiling.partition_to_run = original

@@ -16,7 +16,7 @@ from alpa_on_jax.xla_extension.hlo_module import (
     set_hlo_module_input_shardings,
     set_hlo_module_output_shardings,
 )
-from alpa_on_jax.xla_extension.partition import partition
+from alpa_on_jax.xla_extension.partition import partition_to_run
 from alpa_on_jax.xla_extension.pass_context import clear_pass_context, get_option, set_pass_context
 
 __all__ = [
@@ -48,7 +48,7 @@ def run_spmd_partitioner(module: HloModule, options: CompileOptions) -> None:
         get_option("auto_sharding::rewrite_indices") or () if get_option("auto_sharding::rewrite_for_grad_acc") else ()
     )
     if module.partitioned is None:
-        module.partitioned = partition(module, accumulators)
+        module.partitioned = partition_to_run(module, accumulators)
 
 
 def get_alpa_jaxlib_version() -> str:

@@ -20,7 +20,7 @@ from alpa_on_jax.xla_extension.collectives import collectives_of_hlo
 from alpa_on_jax.xla_extension.devices import Device, Devices, named_sharding, replicated_sharding
 from alpa_on_jax.xla_extension.grad_sync_program import grad_sync_bytecode, unreduced_results
 from alpa_on_jax.xla_extension.hlo_module import HloModule, XlaComputation
-from alpa_on_jax.xla_extension.partition import Collective, PartitionedProgram, partition
+from alpa_on_jax.xla_extension.partition import Collective, PartitionedProgram, partition_to_run
 from alpa_on_jax.xla_extension.propagation import donation_pairs
 from alpa_on_jax.xla_extension.shapes import Shape
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
@@ -94,7 +94,7 @@ class MeshExecutable:
 
     def __init__(self, client: Client, module: HloModule):
         self.module = module
-        self.program = module.partitioned if module.partitioned is not None else partition(module)
+        self.program = module.partitioned if module.partitioned is not None else partition_to_run(module)
         self._client = client
         self._devices = tuple(client.devices()[: self.program.mesh.num_devices])
         replicas = self.program.partitioner == "shardy"

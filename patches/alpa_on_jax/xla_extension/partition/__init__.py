@@ -1,7 +1,8 @@
 """Partitioning: from an annotated module to a program that can be compiled.
 
 One interface, `partition`, for every user: Shardy's passes in Python where they cover the program (communication is
-then known before compiling, and gradient reductions can be moved), XLA's partitioner where they do not. Which one made
+then known before compiling, and gradient reductions can be moved), XLA's partitioner where they do not. Programs that
+are only to be run go through `partition_to_run`, which chooses between the two. Which one made
 a program, and why, is recorded with it.
 """
 
@@ -13,9 +14,21 @@ from alpa_on_jax.xla_extension.partition.interface import Collective, Partitione
 from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
 from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
 
-__all__ = ["Collective", "PartitionedProgram", "UnsupportedByShardyError", "partition"]
+__all__ = ["Collective", "PartitionedProgram", "UnsupportedByShardyError", "partition", "partition_to_run"]
 
 logger = logging.getLogger(__name__)
+
+
+def partition_to_run(module: HloModule, accumulators: Iterable[int] = ()) -> PartitionedProgram:
+    """Partition an annotated module for running it: by Shardy's passes where gradient reductions are to be moved.
+
+    Elsewhere XLA partitions, as it does for `jax.jit`, and the program that comes out is the one that `jax.jit` would
+    run. The programs of Shardy's passes are as fast on the whole, but not one by one (benchmarks/step_overhead).
+    """
+    accumulators = tuple(accumulators)
+    if accumulators:
+        return partition(module, accumulators)
+    return leave_to_xla(module, "it accumulates no gradients")
 
 
 def partition(module: HloModule, accumulators: Iterable[int] = ()) -> PartitionedProgram:

@@ -69,7 +69,7 @@ def test_memory_is_arguments_and_outputs_without_what_they_share_and_temporaries
 def test_the_client_partitions_what_only_is_annotated():
     module = annotate(lower(_update, (STATE, BATCH)), MESH_2X4, [split(MESH_2X4, "x", ""), None])
     executable = Client(jax.devices()).compile(XlaComputation(module), CompileOptions(num_partitions=8))
-    assert executable.program.partitioner == "shardy"
+    assert executable.program.partitioner == "xla"
     results = executable.execute_sharded_on_local_devices(place(executable, (STATE, BATCH)))
     assert_parts_equal(results, values_of(_update, (STATE, BATCH)))
 
