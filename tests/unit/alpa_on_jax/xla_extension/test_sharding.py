@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from typing import Any
 
 import jax
 import numpy as np
@@ -86,7 +87,7 @@ def test_alpas_undefined_sharding_is_none():
     assert ArraySharding.from_proto(MESH_2X4, proto, 2) is None
 
 
-def _tiles(dims: list[int], devices: list[int]) -> xc.OpSharding:
+def _tiles(dims: list[int], devices: list[int]) -> Any:
     proto = xc.OpSharding()
     proto.type = xc.OpSharding.Type.OTHER
     proto.tile_assignment_dimensions, proto.tile_assignment_devices = dims, devices

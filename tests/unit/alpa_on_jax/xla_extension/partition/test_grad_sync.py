@@ -51,6 +51,7 @@ def assert_steps_equal_serial(module, step, arguments, monkeypatch, *, steps: in
     skip = module.name + "XLA_SKIP_NCCL_COLLECTIVE_IDS"
     old, expected = np.zeros_like(arguments[0]), np.zeros_like(arguments[0])
     placed = place(executable, [old, *arguments[1:]])
+    results, serial = [], []
     for number in range(steps):
         monkeypatch.setenv(skip, "" if number == steps - 1 else ".1.")
         if number == steps - 1:
