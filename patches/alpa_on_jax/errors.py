@@ -140,15 +140,58 @@ class IndivisibleShardingError(ShardingOptionError):
         )
 
 
-class AutoShardingUnavailableError(AlpaOnJaxError, NotImplementedError):
-    """Alpa's ILP solver was asked for."""
+class AutoShardingInfeasibleError(AlpaOnJaxError, RuntimeError):
+    """Alpa's ILP has no solution, or its solver found none."""
+
+    @classmethod
+    def memory(cls, budget_bytes: float) -> "AutoShardingInfeasibleError":
+        return cls(
+            f"no sharding of this program fits into the memory budget of {budget_bytes / 2**20:,.1f} MiB a device. Give "
+            "a larger memory_budget_per_device, use more devices, or make the program smaller (more micro-batches, "
+            "rematerialisation)"
+        )
+
+    @classmethod
+    def no_solution(cls) -> "AutoShardingInfeasibleError":
+        return cls(
+            "the ILP solver found no solution before its time limit of 600 s. Give it a smaller problem: fewer layers in "
+            "a stage, or options that leave it less choice (force_data_parallel, force_batch_dim_to_mesh_dim)"
+        )
+
+    @classmethod
+    def aliases(cls, shape: Sequence[int]) -> "AutoShardingInfeasibleError":
+        return cls(
+            f"a donated argument of shape {tuple(shape)} and the result that takes its buffer cannot lie in the same way "
+            "on the devices, because no strategy is common to both. Do not donate this argument (donate_argnums)"
+        )
+
+
+class SolverMissingError(AlpaOnJaxError, RuntimeError):
+    """There is no ILP solver."""
 
     def __init__(self) -> None:
         super().__init__(
-            "enable_auto_sharding=True asks for alpa's ILP over sharding strategies, which was in the forked jaxlib "
-            "and is not available on stock JAX yet. Say how the arrays are sharded instead: ShardParallel("
-            "auto_sharding_option=AutoShardingOption(enable_auto_sharding=False), manual_sharding_option="
-            "ManualShardingOption(...))"
+            "alpa's auto-sharding needs the CBC solver that comes with PuLP before version 4, and none was found. "
+            "Install it with: pip install 'pulp<4'"
+        )
+
+
+class BatchDimError(AlpaOnJaxError, ValueError):
+    """A batch dim that must be split along an axis and cannot be."""
+
+    @classmethod
+    def indivisible(cls, shape: Sequence[int], dim: int, axis: int, devices: int) -> "BatchDimError":
+        return cls(
+            f"an array of shape {tuple(shape)} has its batch in dim {dim}, which must be split over the {devices} devices "
+            f"along axis {axis} of the logical mesh and is not divided by them. Change the batch size (with micro-batches "
+            "it is that of one micro-batch), or set force_batch_dim_to_mesh_dim=-1 in the AutoShardingOption"
+        )
+
+    @classmethod
+    def no_strategy(cls, op: str, shape: Sequence[int], dim: int, axis: int) -> "BatchDimError":
+        return cls(
+            f"no strategy of the op {op} with a result of shape {tuple(shape)} splits its batch dim {dim} along axis "
+            f"{axis} of the logical mesh. Set force_batch_dim_to_mesh_dim=-1 in the AutoShardingOption, or use a 1D mesh"
         )
 
 

@@ -53,6 +53,7 @@ class HloModule:
         mesh: The logical mesh; None until auto-sharding.
         input_shardings, output_shardings: What auto-sharding decided; None before.
         fixed_outputs: Results whose sharding the user has set, so that an alias must not change it.
+        solved: Whether auto-sharding wrote a sharding on every op, so that its communication is decided.
         partitioned: The per-device program, once it has been made.
     """
 
@@ -67,6 +68,7 @@ class HloModule:
     input_shardings: tuple[ArraySharding, ...] | None = None
     output_shardings: tuple[ArraySharding, ...] | None = None
     fixed_outputs: frozenset[int] = frozenset()
+    solved: bool = False
     partitioned: "PartitionedProgram | None" = field(default=None, repr=False)
 
     @classmethod

@@ -1,14 +1,16 @@
 """The auto-sharding pass: from an unoptimised program to one whose values all have a sharding.
 
 Takes its options from the pass context that alpa sets around it. With `enable_auto_sharding=False`, and on a mesh of
-one device, it is sharding propagation alone. Afterwards a program with pipeline markers is cut into its stages, which
-alpa takes from `alpa.shard_parallel.auto_sharding`.
+one device, it is sharding propagation alone; otherwise alpa's ILP chooses (`ilp`), or one of its simple rules
+(`heuristics`). Afterwards a program with pipeline markers is cut into its stages, which alpa takes from
+`alpa.shard_parallel.auto_sharding`.
 """
 
 import math
 from typing import TYPE_CHECKING
 
-from alpa_on_jax import errors
+from alpa_on_jax.xla_extension.auto_sharding.ilp import shard_with_ilp
+from alpa_on_jax.xla_extension.auto_sharding.options import options_of_pass_context
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.pass_context import get_option
 from alpa_on_jax.xla_extension.propagation import propagate
@@ -23,12 +25,14 @@ def run_auto_sharding(module: HloModule, options: "CompileOptions") -> None:
     """Annotate `module` in place; hand its stages, if it has any, to alpa.
 
     Raises:
-        AutoShardingUnavailableError: alpa asked for its ILP solver.
+        AutoShardingInfeasibleError: no solution fits the options.
+        BatchDimError: the batch dim cannot be split as the options force it to be.
     """
     mesh = LogicalMesh(tuple(int(size) for size in get_option("auto_sharding::device_mesh_shape")))
     if get_option("auto_sharding::enable") and math.prod(mesh.shape) > 1:
-        raise errors.AutoShardingUnavailableError()
-    propagate(module, mesh, to_outputs=options.propagate_to_outputs)
+        shard_with_ilp(module, options_of_pass_context())
+    else:
+        propagate(module, mesh, to_outputs=options.propagate_to_outputs)
     stages = slice_stages(module)
     if stages:
         from alpa.shard_parallel.auto_sharding import set_auto_sharded_hlo_stages

@@ -1,0 +1,136 @@
+"""Alpa's intra-operator pass: build the ILP over the strategies of all values, solve it, write the solution down.
+
+Takes an unoptimised module and the options; annotates the module in place, in the simplified form that the ILP was
+built for. The steps are those of `AutoSharding::Run` in tensorflow-alpa's auto_sharding.cc, each in a module of its
+own: simplify, graph, batch_dims, depths, strategies, cost_graph, solver, placement, annotate.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from alpa_on_jax.xla_extension import mlir
+
+# Imported for the strategies that they register.
+from alpa_on_jax.xla_extension.auto_sharding import contractions, enumerate_specs, follow  # noqa: F401
+from alpa_on_jax.xla_extension.auto_sharding.annotate import Shardings, annotate
+from alpa_on_jax.xla_extension.auto_sharding.batch_dims import BatchDims, find_batch_dims
+from alpa_on_jax.xla_extension.auto_sharding.communication import Communication
+from alpa_on_jax.xla_extension.auto_sharding.cost_graph import CostGraph, build_cost_graph
+from alpa_on_jax.xla_extension.auto_sharding.depths import find_depths
+from alpa_on_jax.xla_extension.auto_sharding.graph import Graph, Instruction, build_graph
+from alpa_on_jax.xla_extension.auto_sharding.liveness import live_values
+from alpa_on_jax.xla_extension.auto_sharding.options import SolverOptions
+from alpa_on_jax.xla_extension.auto_sharding.placement import Placement
+from alpa_on_jax.xla_extension.auto_sharding.simplify import simplify
+from alpa_on_jax.xla_extension.auto_sharding.solver import Problem, make_problem, solve
+from alpa_on_jax.xla_extension.auto_sharding.strategies import Node, StrategyBuilder
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.propagation import donation_pairs
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ilp:
+    """A program's ILP.
+
+    Attributes:
+        graph: The program.
+        nodes: The variable of each value.
+        costs: Their costs after merging.
+        problem: The same in the solver's form.
+        depths: See `depths`.
+    """
+
+    graph: Graph
+    nodes: dict[Instruction, Node]
+    costs: CostGraph
+    problem: Problem
+    depths: dict[Instruction, int]
+
+
+def shard_with_ilp(module: HloModule, options: SolverOptions) -> None:
+    """Annotate `module` in place with the solution of its ILP.
+
+    Raises:
+        AutoShardingInfeasibleError: no solution fits the options.
+        BatchDimError: the batch dim cannot be split as the options force it to be.
+    """
+    logical_mesh = LogicalMesh(options.mesh_shape)
+
+    def change(parsed: Any) -> tuple[Shardings, Shardings]:
+        simplify(parsed)
+        communication = Communication(options)
+        ilp = build_ilp(build_graph(mlir.main_function(parsed)), donation_pairs(module), communication, options)
+        solution = solve(ilp.problem, ilp.nodes, ilp.costs)
+        placement = Placement(solution)
+        return annotate(parsed, ilp.graph, placement, communication.mesh, logical_mesh)
+
+    module.bytecode, (module.input_shardings, module.output_shardings) = mlir.edit(module.bytecode, change)
+    module.mesh = logical_mesh
+    module.solved = True
+
+
+def build_ilp(
+    graph: Graph, donated: list[tuple[int, int]], communication: Communication, options: SolverOptions
+) -> Ilp:
+    """The ILP of a program.
+
+    Args:
+        graph: The program, simplified.
+        donated: Pairs (result, parameter) that share a buffer.
+        communication: What communication costs on the mesh.
+        options: See `SolverOptions`.
+    """
+    started = time.perf_counter()
+    batch = find_batch_dims(graph)
+    options = _fitting_the_batch(batch, options)
+    aliases = {graph.results[result]: graph.parameters[parameter] for result, parameter in donated}
+    depths = find_depths(graph, batch)
+    builder = StrategyBuilder(graph, batch, depths, aliases, communication, options)
+    nodes = builder.build()
+    costs = build_cost_graph(nodes, _sums_of_dots(graph, builder.nodes))
+    of = builder.nodes
+    if options.memory_budget_bytes is None:
+        live: list[list[Node]] = [[] for _ in nodes]
+    else:
+        live = [[of[value] for value in values] for values in live_values(graph)]
+    problem = make_problem(
+        nodes,
+        costs,
+        [(of[source], of[result]) for result, source in aliases.items()],
+        live,
+        options.memory_budget_bytes,
+    )
+    logger.info("auto-sharding: built the ILP of %d values in %.2f s", len(nodes), time.perf_counter() - started)
+    return Ilp(graph, of, costs, problem, depths)
+
+
+def _fitting_the_batch(batch: BatchDims, options: SolverOptions) -> SolverOptions:
+    """The options without those that the batch size makes impossible.
+
+    Where the batch is not divided by the devices no dim is split over all of them, and a batch of one is not split: its
+    dim may have been dropped, so what was found may be another one.
+    """
+    if options.force_batch_dim_to_mesh_axis is None or not batch:
+        return options
+    size = min(instruction.shape[dim] for instruction, dim in batch.items())
+    devices = options.mesh_shape[0] * options.mesh_shape[1]
+    if size % devices and options.allow_mixed_mesh_shape:
+        logger.warning("auto-sharding: a batch of %d is not divided by %d devices: no mixed mesh shapes", size, devices)
+        options = replace(options, allow_mixed_mesh_shape=False)
+    return replace(options, force_batch_dim_to_mesh_axis=None) if size == 1 else options
+
+
+def _sums_of_dots(graph: Graph, nodes: dict[Instruction, Node]) -> list[tuple[Node, Node]]:
+    """The pairs of dots whose results are added."""
+    return [
+        (nodes[first], nodes[second])
+        for instruction in graph.instructions
+        if instruction.opcode == "add"
+        for first, second in [instruction.operands]
+        if first is not second and first.dot is not None and second.dot is not None
+    ]

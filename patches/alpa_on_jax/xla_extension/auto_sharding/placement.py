@@ -1,0 +1,95 @@
+"""Where each value of a program finally lies: the ILP's solution, and what later passes change of it.
+
+`SetHloSharding` of tensorflow-alpa's auto_sharding.cc reads it off the solution; `reduce_scatter` changes it.
+"""
+
+from dataclasses import dataclass, field
+
+from alpa_on_jax.xla_extension.auto_sharding import specs
+from alpa_on_jax.xla_extension.auto_sharding.graph import Graph, Instruction
+from alpa_on_jax.xla_extension.auto_sharding.opcodes import ELEMENTWISE
+from alpa_on_jax.xla_extension.auto_sharding.solver import Solution
+from alpa_on_jax.xla_extension.auto_sharding.specs import Spec, replicated
+
+_SAME = ELEMENTWISE | {"marker", "reverse"}
+
+
+@dataclass(slots=True)
+class Placement:
+    """The specs of a program's values.
+
+    Attributes:
+        solution: What the ILP chose.
+        changed: Values that lie otherwise than it chose.
+        gathered: Values of which every user gets a copy that lies as given here.
+        private: Pairs (user, operand) for which the operand is brought into place for this one use alone.
+    """
+
+    solution: Solution
+    changed: dict[Instruction, Spec] = field(default_factory=dict)
+    gathered: dict[Instruction, Spec] = field(default_factory=dict)
+    private: set[tuple[Instruction, Instruction]] = field(default_factory=set)
+
+    def spec(self, instruction: Instruction) -> Spec:
+        """How a value lies."""
+        changed = self.changed.get(instruction)
+        return self.solution.strategy(instruction).spec if changed is None else changed
+
+    def seen_spec(self, instruction: Instruction) -> Spec:
+        """How a value lies for its users."""
+        gathered = self.gathered.get(instruction)
+        return self.spec(instruction) if gathered is None else gathered
+
+    def computed_spec(self, instruction: Instruction) -> Spec:
+        """How a value comes out of its op: where its place was changed, a contraction or reduction keeps the old one.
+
+        Its partial sums are then reduced and split in one: a reduce-scatter.
+        """
+        if instruction.opcode in ("dot_general", "convolution", "reduce"):
+            return self.solution.strategy(instruction).spec
+        return self.spec(instruction)
+
+    def required_specs(self, instruction: Instruction) -> tuple[Spec | None, ...]:
+        """How each operand has to lie; None where it does not matter."""
+        strategy = self.solution.strategy(instruction)
+        spec = self.computed_spec(instruction)
+        if spec != strategy.spec:
+            return tuple(self._required(instruction, operand, spec) for operand in instruction.operands)
+        if self._is_duplicated(instruction):
+            return tuple(self.seen_spec(operand) for operand in instruction.operands)
+        return strategy.operand_specs or (None,) * len(instruction.operands)
+
+    @staticmethod
+    def _required(instruction: Instruction, operand: Instruction, spec: Spec) -> Spec | None:
+        if instruction.opcode == "transpose":
+            return specs.transpose(spec, [instruction.dims.index(dim) for dim in range(operand.rank)])
+        if instruction.opcode in _SAME and operand.rank:
+            return spec if operand.rank == len(spec) else replicated(operand.rank)
+        return None
+
+    def _is_duplicated(self, instruction: Instruction) -> bool:
+        """Whether a contraction that would be summed over devices finds its operands whole: each computes it all."""
+        if instruction.opcode not in ("dot_general", "convolution"):
+            return False
+        if not self.solution.strategy(instruction).all_reduce_axes:
+            return False
+        dot, conv = instruction.dot, instruction.conv
+        if dot is not None:
+            dims = (dot.lhs_contracting, dot.rhs_contracting)
+        else:
+            assert conv is not None
+            dims = (conv.lhs_feature, conv.rhs_in_feature)
+        return not any(self.seen_spec(operand)[dim] for operand, dim in zip(instruction.operands, dims, strict=True))
+
+
+def is_undecided(instruction: Instruction) -> bool:
+    """Whether a value costs nothing to make, so that each user gets its own, lying as it needs it."""
+    if instruction.opcode == "broadcast_in_dim":
+        return not instruction.is_output and is_undecided(instruction.operands[0])
+    return instruction.opcode in ("constant", "iota") and not instruction.is_output
+
+
+def boundary_specs(placement: Placement, graph: Graph) -> tuple[tuple[Spec, ...], tuple[Spec, ...]]:
+    """The specs of a program's parameters and results."""
+    inputs = tuple(placement.spec(parameter) for parameter in graph.parameters)
+    return inputs, tuple(placement.seen_spec(result) for result in graph.results)

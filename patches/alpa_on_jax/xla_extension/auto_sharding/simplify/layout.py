@@ -1,0 +1,96 @@
+"""Rules for reshapes, transposes and broadcasts: merge them, and drop those that move nothing.
+
+Each rule takes one op and gives a value of the same type, or None. Invariant: a reshape, transpose or broadcast that
+stays is never one of the same kind over another, and does something that no plainer op would do (identity before
+reshape before transpose or broadcast).
+"""
+
+import math
+
+from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension.auto_sharding.simplify.constants import filled, scalar_under
+from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import broadcast, made_by, reshaped, transposed
+from alpa_on_jax.xla_extension.mlir import Operation, Value
+
+_PERMUTATION, _DIMS = "permutation", "broadcast_dimensions"
+
+
+def simplify_reshape(op: Operation) -> Value | None:
+    """Drop a reshape to the same shape; merge it with the reshape, or with the number laid out, below it."""
+    operand, shape = op.operands[0], mlir.tensor_shape(op.results[0])
+    if mlir.tensor_shape(operand) == shape:
+        return operand
+    inner = made_by(operand, "reshape")
+    if inner is not None:
+        return reshaped(inner.operands[0], shape)
+    scalar = scalar_under(operand)
+    return filled(scalar, shape) if scalar is not None else None
+
+
+def simplify_transpose(op: Operation) -> Value | None:
+    """Drop a transpose that moves nothing; one that moves dims of size 1 only becomes a reshape; merge it with the
+    transpose or the broadcast below it."""
+    operand, permutation = op.operands[0], mlir.int_array(op, _PERMUTATION)
+    sizes, shape = mlir.tensor_shape(operand), mlir.tensor_shape(op.results[0])
+    moved = [dim for dim in permutation if sizes[dim] != 1]
+    if moved == sorted(moved):
+        return reshaped(operand, shape)
+    inner = made_by(operand, "transpose")
+    if inner is not None:
+        below = mlir.int_array(inner, _PERMUTATION)
+        return transposed(inner.operands[0], [below[dim] for dim in permutation])
+    inner = made_by(operand, "broadcast_in_dim")
+    if inner is not None:
+        dims = [permutation.index(dim) for dim in mlir.int_array(inner, _DIMS)]
+        return broadcast(inner.operands[0], shape, dims)
+    scalar = scalar_under(operand)
+    return filled(scalar, shape) if scalar is not None else None
+
+
+def simplify_broadcast(op: Operation) -> Value | None:
+    """A broadcast that repeats nothing becomes a reshape or a transpose; merge it with the broadcast, or with a
+    reshape that only adds or drops dims of size 1, below it."""
+    operand, shape, dims = op.operands[0], mlir.tensor_shape(op.results[0]), mlir.int_array(op, _DIMS)
+    sizes = mlir.tensor_shape(operand)
+    moved = [dim for dim, size in zip(dims, sizes, strict=True) if size != 1]
+    if math.prod(sizes) == math.prod(shape) and 0 not in shape:
+        if moved == sorted(moved):
+            return reshaped(operand, shape)
+        order = sorted(range(len(dims)), key=lambda dim: dims[dim])
+        return reshaped(transposed(operand, order), shape)
+    scalar = scalar_under(operand)
+    if scalar is not None and sizes:
+        return filled(scalar, shape)
+    inner = made_by(operand, "broadcast_in_dim")
+    if inner is not None:
+        return broadcast(inner.operands[0], shape, [dims[dim] for dim in mlir.int_array(inner, _DIMS)])
+    inner = made_by(operand, "reshape")
+    if inner is not None:
+        source_dims = _dims_without_reshape(mlir.tensor_shape(inner.operands[0]), sizes, dims, shape)
+        if source_dims is not None:
+            return broadcast(inner.operands[0], shape, source_dims)
+    return None
+
+
+def _dims_without_reshape(
+    source: tuple[int, ...], reshaped_to: tuple[int, ...], dims: list[int], shape: tuple[int, ...]
+) -> list[int] | None:
+    """Where the dims of `source` go in a broadcast of its reshape, if that only adds or drops dims of size 1.
+
+    A dim of size 1 of the source may go anywhere, in order, between its neighbours; None where there is no room.
+    """
+    if [size for size in source if size != 1] != [size for size in reshaped_to if size != 1]:
+        return None
+    targets = iter([dim for dim, size in zip(dims, reshaped_to, strict=True) if size != 1])
+    result = [next(targets) if size != 1 else -1 for size in source]
+    large = [dim for dim in result if dim >= 0]
+    if large != sorted(large):
+        return result if len(large) == len(result) else None
+    free_from = 0
+    for i, dim in enumerate(result):
+        if dim < 0:
+            result[i] = free_from
+        elif dim < free_from:
+            return None
+        free_from = result[i] + 1
+    return result if free_from <= len(shape) else None

@@ -1,0 +1,183 @@
+"""Solve the ILP with alpa's own solver, `alpa.shard_parallel.auto_sharding._call_solver_serialized_args`.
+
+Takes nodes, their cost graph, aliases and live values; gives the strategy of each node and the objective. What alpa's
+solver is given and in which form is in `CallSolver` of tensorflow-alpa's auto_sharding.cc; it minimises the sum of node
+and edge costs, under one choice a node, equal specs for aliases, and the memory budget wherever a contraction runs.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from alpa_on_jax import errors
+from alpa_on_jax.xla_extension.auto_sharding.cost_graph import CostGraph
+from alpa_on_jax.xla_extension.auto_sharding.graph import Instruction
+from alpa_on_jax.xla_extension.auto_sharding.strategies import Node, Strategy
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """What was chosen.
+
+    Attributes:
+        choices: For each node the number of its own strategy.
+        objective: The sum of all costs.
+        nodes: The node of each value.
+    """
+
+    choices: tuple[int, ...]
+    objective: float
+    nodes: dict[Instruction, Node]
+
+    def strategy(self, instruction: Instruction) -> Strategy:
+        """The strategy of a value."""
+        node = self.nodes[instruction]
+        return node.strategies[self.choices[node.index]]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The ILP in the form of alpa's solver.
+
+    Attributes:
+        memory_budget_bytes: What the live values may take; None without limit.
+        lengths: The number of choices of each node.
+        follow: For each node the node it is merged into, or -1.
+        edges: Pairs of nodes.
+        aliases: Pairs of nodes.
+        live: For each node, the nodes whose values are live when it is computed; empty for those without a limit.
+        compute, communication, memory_bytes: Costs of the choices of each node.
+        edge_costs: For each edge, costs [choices of i, choices of j].
+        alias_costs: For each alias, 1 where the choices have different specs, else 0.
+    """
+
+    memory_budget_bytes: float | None
+    lengths: np.ndarray
+    follow: np.ndarray
+    edges: np.ndarray
+    aliases: np.ndarray
+    live: tuple[tuple[int, ...], ...]
+    compute: tuple[np.ndarray, ...]
+    communication: tuple[np.ndarray, ...]
+    memory_bytes: tuple[np.ndarray, ...]
+    edge_costs: tuple[np.ndarray, ...]
+    alias_costs: tuple[np.ndarray, ...]
+
+    @property
+    def num_variables(self) -> int:
+        """Binary variables of nodes and edges, as alpa's solver makes them."""
+        nodes = int(sum(n for n, follow in zip(self.lengths, self.follow, strict=True) if follow < 0 and n > 1))
+        sizes = (self.lengths[i] * self.lengths[j] for i, j in self.edges if min(self.lengths[i], self.lengths[j]) > 1)
+        return nodes + int(sum(sizes))
+
+
+def make_problem(
+    nodes: Sequence[Node],
+    costs: CostGraph,
+    aliases: Sequence[tuple[Node, Node]],
+    live: Sequence[Sequence[Node]],
+    memory_budget_bytes: float | None,
+) -> Problem:
+    """The ILP over `nodes` (see `Problem`; `live` has an entry for each node)."""
+
+    def of_choices(node: Node, values: np.ndarray) -> np.ndarray:
+        reindexing = costs.reindexing[node.index]
+        return values if reindexing is None else values[reindexing]
+
+    pairs = _alias_pairs(costs, aliases)
+    return Problem(
+        memory_budget_bytes,
+        lengths=np.array(
+            [len(node.strategies if r is None else r) for node, r in zip(nodes, costs.reindexing, strict=True)],
+            np.int32,
+        ),
+        follow=np.array(costs.follow, np.int32),
+        edges=np.array(list(costs.edges), np.int32).reshape(-1, 2),
+        aliases=np.array(list(pairs), np.int32).reshape(-1, 2),
+        live=tuple(tuple(node.index for node in values) for values in live),
+        compute=tuple(of_choices(node, node.compute_cost) for node in nodes),
+        communication=tuple(
+            of_choices(node, node.communication_cost + extra)
+            for node, extra in zip(nodes, costs.extra_cost, strict=True)
+        ),
+        memory_bytes=tuple(of_choices(node, node.memory_bytes) for node in nodes),
+        edge_costs=tuple(costs.edges.values()),
+        alias_costs=tuple(pairs.values()),
+    )
+
+
+def _alias_pairs(costs: CostGraph, aliases: Sequence[tuple[Node, Node]]) -> dict[tuple[int, int], np.ndarray]:
+    """Which choices of which nodes exclude each other, since aliased values must have the same spec."""
+    pairs: dict[tuple[int, int], np.ndarray] = {}
+    for pair in aliases:
+        ends = []
+        for node in pair:
+            follow, reindexing = costs.follow[node.index], costs.reindexing[node.index]
+            specs = node.specs if reindexing is None else tuple(node.specs[k] for k in reindexing)
+            ends.append((node.index if follow < 0 else follow, specs))
+        (i, first), (j, second) = sorted(ends, key=lambda end: end[0])
+        differs = np.array([[a != b for b in second] for a in first], dtype=float)
+        if differs.all():
+            raise errors.AutoShardingInfeasibleError.aliases(pair[0].instruction.shape)
+        if i == j:
+            differs = np.diag(np.diag(differs))
+        if differs.any():
+            pairs[i, j] = np.maximum(differs, pairs.get((i, j), 0.0))
+    return pairs
+
+
+def solve(problem: Problem, nodes: dict[Instruction, Node], costs: CostGraph) -> Solution:
+    """Let alpa's solver choose.
+
+    Raises:
+        AutoShardingInfeasibleError: no choice fits into the memory budget, or the solver found none in its time.
+    """
+    from alpa.shard_parallel import auto_sharding
+
+    started = time.perf_counter()
+    try:
+        values, _, objective, _ = auto_sharding._call_solver_serialized_args(*_serialized(problem))
+    except RuntimeError as error:
+        if "memory budget" not in str(error):
+            raise
+        raise errors.AutoShardingInfeasibleError.memory(problem.memory_budget_bytes or 0.0) from error
+    except AssertionError as error:
+        if "install ILP solvers" in str(error):
+            raise errors.SolverMissingError() from error
+        # Alpa's solver asserts that each node has exactly one choice: there is none where its time was up.
+        raise errors.AutoShardingInfeasibleError.no_solution() from error
+    logger.info(
+        "auto-sharding: %d values, %d variables, objective %.2f, solved in %.2f s",
+        len(nodes), problem.num_variables, objective, time.perf_counter() - started,
+    )  # fmt: skip
+    choices = tuple(costs.own_strategy(i, int(values[i])) for i in range(len(nodes)))
+    return Solution(choices, float(objective), nodes)
+
+
+def _serialized(problem: Problem) -> tuple[object, ...]:
+    """The arguments of alpa's solver: flat arrays."""
+    budget = problem.memory_budget_bytes
+    live = [np.array(nodes, np.int32) for nodes in problem.live]
+    return (
+        len(problem.lengths),
+        -1 if budget is None else budget,
+        problem.lengths,
+        problem.follow,
+        problem.edges.ravel(),
+        problem.aliases.ravel(),
+        _flat([np.array([len(nodes) for nodes in live], np.int32), *live], np.int32),
+        _flat(problem.compute),
+        _flat(problem.communication),
+        _flat(problem.memory_bytes),
+        _flat([cost.ravel() for cost in problem.edge_costs]),
+        _flat([cost.ravel() for cost in problem.alias_costs]),
+    )
+
+
+def _flat(arrays: Sequence[np.ndarray], dtype: type = np.float64) -> np.ndarray:
+    return np.concatenate([np.zeros(0, dtype), *arrays]).astype(dtype)
