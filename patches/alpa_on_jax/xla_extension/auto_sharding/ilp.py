@@ -23,6 +23,7 @@ from alpa_on_jax.xla_extension.auto_sharding.graph import Graph, Instruction, bu
 from alpa_on_jax.xla_extension.auto_sharding.liveness import live_values
 from alpa_on_jax.xla_extension.auto_sharding.options import SolverOptions
 from alpa_on_jax.xla_extension.auto_sharding.placement import Placement
+from alpa_on_jax.xla_extension.auto_sharding.reduce_scatter import generate_reduce_scatters
 from alpa_on_jax.xla_extension.auto_sharding.simplify import simplify
 from alpa_on_jax.xla_extension.auto_sharding.solver import Problem, make_problem, solve
 from alpa_on_jax.xla_extension.auto_sharding.strategies import Node, StrategyBuilder
@@ -42,6 +43,7 @@ class Ilp:
         nodes: The variable of each value.
         costs: Their costs after merging.
         problem: The same in the solver's form.
+        aliases: For each result that takes a donated parameter's buffer, that parameter.
         depths: See `depths`.
     """
 
@@ -49,6 +51,7 @@ class Ilp:
     nodes: dict[Instruction, Node]
     costs: CostGraph
     problem: Problem
+    aliases: dict[Instruction, Instruction]
     depths: dict[Instruction, int]
 
 
@@ -67,6 +70,10 @@ def shard_with_ilp(module: HloModule, options: SolverOptions) -> None:
         ilp = build_ilp(build_graph(mlir.main_function(parsed)), donation_pairs(module), communication, options)
         solution = solve(ilp.problem, ilp.nodes, ilp.costs)
         placement = Placement(solution)
+        if options.prefer_reduce_scatter:
+            generate_reduce_scatters(
+                ilp.graph, placement, ilp.aliases, ilp.depths, communication.mesh, options
+            )
         return annotate(parsed, ilp.graph, placement, communication.mesh, logical_mesh)
 
     module.bytecode, (module.input_shardings, module.output_shardings) = mlir.edit(module.bytecode, change)
@@ -106,7 +113,7 @@ def build_ilp(
         options.memory_budget_bytes,
     )
     logger.info("auto-sharding: built the ILP of %d values in %.2f s", len(nodes), time.perf_counter() - started)
-    return Ilp(graph, of, costs, problem, depths)
+    return Ilp(graph, of, costs, problem, aliases, depths)
 
 
 def _fitting_the_batch(batch: BatchDims, options: SolverOptions) -> SolverOptions:

@@ -11,7 +11,8 @@ from alpa_on_jax.xla_extension.auto_sharding.opcodes import ELEMENTWISE
 from alpa_on_jax.xla_extension.auto_sharding.solver import Solution
 from alpa_on_jax.xla_extension.auto_sharding.specs import Spec, replicated
 
-_SAME = ELEMENTWISE | {"marker", "reverse"}
+_SAME = ELEMENTWISE | {"reverse"}
+_CONTRACTING = ("dot_general", "convolution", "reduce")
 
 
 @dataclass(slots=True)
@@ -33,7 +34,7 @@ class Placement:
     def spec(self, instruction: Instruction) -> Spec:
         """How a value lies."""
         changed = self.changed.get(instruction)
-        return self.solution.strategy(instruction).spec if changed is None else changed
+        return self.computed_spec(instruction) if changed is None else changed
 
     def seen_spec(self, instruction: Instruction) -> Spec:
         """How a value lies for its users."""
@@ -41,16 +42,21 @@ class Placement:
         return self.spec(instruction) if gathered is None else gathered
 
     def computed_spec(self, instruction: Instruction) -> Spec:
-        """How a value comes out of its op: where its place was changed, a contraction or reduction keeps the old one.
+        """How a value comes out of its op, before it is moved to where it was changed to lie.
 
-        Its partial sums are then reduced and split in one: a reduce-scatter.
+        A contraction or reduction is computed as it was; its partial sums are then reduced and split in one, which is a
+        reduce-scatter. A marker hands on what goes into it, so that a value lies in the same way in both stages.
         """
-        if instruction.opcode in ("dot_general", "convolution", "reduce"):
+        if instruction.opcode == "marker":
+            return self.seen_spec(instruction.operands[0])
+        if instruction.opcode in _CONTRACTING or instruction not in self.changed:
             return self.solution.strategy(instruction).spec
-        return self.spec(instruction)
+        return self.changed[instruction]
 
     def required_specs(self, instruction: Instruction) -> tuple[Spec | None, ...]:
         """How each operand has to lie; None where it does not matter."""
+        if instruction.opcode == "marker":
+            return (self.seen_spec(instruction.operands[0]),)
         strategy = self.solution.strategy(instruction)
         spec = self.computed_spec(instruction)
         if spec != strategy.spec:

@@ -1,7 +1,8 @@
 """How a value is split over a logical mesh of two axes, in the small form that the ILP is built with.
 
 A `Spec` has one code for each tensor dim: `NONE`, `FIRST` (split along axis 0), `SECOND` (axis 1) or `BOTH` (along both
-axes, axis 0 the more major one: what Alpa calls a 1D sharding on a 2D mesh). Invariants: an axis splits at most one
+axes, axis 0 the more major one: what Alpa calls a 1D sharding on a 2D mesh). `BOTH_SWAPPED`, with axis 1 the more major
+one, is no strategy; reduce-scatters lead to it. Invariants: an axis splits at most one
 dim, and an axis of one device splits none, so equal placements have equal specs. The rules by which specs go through
 ops follow XLA's hlo_sharding_util and tensorflow-alpa's auto_sharding_util.cc.
 """
@@ -14,8 +15,8 @@ from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 Spec = tuple[int, ...]
 
-NONE, FIRST, SECOND, BOTH = 0, 1, 2, 3
-_AXES = {NONE: (), FIRST: (0,), SECOND: (1,), BOTH: (0, 1)}
+NONE, FIRST, SECOND, BOTH, BOTH_SWAPPED = 0, 1, 2, 3, 4
+_AXES = {NONE: (), FIRST: (0,), SECOND: (1,), BOTH: (0, 1), BOTH_SWAPPED: (1, 0)}
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,10 @@ class Mesh:
     shape: tuple[int, int]
 
     @cached_property
-    def sizes(self) -> tuple[int, int, int, int]:
+    def sizes(self) -> tuple[int, int, int, int, int]:
         """The number of parts for each code."""
         first, second = self.shape
-        return (1, first, second, first * second)
+        return (1, first, second, first * second, first * second)
 
     @property
     def num_devices(self) -> int:
@@ -88,14 +89,14 @@ class Mesh:
         return ArraySharding(logical_mesh, tuple(tuple(axes[i] for i in _AXES[code] if i in axes) for code in spec))
 
     def of_sharding(self, sharding: ArraySharding) -> Spec | None:
-        """The spec of an `ArraySharding`; None where it splits along parts of axes or in another order."""
+        """The spec of an `ArraySharding`; None where it splits along parts of axes."""
         codes = []
         for split in sharding.dims:
             if any(axis.size != sharding.mesh.shape[axis.index] for axis in split):
                 return None
             indices = tuple(axis.index for axis in split)
-            code = sum((FIRST, SECOND)[i] for i in indices)
-            if _AXES[code] != indices:
+            code = next((code for code, axes in _AXES.items() if axes == indices), None)
+            if code is None:
                 return None
             codes.append(code)
         return tuple(codes)
@@ -107,7 +108,13 @@ def replicated(rank: int) -> Spec:
 
 
 def is_replicated(spec: Spec) -> bool:
+    """Whether a value lies on each device as a whole."""
     return not any(spec)
+
+
+def same_placement(a: Spec, b: Spec) -> bool:
+    """Whether specs, maybe of values of different rank, are equal as XLA's shardings are."""
+    return a == b or (is_replicated(a) and is_replicated(b))
 
 
 def transpose(spec: Spec, permutation: Sequence[int]) -> Spec:
