@@ -34,8 +34,10 @@ from integration.shardings import STYLES, manual_sharding
 SIZES = {
     "mlp": Size(batch=512, hidden=384),
     "gpt": Size(batch=64, hidden=128, sequence=32, vocabulary=512),
+    "bert": Size(batch=64, hidden=128, sequence=32, vocabulary=512),
     "moe": Size(batch=64, hidden=128, sequence=16, vocabulary=512),
     "conv": Size(batch=64, image=16, channels=16),
+    "unet": Size(batch=64),
 }
 DIFFERENCE = 1e-4
 

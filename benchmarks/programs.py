@@ -32,8 +32,10 @@ from integration.shardings import batch_spec, manual_sharding, state_specs
 SIZES = {
     "mlp": Size(batch=512, hidden=512),
     "gpt": Size(batch=16, hidden=128, sequence=64, vocabulary=512),
+    "bert": Size(batch=16, hidden=128, sequence=64, vocabulary=512),
     "moe": Size(batch=16, hidden=128, sequence=32, vocabulary=512),
     "conv": Size(batch=32, image=16, channels=32),
+    "unet": Size(batch=8),
 }
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")

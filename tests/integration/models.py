@@ -7,7 +7,7 @@ of up to 8 devices divides them; the loss is a mean over samples; nothing is ran
 from fixed seeds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from alpa.model.bert_model import BertConfig
+from alpa.model.bert_model import BertConfig, FlaxBertForMaskedLMModule
 from alpa.model.gpt_model import FlaxGPTForLMModule
 from alpa.model.model_util import TrainState
 from alpa.model.moe import FlaxMoEForLMModule, MoEConfig
+from alpa.model.unet_2d import get_unet_2d
 from alpa.model.wide_resnet import ResNet, ResNetBlock
 from alpa.model.wide_resnet import TrainState as ResNetTrainState
 from flax import linen as nn
@@ -106,18 +107,23 @@ def _first_step_number() -> jax.Array:
     return jnp.zeros((), jnp.int32)
 
 
+def _initial_state(module: nn.Module, inputs: Sequence[jax.Array], learning_rate: float) -> Any:
+    params = jax.jit(module.init)(jax.random.key(0), *inputs)
+    state = TrainState.create(apply_fn=module.apply, params=params, tx=_optimizer(learning_rate), dynamic_scale=None)
+    return state.replace(step=_first_step_number())
+
+
 def _mlp(size: Size) -> Model:
     rng = np.random.default_rng(0)
     batch = {name: jnp.asarray(rng.normal(size=(size.batch, size.hidden)), jnp.float32) for name in ("x", "y")}
     module = Mlp(size.hidden)
-    params = jax.jit(module.init)(jax.random.key(0), batch["x"])
-    state = TrainState.create(apply_fn=module.apply, params=params, tx=_optimizer(0.5), dynamic_scale=None)
+    state = _initial_state(module, [batch["x"]], 0.5)
 
     def loss(params: Any, state: Any, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, Any]]:
         error = state.apply_fn(params, batch["x"]) - batch["y"]
         return jnp.mean(error**2), {"metrics": {"mean_absolute_error": jnp.mean(jnp.abs(error))}}
 
-    return Model("mlp", state.replace(step=_first_step_number()), batch, loss, _apply_gradients)
+    return Model("mlp", state, batch, loss, _apply_gradients)
 
 
 def _language_model(name: str, module: nn.Module, size: Size, learning_rate: float) -> Model:
@@ -133,8 +139,7 @@ def _language_model(name: str, module: nn.Module, size: Size, learning_rate: flo
         "position_ids": jnp.broadcast_to(jnp.arange(size.sequence, dtype=jnp.int32), shape),
     }
     inputs = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
-    params = jax.jit(module.init)(jax.random.key(0), *(batch[key] for key in inputs))
-    state = TrainState.create(apply_fn=module.apply, params=params, tx=_optimizer(learning_rate), dynamic_scale=None)
+    state = _initial_state(module, [batch[key] for key in inputs], learning_rate)
 
     def loss(params: Any, state: Any, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, Any]]:
         logits = state.apply_fn(params, *(batch[key] for key in inputs)).logits
@@ -143,7 +148,57 @@ def _language_model(name: str, module: nn.Module, size: Size, learning_rate: flo
         accuracy = jnp.mean(jnp.argmax(logits, axis=-1) == batch["labels"])
         return value, {"metrics": {"accuracy": accuracy}}
 
-    return Model(name, state.replace(step=_first_step_number()), batch, loss, _apply_gradients)
+    return Model(name, state, batch, loss, _apply_gradients)
+
+
+def _bert(size: Size) -> Model:
+    config = BertConfig(
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=4 * size.hidden,
+        max_position_embeddings=size.sequence,
+        type_vocab_size=8,
+        tie_word_embeddings=True,
+    )
+    module = FlaxBertForMaskedLMModule(config)
+    batch = _masked_batch(size)
+    inputs = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+    state = _initial_state(module, [batch[key] for key in inputs], 0.5)
+
+    def loss(params: Any, state: Any, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, Any]]:
+        logits = state.apply_fn(params, *(batch[key] for key in inputs)).logits
+        # As in alpa's tests: a position counts if it has a label, and the loss is normalised by how many there are.
+        counts = jnp.where(batch["labels"] > 0, 1.0, 0.0)
+        labels = jax.nn.one_hot(batch["labels"], size.vocabulary)
+        losses = -jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1)
+        hits = jnp.argmax(logits, axis=-1) == batch["labels"]
+        value = jnp.sum(counts * losses) / jnp.sum(counts)
+        return value, {"metrics": {"accuracy": jnp.sum(counts * hits) / jnp.sum(counts)}}
+
+    return Model("bert", state, batch, loss, _apply_gradients)
+
+
+def _masked_batch(size: Size) -> dict[str, jax.Array]:
+    """Sentences of different lengths, padded; in each as many tokens are masked, so that all samples weigh the same."""
+    rng = np.random.default_rng(0)
+    shape = (size.batch, size.sequence)
+    padding, mask = 0, 1
+    positions = np.broadcast_to(np.arange(size.sequence), shape)
+    shortest = size.sequence // 2
+    is_token = positions < rng.integers(shortest, size.sequence + 1, size=(size.batch, 1))
+    tokens = np.where(is_token, rng.integers(2, size.vocabulary, size=shape), padding)
+    is_masked = rng.permuted(positions[:, :shortest], axis=1) < size.sequence // 4
+    is_masked = np.pad(is_masked, ((0, 0), (0, size.sequence - shortest)))
+    arrays = {
+        "input_ids": np.where(is_masked, mask, tokens),
+        "labels": np.where(is_masked, tokens, padding),
+        "attention_mask": is_token,
+        "token_type_ids": positions * 8 // size.sequence,
+        "position_ids": positions,
+    }
+    return {name: jnp.asarray(array, jnp.int32) for name, array in arrays.items()}
 
 
 def _gpt(size: Size) -> Model:
@@ -216,7 +271,39 @@ def _conv(size: Size) -> Model:
     return Model("conv", state.replace(step=_first_step_number()), batch, loss, update)
 
 
-_BUILDERS = {"mlp": _mlp, "gpt": _gpt, "moe": _moe, "conv": _conv}
+def _unet(size: Size) -> Model:
+    # Two resolutions, with attention at the lower one: blocks of each kind, and its sides stay divisible by 8.
+    module = get_unet_2d(
+        sample_size=size.image,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        block_out_channels=(size.hidden, size.hidden),
+        in_channels=size.channels,
+        out_channels=size.channels,
+        layers_per_block=1,
+        num_attention_heads=size.heads,
+        num_groups=8,
+        add_manual_pipeline_markers=False,
+    )
+    rng = np.random.default_rng(0)
+    shape = (size.batch, size.channels, size.image, size.image)
+    batch = {
+        "sample": jnp.asarray(rng.normal(size=shape), jnp.float32),
+        "noise": jnp.asarray(rng.normal(size=shape), jnp.float32),
+        "timestep": jnp.asarray(rng.integers(0, 1000, size=(size.batch,)), jnp.int32),
+        "context": jnp.asarray(rng.normal(size=(size.batch, size.sequence, size.hidden)), jnp.float32),
+    }
+    inputs = ("sample", "timestep", "context")
+    state = _initial_state(module, [batch[key] for key in inputs], 0.5)
+
+    def loss(params: Any, state: Any, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, Any]]:
+        error = state.apply_fn(params, *(batch[key] for key in inputs)).sample - batch["noise"]
+        return jnp.mean(error**2), {"metrics": {"mean_absolute_error": jnp.mean(jnp.abs(error))}}
+
+    return Model("unet", state, batch, loss, _apply_gradients)
+
+
+_BUILDERS = {"mlp": _mlp, "gpt": _gpt, "bert": _bert, "moe": _moe, "conv": _conv, "unet": _unet}
 MODELS = tuple(_BUILDERS)
 
 

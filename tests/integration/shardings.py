@@ -41,6 +41,7 @@ _MEGATRON_RULES: dict[str, dict[str, PartitionSpec]] = {
         r"Dense_[13]/kernel": _ROW,
     },
     "gpt": _TRANSFORMER_RULES,
+    "bert": {rule.replace("params/bias", "predictions/bias"): spec for rule, spec in _TRANSFORMER_RULES.items()},
     "moe": _TRANSFORMER_RULES
     | {
         r"moe/w[io]": PartitionSpec("model", None, None),
@@ -52,6 +53,17 @@ _MEGATRON_RULES: dict[str, dict[str, PartitionSpec]] = {
         r"ResNetBlock_\d/BatchNorm_0/(scale|bias|mean|var)": _SPLIT,
         r"ResNetBlock_\d/Conv_1/kernel": PartitionSpec(None, None, "model", None),
         r"Dense_0/kernel": _ROW,
+    },
+    # The U-Net's attention makes one dim of batch and heads, where heads cannot stay split: it is replicated.
+    "unet": {
+        r"time_embedding/linear_1/kernel": _COLUMN,
+        r"time_embedding/linear_1/bias": _SPLIT,
+        r"time_embedding/linear_2/kernel": _ROW,
+        r"resnets_\d/conv1/kernel": PartitionSpec(None, None, None, "model"),
+        r"resnets_\d/time_emb_proj/kernel": _COLUMN,
+        r"resnets_\d/(conv1|time_emb_proj|norm2)/bias": _SPLIT,
+        r"resnets_\d/norm2/scale": _SPLIT,
+        r"resnets_\d/conv2/kernel": PartitionSpec(None, None, "model", None),
     },
 }
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from integration.meshes import MESH_AXES, mesh_shape
-from integration.models import build
+from integration.models import MODELS, build
 from integration.parallel import NUM_STEPS, Case, cases, run
 from integration.serial import RELATIVE_TOLERANCE, StepValues, assert_equal_up_to_rounding, run_serially, serial_steps
 from integration.shardings import state_specs
@@ -17,7 +17,7 @@ from integration.shardings import state_specs
 pytestmark = pytest.mark.slow
 
 every_case = pytest.mark.parametrize("case", cases(), ids=str)
-every_language_model_case = pytest.mark.parametrize("case", cases("gpt", "moe"), ids=str)
+every_language_model_case = pytest.mark.parametrize("case", cases("gpt", "bert", "moe"), ids=str)
 
 
 @cache
@@ -49,7 +49,8 @@ def test_metrics_of_each_step_equal_the_serial_ones(case: Case) -> None:
 
 
 def _embedding(values: StepValues, name: str) -> np.ndarray:
-    return values.grads["params"]["transformers"]["embeddings"][name]["embedding"]
+    params = values.grads["params"]
+    return (params["bert"] if "bert" in params else params["transformers"])["embeddings"][name]["embedding"]
 
 
 @every_language_model_case
@@ -93,7 +94,7 @@ def test_the_new_state_lies_on_the_devices_as_the_manual_sharding_says(case: Cas
 
 
 @pytest.mark.parametrize("num_micro_batches", [None, 2])
-@pytest.mark.parametrize("model", ["mlp", "gpt", "moe", "conv"])
+@pytest.mark.parametrize("model", MODELS)
 def test_two_steps_change_every_parameter_by_much_more_than_the_tolerance(
     model: str, num_micro_batches: int | None
 ) -> None:
