@@ -9,6 +9,7 @@ one device, it is sharding propagation alone; otherwise alpa's ILP chooses (`ilp
 import math
 from typing import TYPE_CHECKING
 
+from alpa_on_jax.xla_extension.auto_sharding.heuristics import shard_with_heuristic
 from alpa_on_jax.xla_extension.auto_sharding.ilp import shard_with_ilp
 from alpa_on_jax.xla_extension.auto_sharding.options import options_of_pass_context
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -27,10 +28,15 @@ def run_auto_sharding(module: HloModule, options: "CompileOptions") -> None:
     Raises:
         AutoShardingInfeasibleError: no solution fits the options.
         BatchDimError: the batch dim cannot be split as the options force it to be.
+        HeuristicError: the options force a simple rule that there is not.
     """
     mesh = LogicalMesh(tuple(int(size) for size in get_option("auto_sharding::device_mesh_shape")))
     if get_option("auto_sharding::enable") and math.prod(mesh.shape) > 1:
-        shard_with_ilp(module, options_of_pass_context())
+        solver_options = options_of_pass_context()
+        if solver_options.force_simple_heuristic:
+            shard_with_heuristic(module, solver_options)
+        else:
+            shard_with_ilp(module, solver_options)
     else:
         propagate(module, mesh, to_outputs=options.propagate_to_outputs)
     stages = slice_stages(module)

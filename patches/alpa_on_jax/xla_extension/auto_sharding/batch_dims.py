@@ -66,15 +66,23 @@ def _backward_dimwise(instruction: Instruction, batch: BatchDims) -> None:
 
 def _forward_broadcast(instruction: Instruction, batch: BatchDims) -> int | None:
     (operand,) = instruction.operands
-    return instruction.dims[batch[operand]] if operand in batch else None
+    if operand not in batch or batch[operand] not in _kept_dims(instruction):
+        return None
+    return instruction.dims[batch[operand]]
 
 
 def _backward_broadcast(instruction: Instruction, batch: BatchDims) -> None:
     (operand,) = instruction.operands
     # Alpa takes the last operand dim that goes to the batch dim or before it.
-    before = [source for source, dim in enumerate(instruction.dims) if dim <= batch[instruction]]
+    before = [source for source in _kept_dims(instruction) if instruction.dims[source] <= batch[instruction]]
     if operand not in batch and before:
         batch[operand] = before[-1]
+
+
+def _kept_dims(broadcast: Instruction) -> list[int]:
+    """The operand dims that are not stretched: in HLO a stretched one is dropped by a reshape in front."""
+    (operand,) = broadcast.operands
+    return [source for source, dim in enumerate(broadcast.dims) if operand.shape[source] == broadcast.shape[dim]]
 
 
 def _forward_reshape(instruction: Instruction, batch: BatchDims) -> int | None:

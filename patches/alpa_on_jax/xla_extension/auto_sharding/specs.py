@@ -143,7 +143,7 @@ def keep_window_dims(spec: Spec, window: Sequence[int]) -> Spec | None:
 
 
 def reshape(mesh: Mesh, spec: Spec, before: Sequence[int], after: Sequence[int]) -> Spec | None:
-    """Of `reshape(x)`; None where no spec places the elements in the same way.
+    """Of `reshape(x)`; None where no spec is found that places the elements in the same way.
 
     A reshape may add and drop dims of size 1, merge dims of which only the most major is split, and split dims. Uneven
     parts go through only along dims that keep their size: they would not meet the borders of the other ones.
@@ -160,6 +160,8 @@ def reshape(mesh: Mesh, spec: Spec, before: Sequence[int], after: Sequence[int])
             result.append(NONE)
             sources.append((size, code))
         elif size == 1:
+            if code:  # the one element is on one device alone
+                return None
             targets.append(target)
         elif size > target:
             split = _split(mesh, size, code, target)
