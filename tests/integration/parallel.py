@@ -4,6 +4,7 @@ A case is compiled and run once a process, since many tests look at it. Invarian
 values are; those come from serial.py.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -13,6 +14,7 @@ import alpa
 import jax
 import jax.numpy as jnp
 import numpy as np
+from alpa.parallel_method import ParallelMethod
 
 from integration.meshes import MESHES, logical_mesh
 from integration.models import MODELS, build, train_step
@@ -24,9 +26,25 @@ NUM_STEPS = 2
 _UNET_LAYOUTS = (("1x8", "data_parallel"), ("2x4", "megatron"))
 
 
+# Alpa's own methods, which decide by the ILP how everything is sharded. But for the first they are made for one axis.
+METHODS: dict[str, Callable[..., ParallelMethod]] = {
+    "ilp": alpa.ShardParallel,
+    "data_parallel_method": alpa.DataParallel,
+    "zero2": alpa.Zero2Parallel,
+    "zero3": alpa.Zero3Parallel,
+}
+
+
 @dataclass(frozen=True)
 class Case:
-    """One program: which model, on which mesh, how sharded, with how many micro-batches (None: no accumulation)."""
+    """One program.
+
+    Attributes:
+        model: a key of MODELS.
+        mesh: the logical mesh, such as "2x4".
+        style: how it is sharded: a manual sharding (STYLES) or a method of alpa (METHODS).
+        num_micro_batches: None without accumulation.
+    """
 
     model: str
     mesh: str
@@ -65,8 +83,22 @@ def cases(*models: str) -> list[Case]:
     ]
 
 
-def parallel_method(case: Case) -> alpa.ShardParallel:
-    """Alpa's method for `case`: its mesh and manual shardings, and no solver."""
+def automatic_cases(*models: str) -> list[Case]:
+    """The cases in which alpa decides: the ILP on each mesh, the other methods on all and on half of the devices."""
+    layouts = [(mesh, "ilp") for mesh in MESHES]
+    layouts += [(mesh, method) for mesh in ("1x8", "2x2") for method in METHODS if method != "ilp"]
+    return [
+        Case(model, mesh, method, num_micro_batches)
+        for model in models or MODELS
+        for mesh, method in layouts
+        for num_micro_batches in (None, 2)
+    ]
+
+
+def parallel_method(case: Case) -> ParallelMethod:
+    """Alpa's method for `case`: one that decides by itself, or manual shardings and no solver."""
+    if case.style in METHODS:
+        return METHODS[case.style](devices=logical_mesh(case.mesh), num_micro_batches=case.num_micro_batches)
     return alpa.ShardParallel(
         devices=logical_mesh(case.mesh),
         num_micro_batches=case.num_micro_batches,

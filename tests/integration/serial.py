@@ -7,12 +7,13 @@ consecutive parts of the batch whose gradients and auxiliary values are averaged
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
 import numpy as np
 
-from integration.models import BATCH_SIZE, Model, train_step
+from integration.models import BATCH_SIZE, Model, build, train_step
 
 # float32 rounds at 6e-8. A sum of n terms in another order differs by about sqrt(n) of that relative to the size of the
 # terms, which may cancel: so errors are measured against the largest entry of the array. Plain `jax.jit` with the same
@@ -63,6 +64,12 @@ def serial_steps(model: Model, num_micro_batches: int | None, num_steps: int) ->
         state, metrics, grads = jitted(state, model.batch)
         values.append(StepValues(*jax.tree.map(np.asarray, (state, metrics, grads))))
     return values
+
+
+@cache
+def expected_steps(model: str, num_micro_batches: int | None, num_steps: int) -> list[StepValues]:
+    """`serial_steps` of the model called `model`, computed once a process."""
+    return serial_steps(build(model), num_micro_batches, num_steps)
 
 
 def assert_equal_up_to_rounding(actual: Any, expected: Any) -> None:

@@ -1,7 +1,6 @@
 """Every program equals the serial run: each model, mesh, manual sharding, with and without micro-batches."""
 
 import math
-from functools import cache
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ import pytest
 from integration.meshes import MESH_AXES, mesh_shape
 from integration.models import MODELS, build
 from integration.parallel import NUM_STEPS, Case, cases, run
-from integration.serial import RELATIVE_TOLERANCE, StepValues, assert_equal_up_to_rounding, run_serially, serial_steps
+from integration.serial import RELATIVE_TOLERANCE, StepValues, assert_equal_up_to_rounding, expected_steps, run_serially
 from integration.shardings import state_specs
 
 pytestmark = pytest.mark.slow
@@ -20,15 +19,9 @@ every_case = pytest.mark.parametrize("case", cases(), ids=str)
 every_language_model_case = pytest.mark.parametrize("case", cases("gpt", "bert", "moe"), ids=str)
 
 
-@cache
 def expected(case: Case) -> list[StepValues]:
     """The serial values of `case`; the same for all meshes and shardings of a model."""
-    return _expected(case.model, case.num_micro_batches)
-
-
-@cache
-def _expected(model: str, num_micro_batches: int | None) -> list[StepValues]:
-    return serial_steps(build(model), num_micro_batches, NUM_STEPS)
+    return expected_steps(case.model, case.num_micro_batches, NUM_STEPS)
 
 
 @every_case
@@ -99,7 +92,7 @@ def test_two_steps_change_every_parameter_by_much_more_than_the_tolerance(
     model: str, num_micro_batches: int | None
 ) -> None:
     # What the comparisons above are worth: a program that does not train must fail them.
-    before, after = build(model).state.params, _expected(model, num_micro_batches)[-1].state.params
+    before, after = build(model).state.params, expected_steps(model, num_micro_batches, NUM_STEPS)[-1].state.params
 
     def check(path: Any, old: jax.Array, new: np.ndarray) -> None:
         change = np.max(np.abs(new - np.asarray(old))) / np.max(np.abs(new))
