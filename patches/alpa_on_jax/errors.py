@@ -146,23 +146,30 @@ class AutoShardingInfeasibleError(AlpaOnJaxError, RuntimeError):
     @classmethod
     def memory(cls, budget_bytes: float) -> "AutoShardingInfeasibleError":
         return cls(
-            f"no sharding of this program fits into the memory budget of {budget_bytes / 2**20:,.1f} MiB a device. Give "
-            "a larger memory_budget_per_device, use more devices, or make the program smaller (more micro-batches, "
+            f"no sharding of this program fits into the memory budget of {budget_bytes / 2**20:,.1f} MiB a device. "
+            "Give a larger memory_budget_per_device, use more devices, or make the program smaller (more micro-batches, "
             "rematerialisation)"
         )
 
     @classmethod
     def no_solution(cls) -> "AutoShardingInfeasibleError":
         return cls(
-            "the ILP solver found no solution before its time limit of 600 s. Give it a smaller problem: fewer layers in "
-            "a stage, or options that leave it less choice (force_data_parallel, force_batch_dim_to_mesh_dim)"
+            "the ILP solver found no solution before its time limit of 600 s. Give it a smaller problem: fewer layers "
+            "in a stage, or options that leave it less choice (force_data_parallel, force_batch_dim_to_mesh_dim)"
         )
 
     @classmethod
     def aliases(cls, shape: Sequence[int]) -> "AutoShardingInfeasibleError":
         return cls(
-            f"a donated argument of shape {tuple(shape)} and the result that takes its buffer cannot lie in the same way "
-            "on the devices, because no strategy is common to both. Do not donate this argument (donate_argnums)"
+            f"a donated argument of shape {tuple(shape)} and the result that takes its buffer cannot lie in the same "
+            "way on the devices, because no strategy is common to both. Do not donate this argument (donate_argnums)"
+        )
+
+    @classmethod
+    def conflicting_aliases(cls) -> "AutoShardingInfeasibleError":
+        return cls(
+            "there is no sharding in which every donated argument lies as the result that takes its buffer. Donate "
+            "fewer arguments (donate_argnums)"
         )
 
 
@@ -182,16 +189,16 @@ class BatchDimError(AlpaOnJaxError, ValueError):
     @classmethod
     def indivisible(cls, shape: Sequence[int], dim: int, axis: int, devices: int) -> "BatchDimError":
         return cls(
-            f"an array of shape {tuple(shape)} has its batch in dim {dim}, which must be split over the {devices} devices "
-            f"along axis {axis} of the logical mesh and is not divided by them. Change the batch size (with micro-batches "
-            "it is that of one micro-batch), or set force_batch_dim_to_mesh_dim=-1 in the AutoShardingOption"
+            f"an array of shape {tuple(shape)} has its batch in dim {dim}, which must be split over the {devices} "
+            f"devices along axis {axis} of the logical mesh and is not divided by them. Change the batch size (with "
+            "micro-batches it is that of one micro-batch), or set force_batch_dim_to_mesh_dim=-1 in the AutoShardingOption"
         )
 
     @classmethod
     def no_strategy(cls, op: str, shape: Sequence[int], dim: int, axis: int) -> "BatchDimError":
         return cls(
-            f"no strategy of the op {op} with a result of shape {tuple(shape)} splits its batch dim {dim} along axis "
-            f"{axis} of the logical mesh. Set force_batch_dim_to_mesh_dim=-1 in the AutoShardingOption, or use a 1D mesh"
+            f"no strategy of the op {op} with a result of shape {tuple(shape)} splits its batch dim {dim} along "
+            f"axis {axis} of the logical mesh. Set force_batch_dim_to_mesh_dim=-1 in the AutoShardingOption, or use a 1D mesh"
         )
 
 
@@ -352,4 +359,14 @@ class PipelineUnavailableError(AlpaOnJaxError, NotImplementedError):
         super().__init__(
             "alpa.PipeshardParallel needs meshes that Ray manages, which are not available on stock JAX yet. Use "
             "alpa.ShardParallel, or alpa.parallel_method.LocalPipelineParallel to debug a pipeline on one device"
+        )
+
+
+class HeuristicError(AlpaOnJaxError, ValueError):
+    """`force_simple_heuristic` names no rule."""
+
+    def __init__(self, name: Any, known: Sequence[str]) -> None:
+        super().__init__(
+            f"force_simple_heuristic={name!r} is no rule by which parameters can be split. Give one of "
+            f"{', '.join(map(repr, known))}, or '' to let alpa's ILP choose"
         )

@@ -18,7 +18,7 @@ from jax.sharding import Sharding
 
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.devices import Devices
-from alpa_on_jax.xla_extension.hlo_text import with_alpa_parameter_names
+from alpa_on_jax.xla_extension.hlo_text import as_alpa_reads_it
 
 
 def compile_and_load(bytecode: bytes, devices: Devices, *, one_program_per_device: bool) -> Any:
@@ -60,7 +60,7 @@ def weakly_typed(array: Any) -> jax.Array:
 
 def optimized_text(executable: Any) -> str:
     """The optimised HLO as text."""
-    return with_alpa_parameter_names(executable.hlo_modules()[0].to_string())
+    return as_alpa_reads_it(executable.hlo_modules()[0].to_string())
 
 
 def memory_bytes(executable: Any) -> dict[str, int]:

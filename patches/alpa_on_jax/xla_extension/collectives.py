@@ -9,7 +9,7 @@ from alpa_on_jax.xla_extension.element_types import DTYPE_OF_HLO_NAME
 from alpa_on_jax.xla_extension.partition.interface import Collective
 
 _KINDS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
-_COLLECTIVE = re.compile(rf"= (?P<result>\(.*?\)|\S+) (?P<kind>{_KINDS})(?:-start)?\(")
+_COLLECTIVE = re.compile(rf"= (?P<result>\(.*?\)|\S+) (?P<kind>{_KINDS})(?P<start>-start)?\(")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[(\d+),(\d+)\])")
 
@@ -20,22 +20,25 @@ def collectives_of_hlo(text: str) -> tuple[Collective, ...]:
     `size_bytes` is that of one device's operand.
     """
     return tuple(
-        _read(match["kind"], match["result"], text[match.end() : text.find("\n", match.end())])
+        _read(match["kind"], match["result"], text[match.end() : text.find("\n", match.end())], bool(match["start"]))
         for match in _COLLECTIVE.finditer(text)
     )
 
 
-def _read(kind: str, result: str, rest: str) -> Collective:
+def _read(kind: str, result: str, rest: str, starts: bool) -> Collective:
     groups = _GROUPS.search(rest)
     group_size = 1
     if groups:
         group_size = int(groups[3]) if groups[3] else groups[1].count(",") + 1
     size = sum(_array_bytes(*array) for array in _ARRAY.findall(result))
+    # What starts a collective gives its operands along with its results, except for an all-reduce.
     if kind == "all-gather":
-        size //= group_size
+        size //= group_size + starts
     elif kind == "reduce-scatter":
-        size *= group_size
-    elif kind == "collective-permute":
+        size = size * group_size // (group_size + 1) if starts else size * group_size
+    elif kind in ("all-to-all", "collective-permute"):
+        size //= 1 + starts
+    if kind == "collective-permute":
         group_size = 2
     return Collective(kind, size, group_size)
 

@@ -14,6 +14,7 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 from alpa_on_jax.xla_extension.inlining import inline_calls
 from alpa_on_jax.xla_extension.shapes import ProgramShape, Shape
@@ -54,6 +55,7 @@ class HloModule:
         input_shardings, output_shardings: What auto-sharding decided; None before.
         fixed_outputs: Results whose sharding the user has set, so that an alias must not change it.
         solved: Whether auto-sharding wrote a sharding on every op, so that its communication is decided.
+        combiner_limits: How large the collectives of a solved program may be after combining.
         partitioned: The per-device program, once it has been made.
     """
 
@@ -69,6 +71,7 @@ class HloModule:
     output_shardings: tuple[ArraySharding, ...] | None = None
     fixed_outputs: frozenset[int] = frozenset()
     solved: bool = False
+    combiner_limits: CombinerLimits = field(default_factory=CombinerLimits)
     partitioned: "PartitionedProgram | None" = field(default=None, repr=False)
 
     @classmethod

@@ -1,17 +1,36 @@
 """Makes the text of a compiled program look as Alpa's readers of it expect (`alpa.testing.HloParser`, for one).
 
-Takes optimised HLO and gives back the same program with the parameters of its entry computation called `param`,
-`param.1`, `param.2`, ..., as XLA's own partitioner calls those of the programs that it makes. Programs that are
-partitioned before XLA sees them keep other names. Invariant: names change and nothing else; where a new name would
-collide with one that is there, the text stays as it is.
+Takes optimised HLO and gives back the same program
+
+- with the parameters of its entry computation called `param`, `param.1`, `param.2`, ..., as XLA's own partitioner calls
+  those of the programs that it makes. Programs that are partitioned before XLA sees them keep other names;
+- with a channel number at every collective, by which `alpa.util.count_communication_primitives` counts. Collectives
+  among replicas, as these programs have them, need none;
+- with the shapes of what an all-reduce takes, by which the same function tells those of scalars.
+
+Invariant: the program stays the same; where a new name would collide with one that is there, the names stay.
 """
 
+import itertools
 import re
 
 _ENTRY = re.compile(r"^ENTRY .*?^}", re.MULTILINE | re.DOTALL)
 _PARAMETER = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = .*? parameter\((\d+)\)", re.MULTILINE)
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = ", re.MULTILINE)
 _WORD = re.compile(r"[\w.-]+")
+_COLLECTIVE = re.compile(
+    r"^(?P<head>.* = (?P<result>\(.*\)|\S+) "
+    r"(?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\()"
+    r"(?P<operands>[^()]*)(?P<rest>\).*)$",
+    re.MULTILINE,
+)
+_CHANNEL = re.compile(r"channel_id=(\d+)")
+_SHAPE = re.compile(r"\w+\[[\d,]*\](?:\{[^}]*\})?")
+
+
+def as_alpa_reads_it(text: str) -> str:
+    """`text`, which is one HLO module, as described above."""
+    return with_channels(with_alpa_parameter_names(text))
 
 
 def with_alpa_parameter_names(text: str) -> str:
@@ -25,3 +44,22 @@ def _rename(entry: str) -> str:
     if not others.isdisjoint(names.values()):
         return entry
     return _WORD.sub(lambda match: names.get(match.group(), match.group()), entry)
+
+
+def with_channels(text: str) -> str:
+    """`text` with a channel at every collective and with the shapes of what each all-reduce takes."""
+    unused = itertools.count(max(map(int, _CHANNEL.findall(text)), default=0) + 1)
+
+    def complete(match: re.Match[str]) -> str:
+        operands, rest = match["operands"], match["rest"]
+        if match["kind"] == "all-reduce" and "[" not in operands:
+            # Sums have the shapes of what is summed.
+            shapes = _SHAPE.findall(match["result"])
+            operands = ", ".join(
+                f"{shape} {operand}" for shape, operand in zip(shapes, operands.split(", "), strict=True)
+            )
+        if not _CHANNEL.search(rest):
+            rest = f"), channel_id={next(unused)}{rest[1:]}"
+        return match["head"] + operands + rest
+
+    return _COLLECTIVE.sub(complete, text)

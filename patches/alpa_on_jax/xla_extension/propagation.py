@@ -21,7 +21,9 @@ Shardings = tuple[ArraySharding, ...]
 PartialShardings = list[ArraySharding | None]
 
 
-def propagate(module: HloModule, mesh: LogicalMesh, *, to_outputs: bool) -> None:
+def propagate(
+    module: HloModule, mesh: LogicalMesh, *, to_outputs: bool, inputs: Sequence[ArraySharding | None] | None = None
+) -> None:
     """Annotate `module` for `mesh`, in place.
 
     Args:
@@ -29,24 +31,26 @@ def propagate(module: HloModule, mesh: LogicalMesh, *, to_outputs: bool) -> None
         mesh: The logical mesh.
         to_outputs: Whether outputs without a sharding get the one that propagation finds for them. Otherwise they are
             replicated, as in XLA without `allow_spmd_sharding_propagation_to_output`.
+        inputs: The shardings of the parameters, None for those that propagation is to find; without it what alpa has
+            set on the module.
 
     Raises:
         IndivisibleShardingError: a sharding that was set does not divide its array.
         ValueError: a sharding that was set does not fit the mesh.
     """
-    inputs = _given(module.input_protos, module.shape.parameters, mesh, "input")
+    given = _given(module.input_protos, module.shape.parameters, mesh, "input") if inputs is None else list(inputs)
     outputs = _given(module.output_protos, module.shape.results, mesh, "output")
     module.fixed_outputs = frozenset(i for i, sharding in enumerate(outputs) if sharding is not None)
     for result, parameter in donation_pairs(module):
         if outputs[result] is None:
-            outputs[result] = inputs[parameter]
+            outputs[result] = given[parameter]
     if not to_outputs:
         outputs[:] = [
             ArraySharding.replicated(mesh, len(shape.dims)) if sharding is None else sharding
             for sharding, shape in zip(outputs, module.shape.results, strict=True)
         ]
     module.bytecode, (module.input_shardings, module.output_shardings) = mlir.edit(
-        module.bytecode, lambda parsed: _propagate_dividing(parsed, mesh, inputs, outputs, module)
+        module.bytecode, lambda parsed: _propagate_dividing(parsed, mesh, given, outputs, module)
     )
     module.mesh = mesh
 

@@ -119,6 +119,8 @@ def _cut(module: HloModule, mesh: LogicalMesh, stage: _Stage, shardings: dict[Va
         input_shardings=inputs,
         output_shardings=outputs,
         fixed_outputs=_fixed_results(module, stage),
+        solved=module.solved,
+        combiner_limits=module.combiner_limits,
     )
 
 

@@ -83,7 +83,8 @@ class _Merging:
         last = self.destination(into)
         if last != into:
             own, next_ = self._reindexing[node], self._reindexing[into]
-            assert own is not None and next_ is not None
+            assert own is not None
+            assert next_ is not None
             self._reindexing[node] = own[next_]
             self._into[node] = last
         return last

@@ -1,4 +1,4 @@
-"""Strategies of values that follow nothing: parameters, random numbers, constants, iotas, some broadcasts and reshapes."""
+"""Strategies of values that follow nothing: parameters, random numbers, constants, iotas, some others."""
 
 from collections.abc import Iterator
 

@@ -111,18 +111,20 @@ def _reduce(builder: StrategyBuilder, instruction: Instruction) -> Choices:
     strategies = []
     for source_spec in source.specs:
         spec = tuple(code for dim, code in enumerate(source_spec) if dim not in instruction.dims)
+        # As in Alpa, a dim that is split along both axes is reduced at the price of axis 0.
         axes = builder.mesh.axis_of_dims(source_spec)
-        reduced = tuple(axes[dim] for dim in instruction.dims if axes[dim] >= 0)
+        paid = tuple(axes[dim] for dim in instruction.dims if axes[dim] >= 0)
+        reduced = builder.mesh.axes_of_codes(source_spec[dim] for dim in instruction.dims)
         size_bytes = instruction.size_bytes / builder.mesh.num_tiles(spec)
         name = spec_name(builder.mesh, spec)
         if reduced:
-            name += f" (allreduce @ {list(reduced)})"
+            name += f" (allreduce @ {list(paid)})"
         if builder.mesh.is_mixed(source_spec):
             name += " 1d"
         required = tuple(
             source_spec if k < count else replicated(other.rank) for k, other in enumerate(instruction.operands)
         )
-        cost = sum(builder.communication.all_reduce(size_bytes, axis) for axis in reduced)
+        cost = sum(builder.communication.all_reduce(size_bytes, axis) for axis in paid)
         strategies.append(Strategy(name, spec, required, communication_cost=cost, all_reduce_axes=reduced))
     return Choices(tuple(strategies), source, tuple(range(len(strategies))))
 

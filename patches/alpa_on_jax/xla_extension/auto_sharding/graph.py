@@ -75,7 +75,7 @@ class Instruction:
         dot, conv: Of a contraction what its dims mean.
         gather_window_dims: Of a gather or scatter, dims of the result that are dims of the operand, whole.
         is_output: Whether the program returns it.
-        is_integer: Whether its elements are integers or booleans.
+        is_integer: Whether its elements are integers; booleans are not.
         is_splat: Of a constant, whether all elements are equal.
         stage: Of a marker its name and kind, "name$start".
     """
@@ -132,7 +132,7 @@ def build_graph(main: Operation) -> Graph:
         shape = tuple(tensor.shape)
         size_bytes = float(math.prod(shape) * dtype.itemsize)
         new = Instruction(len(instructions), opcode, shape, size_bytes, value, list(operands))
-        new.is_integer = dtype.kind in "iub"
+        new.is_integer = dtype.kind in "iu"
         instructions.append(new)
         of_value[value] = new
         for operand in dict.fromkeys(operands):

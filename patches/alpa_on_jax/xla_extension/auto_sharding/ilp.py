@@ -27,6 +27,7 @@ from alpa_on_jax.xla_extension.auto_sharding.reduce_scatter import generate_redu
 from alpa_on_jax.xla_extension.auto_sharding.simplify import simplify
 from alpa_on_jax.xla_extension.auto_sharding.solver import Problem, make_problem, solve
 from alpa_on_jax.xla_extension.auto_sharding.strategies import Node, StrategyBuilder
+from alpa_on_jax.xla_extension.combiner_limits import limits_of_pass_context
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.propagation import donation_pairs
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
@@ -71,14 +72,13 @@ def shard_with_ilp(module: HloModule, options: SolverOptions) -> None:
         solution = solve(ilp.problem, ilp.nodes, ilp.costs)
         placement = Placement(solution)
         if options.prefer_reduce_scatter:
-            generate_reduce_scatters(
-                ilp.graph, placement, ilp.aliases, ilp.depths, communication.mesh, options
-            )
+            generate_reduce_scatters(ilp.graph, placement, ilp.aliases, ilp.depths, communication.mesh, options)
         return annotate(parsed, ilp.graph, placement, communication.mesh, logical_mesh)
 
     module.bytecode, (module.input_shardings, module.output_shardings) = mlir.edit(module.bytecode, change)
     module.mesh = logical_mesh
     module.solved = True
+    module.combiner_limits = limits_of_pass_context()
 
 
 def build_ilp(
@@ -108,7 +108,7 @@ def build_ilp(
     problem = make_problem(
         nodes,
         costs,
-        [(of[source], of[result]) for result, source in aliases.items()],
+        [(of[graph.parameters[parameter]], of[graph.results[result]]) for result, parameter in donated],
         live,
         options.memory_budget_bytes,
     )

@@ -145,18 +145,22 @@ def solve(problem: Problem, nodes: dict[Instruction, Node], costs: CostGraph) ->
     except RuntimeError as error:
         if "memory budget" not in str(error):
             raise
-        raise errors.AutoShardingInfeasibleError.memory(problem.memory_budget_bytes or 0.0) from error
+        # Alpa's solver says this of any problem without a solution.
+        if problem.memory_budget_bytes is None:
+            raise errors.AutoShardingInfeasibleError.conflicting_aliases() from error
+        raise errors.AutoShardingInfeasibleError.memory(problem.memory_budget_bytes) from error
     except AssertionError as error:
         if "install ILP solvers" in str(error):
             raise errors.SolverMissingError() from error
         # Alpa's solver asserts that each node has exactly one choice: there is none where its time was up.
         raise errors.AutoShardingInfeasibleError.no_solution() from error
+    objective = max(float(objective), 0.0)  # alpa's solver says -1 where nothing costs anything
     logger.info(
         "auto-sharding: %d values, %d variables, objective %.2f, solved in %.2f s",
         len(nodes), problem.num_variables, objective, time.perf_counter() - started,
     )  # fmt: skip
     choices = tuple(costs.own_strategy(i, int(values[i])) for i in range(len(nodes)))
-    return Solution(choices, float(objective), nodes)
+    return Solution(choices, objective, nodes)
 
 
 def _serialized(problem: Problem) -> tuple[object, ...]:

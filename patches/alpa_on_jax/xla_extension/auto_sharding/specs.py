@@ -7,7 +7,7 @@ dim, and an axis of one device splits none, so equal placements have equal specs
 ops follow XLA's hlo_sharding_util and tensorflow-alpa's auto_sharding_util.cc.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -82,6 +82,10 @@ class Mesh:
     def axis_of_dims(self, spec: Spec) -> tuple[int, ...]:
         """For each dim the axis that splits it, -1 for none; a dim that is split along both counts as along axis 0."""
         return tuple({NONE: -1, FIRST: 0, SECOND: 1, BOTH: 0}[code] for code in spec)
+
+    def axes_of_codes(self, codes: Iterable[int]) -> tuple[int, ...]:
+        """The axes along which dims of these codes are split."""
+        return tuple(axis for code in codes for axis in _AXES[code] if self.shape[axis] > 1)
 
     def to_sharding(self, spec: Spec, logical_mesh: LogicalMesh) -> ArraySharding:
         """The same placement as an `ArraySharding`."""

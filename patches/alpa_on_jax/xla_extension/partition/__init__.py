@@ -20,13 +20,15 @@ logger = logging.getLogger(__name__)
 
 
 def partition_to_run(module: HloModule, accumulators: Iterable[int] = ()) -> PartitionedProgram:
-    """Partition an annotated module for running it: by Shardy's passes where gradient reductions are to be moved.
+    """Partition an annotated module for running it.
 
-    Elsewhere XLA partitions, as it does for `jax.jit`, and the program that comes out is the one that `jax.jit` would
-    run. The programs of Shardy's passes are as fast on the whole, but not one by one (benchmarks/step_overhead).
+    Shardy's passes are tried where gradient reductions are to be moved, and where auto-sharding has decided the
+    communication, which they follow to the letter. Elsewhere XLA partitions, as it does for `jax.jit`, and the program
+    that comes out is the one that `jax.jit` would run. The programs of Shardy's passes are as fast on the whole, but
+    not one by one (benchmarks/step_overhead).
     """
     accumulators = tuple(accumulators)
-    if accumulators:
+    if accumulators or module.solved:
         return partition(module, accumulators)
     return leave_to_xla(module, "it accumulates no gradients")
 
@@ -40,7 +42,7 @@ def partition(module: HloModule, accumulators: Iterable[int] = ()) -> Partitione
             much was left is in `unreduced_outputs` of the result.
     """
     accumulators = tuple(accumulators)
-    attempts = (False, True) if accumulators else (False,)
+    attempts = (False, True) if accumulators or module.solved else (False,)
     reason = ""
     for whole_dims in attempts:
         try:

@@ -29,7 +29,10 @@ _NONE: Axes = frozenset()
 
 # Linear in their one (or first) operand, whatever its values are.
 _LINEAR = frozenset(
-    f"stablehlo.{name}" for name in ("negate", "transpose", "reshape", "broadcast_in_dim", "slice", "reverse")
+    (
+        *(f"stablehlo.{name}" for name in ("negate", "transpose", "reshape", "broadcast_in_dim", "slice", "reverse")),
+        *("sdy.all_slice", "sdy.sharding_constraint", "sdy.reshard"),
+    )
 )
 _SUMS = ("stablehlo.add", "stablehlo.subtract", "stablehlo.concatenate")
 # An op that makes partial sums, and of which the sum over devices is the value that is meant.

@@ -16,7 +16,7 @@ class Collective:
     Attributes:
         kind: XLA's name: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
         size_bytes: Size of one device's operand.
-        group_size: How many devices take part together.
+        group_size: How many devices take part together (two in a permutation).
     """
 
     kind: str

@@ -41,12 +41,13 @@ def _all_reduce(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]
 def _reduce_scatter(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     split = parse_axis_lists(ctx.mesh, str(op.attributes["reduce_scatter_axes"]))
     value = op.operands[0]
-    reducer = ctx.take_partial(value, [axis for axes in split for axis in axes])
+    reducer, rest = ctx.take_part(value, [axis for axes in split for axis in axes])
     with ir.InsertionPoint(op), op.location:
         for dim, axes in enumerate(split):
             if axes:
                 value = reduce_scatter(ctx, value, dim, axes, reducer)
     ctx.replace(op, [value])
+    ctx.mark_partial(value, rest, reducer)
 
 
 def reduce_scatter(ctx: LocalContext, value: Value, dim: int, axes: Sequence[Axis], reducer: str) -> Value:
@@ -55,7 +56,7 @@ def reduce_scatter(ctx: LocalContext, value: Value, dim: int, axes: Sequence[Axi
     shape = list(mlir.tensor_shape(value))
     shape[dim] //= len(groups[0])
     element_type = mlir.tensor_type(value).element_type
-    attributes = ctx.channel("reduce-scatter", value, groups) | {"scatter_dimension": _i64(dim)}
+    attributes = ctx.channel(groups) | {"scatter_dimension": _i64(dim)}
     new = ir.Operation.create(
         "stablehlo.reduce_scatter",
         results=[ir.RankedTensorType.get(shape, element_type)],
@@ -100,7 +101,7 @@ def _all_to_all(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]
             require(shape[int(target)] % size == 0, op, f"dim {target} is not divided by {size}")
             shape[int(target)] //= size
             shape[int(source)] *= size
-            attributes = ctx.channel("all-to-all", value, groups) | {
+            attributes = ctx.channel(groups) | {
                 "split_dimension": _i64(int(target)),
                 "concat_dimension": _i64(int(source)),
                 "split_count": _i64(size),
@@ -135,7 +136,6 @@ def _collective_permute(ctx: LocalContext, op: Operation, shardings: list[ArrayS
         sources.remove(source)
         pairs.append([source, device])
     with ir.InsertionPoint(op), op.location:
-        ctx.channel("collective-permute", value, [list(range(mesh.num_devices))])
         # With a channel the numbers would be those of partitions, and a replica has one partition.
         moved = mlir.create(
             "stablehlo.collective_permute",

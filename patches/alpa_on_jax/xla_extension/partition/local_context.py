@@ -5,7 +5,6 @@ on which device runs them. Invariant: every partial sum goes into exactly the
 reduction over the mesh axes that it is partial over, or is one whose reduction was deferred.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.builders import binary, compare, constant, tensor_type_of
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 from alpa_on_jax.xla_extension.mlir import Operation, Value
-from alpa_on_jax.xla_extension.partition.interface import Collective, UnsupportedByShardyError
+from alpa_on_jax.xla_extension.partition.interface import UnsupportedByShardyError
 from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh, merged
 
 
@@ -29,18 +28,11 @@ class Partial:
     reducer: str
 
 
-def size_bytes(value: Value) -> int:
-    """The size of one device's part of `value`."""
-    tensor = mlir.tensor_type(value)
-    return math.prod(tensor.shape) * np.dtype(numpy_dtype(tensor.element_type)).itemsize
-
-
 class LocalContext:
     """The state of one rewriting."""
 
     def __init__(self, mesh: LogicalMesh, block: Any, random_state: Value | None = None):
         self.mesh = mesh
-        self.collectives: list[Collective] = []
         self._block = block
         self._shardings: dict[Value, ArraySharding] = {}
         self._partials: dict[Value, Partial] = {}
@@ -111,10 +103,22 @@ class LocalContext:
 
     def take_partial(self, value: Value, axes: Sequence[Axis]) -> str:
         """The reducer of the partial value `value`, which is now reduced over `axes`."""
+        reducer, rest = self.take_part(value, axes)
+        if rest:
+            raise UnsupportedByShardyError(f"a reduction over {axes} of a value that is partial over {rest} as well")
+        return reducer
+
+    def take_part(self, value: Value, axes: Sequence[Axis]) -> tuple[str, tuple[Axis, ...]]:
+        """The reducer of `value`, which is now reduced over `axes`, and the axes over which it is still partial.
+
+        Raises:
+            UnsupportedByShardyError: the value is not partial over all of `axes`.
+        """
         partial = self._partials.get(value)
-        if partial is None or partial.axes != merged(axes):
+        kept = self.mesh.remaining(partial.axes) if partial else self.mesh.axes
+        if partial is None or any(axis.overlaps(other) for axis in axes for other in kept):
             raise UnsupportedByShardyError(f"a reduction over {axes} of a value that is partial over {partial}")
-        return partial.reducer
+        return partial.reducer, self.mesh.remaining([*kept, *axes])
 
     def mark_reduced(self, value: Value, axes: Sequence[Axis]) -> None:
         """Record that `value` is reduced over `axes` already, where Shardy has put a reduction behind it."""
@@ -195,10 +199,9 @@ class LocalContext:
 
     # Communication
 
-    def channel(self, kind: str, operand: Value, groups: Sequence[Sequence[int]]) -> dict[str, Any]:
-        """Attributes of a new collective; the collective is also recorded in `collectives`."""
+    def channel(self, groups: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """Attributes of a new collective of `groups`."""
         self._channels += 1
-        self.collectives.append(Collective(kind, size_bytes(operand), len(groups[0])))
         return {
             "replica_groups": mlir.dense(np.array(groups, dtype=np.int64)),
             "channel_handle": ir.Attribute.parse(f"#stablehlo.channel_handle<handle = {self._channels}, type = 1>"),
@@ -207,7 +210,7 @@ class LocalContext:
 
     def all_reduce(self, operand: Value, axes: Sequence[Axis], reducer: str) -> Value:
         """`operand` reduced over `axes`, at the current insertion point."""
-        attributes = self.channel("all-reduce", operand, self.mesh.groups(axes))
+        attributes = self.channel(self.mesh.groups(axes))
         op = ir.Operation.create(
             "stablehlo.all_reduce", results=[operand.type], operands=[operand], attributes=attributes, regions=1
         )
@@ -221,5 +224,5 @@ class LocalContext:
         shape[dim] *= len(groups[0])
         result = ir.RankedTensorType.get(shape, mlir.tensor_type(value).element_type)
         along = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
-        attributes = self.channel("all-gather", value, groups) | {"all_gather_dim": along}
+        attributes = self.channel(groups) | {"all_gather_dim": along}
         return mlir.create("stablehlo.all_gather", [result], [value], attributes).results[0]

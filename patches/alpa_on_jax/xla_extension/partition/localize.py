@@ -10,10 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from alpa_on_jax.xla_extension import annotations, mlir, ruleless_ops
+from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
 from alpa_on_jax.xla_extension.partition import local_collectives, local_contractions, local_indexing, local_ops
+from alpa_on_jax.xla_extension.partition.combine_collectives import combine_collectives
 from alpa_on_jax.xla_extension.partition.interface import Collective, UnsupportedByShardyError
 from alpa_on_jax.xla_extension.partition.local_context import LocalContext
 from alpa_on_jax.xla_extension.partition.merge_sums import merge_sums
+from alpa_on_jax.xla_extension.partition.read_collectives import collectives_of_block
+from alpa_on_jax.xla_extension.partition.share_collectives import share_collectives
 from alpa_on_jax.xla_extension.random_ops import add_state_parameter
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
@@ -28,6 +32,7 @@ def localize(
     mesh: LogicalMesh,
     inputs: Sequence[ArraySharding],
     outputs: Sequence[ArraySharding],
+    limits: CombinerLimits | None = None,
 ) -> tuple[Collective, ...]:
     """Rewrite `module` in place and return its communication.
 
@@ -35,6 +40,7 @@ def localize(
         module: The global program with collectives.
         mesh: The logical mesh.
         inputs, outputs: The shardings of the parameters and results.
+        limits: Up to which sizes independent collectives are combined; None combines none.
 
     Raises:
         UnsupportedByShardyError: an op, or the way in which it is split, is not covered.
@@ -50,15 +56,17 @@ def localize(
             _check_results(ctx, op, outputs)
             break
         _localize_op(ctx, op)
-    for unnecessary in merge_sums(block):
-        ctx.collectives.remove(unnecessary)
+    merge_sums(block)
+    if limits is not None:
+        share_collectives(block)
+        combine_collectives(block, limits)
     mlir.set_function_type(
         main, [argument.type for argument in block.arguments], [v.type for v in mlir.terminator(main).operands]
     )
     _drop_annotations(module, main)
     ruleless_ops.restore(module)
     module.operation.verify()
-    return tuple(ctx.collectives)
+    return collectives_of_block(block)
 
 
 def _localize_op(ctx: LocalContext, op: mlir.Operation) -> None:

@@ -10,9 +10,12 @@ from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition.grad_sync import defer_reductions
 from alpa_on_jax.xla_extension.partition.interface import Collective, PartitionedProgram, UnsupportedByShardyError
 from alpa_on_jax.xla_extension.partition.localize import localize
+from alpa_on_jax.xla_extension.partition.reduce_scatters import make_reduce_scatters
 from alpa_on_jax.xla_extension.partition.unsplit import make_worked_dims_whole
 from alpa_on_jax.xla_extension.sharding import Axis, LogicalMesh
 
+# Gives what auto-sharding left open (constants, for one) the sharding of its users, and makes constraints reshards.
+_PROPAGATE = "sdy-propagation-pipeline"
 _TO_COLLECTIVES = (
     "func.func(sdy-insert-explicit-reshards{enable-full-version=true}),func.func(sdy-reshard-to-collectives)"
 )
@@ -41,11 +44,20 @@ def partition_with_shardy(
         main = mlir.main_function(parsed)
         annotations.set_boundary(main, inputs, outputs)
         _make_even(main, mesh)
+        if module.solved:
+            mlir.run_passes(parsed, _PROPAGATE)
+            main = mlir.main_function(parsed)
+            annotations.set_boundary(main, inputs, outputs)
+            _make_even(main, mesh)
         if whole_dims:
             make_worked_dims_whole(main, mesh)
         mlir.run_passes(parsed, _TO_COLLECTIVES)
-        unreduced = defer_reductions(mlir.main_function(parsed), mesh, accumulators)
-        collectives = localize(parsed, mesh, inputs, outputs)
+        main = mlir.main_function(parsed)
+        unreduced = defer_reductions(main, mesh, accumulators)
+        if module.solved:
+            make_reduce_scatters(main, mesh)
+        limits = module.combiner_limits if module.solved else None
+        collectives = localize(parsed, mesh, inputs, outputs, limits)
         return collectives, unreduced, len(mlir.entry_block(mlir.main_function(parsed)).arguments) > len(inputs)
 
     try:

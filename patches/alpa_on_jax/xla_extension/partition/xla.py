@@ -1,14 +1,22 @@
 """XLA's own partitioner: the annotated module goes to the compiler as it is, with the shardings of inputs and outputs.
 
 It covers every program that JAX can shard, and is used where Shardy's passes do not reach. The partitioning itself
-happens inside `compile_and_load`, with Shardy's propagation in XLA.
+happens inside `compile_and_load`, with Shardy's propagation in XLA. Where auto-sharding has decided the sharding of
+every op, each decision goes along as a constraint, which is the only form in which the compiler keeps it.
 """
 
+from collections.abc import Sequence
 from typing import Any
+
+from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import annotations, mlir, random_ops, ruleless_ops
 from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.mlir import Operation
 from alpa_on_jax.xla_extension.partition.interface import PartitionedProgram
+from alpa_on_jax.xla_extension.sharding import ArraySharding
+
+_CONSTANTS = ("stablehlo.constant", "sdy.constant")
 
 
 def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
@@ -28,6 +36,8 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
         for op in list(mlir.walk(mlir.entry_block(main))):
             # The compiler ignores annotations on ordinary ops, and does not know Shardy's constants.
             if annotations.SHARDING in op.attributes:
+                if module.solved and op.parent == main:
+                    _constrain_results(op, annotations.result_shardings(op, mesh))
                 del op.attributes[annotations.SHARDING]
             if op.name == "sdy.constant":
                 annotations.make_plain_constant(op)
@@ -49,3 +59,18 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
         draws_random=draws_random,
         fallback_reason=reason,
     )
+
+
+def _constrain_results(op: Operation, shardings: Sequence[ArraySharding]) -> None:
+    """Put behind each array that `op` gives a constraint with its sharding."""
+    if op.name in _CONSTANTS:
+        return  # each user's sharding suits a constant
+    following = ir.InsertionPoint.after(op)
+    for result, sharding in zip(op.results, shardings, strict=True):
+        if not sharding.dims:
+            continue
+        with following, op.location:
+            constraint = mlir.create(
+                "sdy.sharding_constraint", [result.type], [result], {"sharding": ir.Attribute.parse(sharding.to_sdy())}
+            )
+        result.replace_all_uses_except(constraint.results[0], constraint)

@@ -39,6 +39,31 @@ from alpa_on_jax.xla_extension.partition.interface import Collective
             Collective("collective-permute", 8, 2),
             id="a_permute_is_between_two_devices",
         ),
+        pytest.param(
+            "%a = (f32[8]{0}, f32[4]{0}) all-gather(%p, %q), replica_groups={{0,1,2,3}}, dimensions={0}",
+            Collective("all-gather", 12, 4),
+            id="several_arrays_that_are_gathered",
+        ),
+        pytest.param(
+            "%a = (f32[2]{0}, f32[8]{0}) all-gather-start(%p), replica_groups={{0,1,2,3}}, dimensions={0}",
+            Collective("all-gather", 8, 4),
+            id="the_start_of_an_all_gather_gives_its_operand_too",
+        ),
+        pytest.param(
+            "%a = (f32[8]{0}, f32[2]{0}) reduce-scatter-start(%p), replica_groups={{0,1,2,3}}, dimensions={0}",
+            Collective("reduce-scatter", 32, 4),
+            id="the_start_of_a_reduce_scatter_gives_its_operand_too",
+        ),
+        pytest.param(
+            "%a = (f32[8]{0}, f32[8]{0}) all-to-all-start(%p), replica_groups={{0,1,2,3}}, dimensions={0}",
+            Collective("all-to-all", 32, 4),
+            id="the_start_of_an_all_to_all_gives_its_operand_too",
+        ),
+        pytest.param(
+            "%a = f32[8]{0} all-reduce-start(%p), replica_groups={{0,1,2,3}}, to_apply=%add",
+            Collective("all-reduce", 32, 4),
+            id="the_start_of_an_all_reduce_gives_its_result",
+        ),
     ],
 )
 def test_a_collective_is_read_with_its_kind_size_and_group(line: str, expected: Collective) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from alpa_on_jax.xla_extension.partition import partition
 from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X2,
@@ -21,6 +22,7 @@ from unit.alpa_on_jax.xla_extension.helpers import (
     split,
     values_of,
 )
+from unit.alpa_on_jax.xla_extension.partition.solved_programs import solve
 
 _RNG = np.random.default_rng(5)
 DATA, COTANGENT = (_RNG.standard_normal(shape).astype(np.float32) for shape in ((8, 4), (8, 16)))
@@ -281,3 +283,49 @@ def test_a_sum_over_one_axis_of_a_sum_over_another_is_left_over_both(monkeypatch
     annotate(module, MESH_2X4, inputs, [split(MESH_2X4, "")])
     module.partitioned = partition_with_shardy(module, (0,))
     assert_steps_equal_serial(module, step, arguments, monkeypatch)
+
+
+WHOLE = split(MESH_2X4, "", "")
+
+
+def _solved_step(step, arguments, inputs, output, ops):
+    """The solved step, left without the sum of its first result."""
+    module = solve(step, arguments, inputs, [output], ops)
+    module.partitioned = partition(module, (0,))
+    return module
+
+
+@pytest.mark.parametrize("reshardings", [0, 1])
+def test_the_gradient_of_a_solved_step_is_summed_once_a_step_also_behind_constraints(reshardings, monkeypatch):
+    def step(old, data, cotangent):
+        g = jax.lax.dot_general(data, cotangent, (((0,), (0,)), ((), ())))
+        for _ in range(reshardings):
+            g = lax.optimization_barrier(g)
+        return old + g
+
+    batch = split(MESH_2X4, *BATCH)
+    module = _solved_step(step, (OLD, DATA, COTANGENT), [WHOLE, batch, batch], WHOLE, [WHOLE] * (2 + reshardings))
+    assert module.partitioned.partitioner == "shardy"
+    assert module.partitioned.collectives == ()
+    assert_steps_equal_serial(module, step, (OLD, DATA, COTANGENT), monkeypatch)
+
+
+def test_a_gradient_that_is_cut_along_another_axis_before_it_is_added_is_summed_once_a_step(monkeypatch):
+    def step(old, data, cotangent):
+        return old + lax.optimization_barrier(jax.lax.dot_general(data, cotangent, (((0,), (0,)), ((), ()))))
+
+    batch, columns = split(MESH_2X4, "x", ""), split(MESH_2X4, "", "y")
+    module = _solved_step(step, (OLD, DATA, COTANGENT), [columns, batch, batch], columns, [WHOLE, columns, columns])
+    assert module.partitioned.collectives == ()
+    assert [axis.index for axis in module.partitioned.unreduced_outputs[0]] == [0]
+    assert_steps_equal_serial(module, step, (OLD, DATA, COTANGENT), monkeypatch)
+
+
+def test_a_gradient_that_is_accumulated_in_parts_is_reduce_scattered_in_every_micro_batch(monkeypatch):
+    def step(old, data, cotangent):
+        return old + lax.optimization_barrier(jax.lax.dot_general(data, cotangent, (((0,), (0,)), ((), ()))))
+
+    batch, parts = split(MESH_2X4, *BATCH), split(MESH_2X4, "", "xy")
+    module = _solved_step(step, (OLD, DATA, COTANGENT), [parts, batch, batch], parts, [WHOLE, parts, parts])
+    assert [each.kind for each in module.partitioned.collectives] == ["reduce-scatter"]
+    assert_steps_equal_serial(module, step, (OLD, DATA, COTANGENT), monkeypatch)

@@ -5,8 +5,10 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.lax import optimization_barrier as reshard
 
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, Case, annotate, assert_partitioned_right, split
+from unit.alpa_on_jax.xla_extension.partition.solved_programs import kinds, partitioned
 
 X = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)
 KERNELS = tuple(np.random.default_rng(1).normal(size=(3, 16, 8)).astype(np.float32))
@@ -61,3 +63,27 @@ def test_sums_over_different_devices_stay_apart() -> None:
         annotate(case.module(), MESH_2X4, inputs, [WHOLE]), case.arguments, case.expected()
     )
     assert sorted(collective.group_size for collective in program.collectives) == [2, 4]
+
+
+def test_transposes_and_reshapes_between_the_sums_and_the_addition_are_made_before() -> None:
+    def function(x, q, k, v):
+        return (x @ q).T.reshape(64) + (x @ k).T.reshape(64) + (x @ v).reshape(64)
+
+    assert _all_reduce_bytes(function, [split(MESH_2X4, "")]) == [8 * 8 * 4]
+
+
+def test_a_transposed_sum_that_is_also_used_on_its_own_is_reduced_on_its_own() -> None:
+    def function(x, q, k, v):
+        left = (x @ q).T
+        return left + x @ k, left * v[:8]
+
+    assert len(_all_reduce_bytes(function, [WHOLE, WHOLE], kernels=(ROWS, ROWS, WHOLE))) == 2
+
+
+def test_parts_of_sums_along_one_dim_are_added_before_they_are_scattered() -> None:
+    def function(x, q, k):
+        return reshard(x @ q) + reshard(x @ k)
+
+    program = partitioned(function, (X, *KERNELS[:2]), [COLUMNS, ROWS, ROWS], [ROWS], [WHOLE, ROWS, WHOLE, ROWS, ROWS])
+    assert kinds(program) == ["reduce-scatter"]
+    assert program.collectives[0].size_bytes == 8 * 8 * 4

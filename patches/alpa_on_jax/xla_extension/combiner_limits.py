@@ -1,0 +1,23 @@
+"""How large combined collectives may be: what alpa says of it in the pass context of auto-sharding."""
+
+from dataclasses import dataclass
+
+from alpa_on_jax.xla_extension.pass_context import get_option
+
+_UNLIMITED_BYTES = 1 << 60  # what alpa sets where it sets no limit
+
+
+@dataclass(frozen=True, slots=True)
+class CombinerLimits:
+    """How large a combined collective's results may be together, in bytes of one device."""
+
+    all_gather_bytes: int = _UNLIMITED_BYTES
+    all_reduce_bytes: int = _UNLIMITED_BYTES
+
+
+def limits_of_pass_context() -> CombinerLimits:
+    """The limits that alpa has set for what it compiles; none where it has set none."""
+    return CombinerLimits(
+        int(get_option("combiner::all_gather_threshold", _UNLIMITED_BYTES)),
+        int(get_option("combiner::all_reduce_threshold", _UNLIMITED_BYTES)),
+    )

@@ -1,0 +1,181 @@
+"""Collectives that do not need each other are made together: how many are left, and that the programs are right."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.lax import optimization_barrier as reshard
+
+from alpa_on_jax.xla_extension.partition import partition
+from alpa_on_jax.xla_extension.pass_context import clear_pass_context, set_pass_context
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from unit.alpa_on_jax.xla_extension.helpers import (
+    MESH_2X4,
+    annotate,
+    annotate_randomly,
+    assert_parts_equal,
+    lower,
+    run,
+    split,
+    values_of,
+)
+from unit.alpa_on_jax.xla_extension.partition.solved_programs import kinds, partitioned
+
+_RNG = np.random.default_rng(4)
+X, V, W = (_RNG.normal(size=shape).astype(np.float32) for shape in ((8, 16), (16, 8), (16, 24)))
+WHOLE = split(MESH_2X4, "", "")
+ROWS, COLUMNS = split(MESH_2X4, "y", ""), split(MESH_2X4, "", "y")
+CONTRACTED = [COLUMNS, ROWS, ROWS]
+
+
+@pytest.fixture
+def limits():
+    """Sets the limits of combined collectives, in bytes, as alpa does around compiling."""
+
+    def set_limits(all_gather: int, all_reduce: int) -> None:
+        set_pass_context({"combiner::all_gather_threshold": all_gather, "combiner::all_reduce_threshold": all_reduce})
+
+    yield set_limits
+    clear_pass_context()
+
+
+def test_sums_of_independent_contractions_are_one_all_reduce():
+    program = partitioned(lambda x, v, w: (x @ v, x @ w), (X, V, W), CONTRACTED, [WHOLE] * 2, [WHOLE] * 2)
+    assert [(each.kind, each.size_bytes) for each in program.collectives] == [("all-reduce", 8 * (8 + 24) * 4)]
+
+
+def test_a_sum_that_needs_another_is_made_after_it():
+    def function(x, v, w):
+        return jnp.tanh(x @ v) @ v.T @ w
+
+    shardings = [WHOLE, WHOLE, COLUMNS, COLUMNS, WHOLE]
+    assert kinds(partitioned(function, (X, V, W), CONTRACTED, [WHOLE], shardings)) == ["all-reduce"] * 2
+
+
+def test_what_would_need_itself_if_two_pairs_were_combined_is_one_pair():
+    # The first sum needs the first maximum, the second maximum needs the second sum.
+    def function(x, v, w):
+        low = x.max(1)
+        high = (x * v.sum(0)[:, None]).max(1)
+        return (x * low[:, None]).sum(1), high, w
+
+    row = split(MESH_2X4, "")
+    program = partitioned(
+        function,
+        (X, V, W),
+        CONTRACTED,
+        [row, row, ROWS],
+        [row, row, COLUMNS, row, COLUMNS, row],
+    )
+    assert kinds(program) == ["all-reduce"] * 3
+
+
+def test_sums_over_different_devices_or_of_different_types_stay_apart():
+    def function(x, v, w):
+        return x @ v, x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16), x.sum(0)
+
+    half = split(MESH_2X4, "x", "y")
+    rows = split(MESH_2X4, "x", "")
+    program = partitioned(
+        function,
+        (X, V, W),
+        [half, ROWS, ROWS],
+        [rows, rows, split(MESH_2X4, "y")],
+        [rows, half, ROWS, rows, split(MESH_2X4, "y")],
+    )
+    assert kinds(program) == ["all-reduce"] * 3
+
+
+def test_parts_that_are_gathered_are_one_all_gather_whatever_dims_they_are_gathered_along():
+    program = partitioned(
+        lambda x, v, w: (reshard(x), reshard(v), reshard(w[0])),
+        (X, V, W),
+        [COLUMNS, ROWS, COLUMNS],
+        [WHOLE, WHOLE, split(MESH_2X4, "")],
+        [WHOLE, WHOLE, COLUMNS, split(MESH_2X4, "y"), split(MESH_2X4, "")],
+    )
+    assert kinds(program) == ["all-gather"]
+
+
+def test_parts_that_are_gathered_along_one_dim_are_gathered_as_they_are():
+    program = partitioned(lambda v, w: (reshard(v), reshard(w)), (V, W), [ROWS, ROWS], [WHOLE] * 2, [WHOLE] * 2)
+    assert [(each.kind, each.size_bytes) for each in program.collectives] == [("all-gather", 4 * (8 + 24) * 4)]
+
+
+def test_parts_of_sums_are_one_reduce_scatter_whatever_dims_they_are_split_along():
+    program = partitioned(
+        lambda x, v, w: (reshard(x @ v), reshard(x @ w)),
+        (X, V, W),
+        CONTRACTED,
+        [ROWS, COLUMNS],
+        [WHOLE, ROWS, WHOLE, COLUMNS],
+    )
+    assert [(each.kind, each.size_bytes) for each in program.collectives] == [("reduce-scatter", 8 * (8 + 24) * 4)]
+
+
+def test_what_uses_a_sum_before_the_last_input_is_ready_comes_after_the_combined_one():
+    def function(x, v, w):
+        early = jnp.exp(x @ v)
+        late = jnp.tanh(x) @ w
+        return early.sum(), late
+
+    shardings = [WHOLE, WHOLE, COLUMNS, WHOLE, split(MESH_2X4)]
+    assert kinds(partitioned(function, (X, V, W), CONTRACTED, [split(MESH_2X4), WHOLE], shardings)) == ["all-reduce"]
+
+
+@pytest.mark.parametrize(("limit_bytes", "expected"), [(8 * 32 * 4, 1), (8 * 32 * 4 - 1, 2), (0, 2)])
+def test_sums_are_combined_up_to_the_limit(limits, limit_bytes, expected):
+    limits(0, limit_bytes)
+    program = partitioned(lambda x, v, w: (x @ v, x @ w), (X, V, W), CONTRACTED, [WHOLE] * 2, [WHOLE] * 2)
+    assert len(program.collectives) == expected
+
+
+def test_gathers_have_a_limit_of_their_own(limits):
+    limits(0, 1 << 60)
+    program = partitioned(lambda v, w: (reshard(v), reshard(w)), (V, W), [ROWS, ROWS], [WHOLE] * 2, [WHOLE] * 2)
+    assert kinds(program) == ["all-gather"] * 2
+
+
+def _mlp_step(kernels, x):
+    def loss(kernels):
+        y = x
+        for kernel in kernels:
+            y = jnp.tanh(y @ kernel)
+        return ((y - x) ** 2).mean()
+
+    return [kernel - 0.1 * grad for kernel, grad in zip(kernels, jax.grad(loss)(kernels), strict=True)]
+
+
+@pytest.mark.parametrize(("layers", "alternate", "expected"), [(6, False, 1), (6, True, 5), (4, True, 3)])
+def test_an_mlp_communicates_as_often_as_alpas_tests_say(layers, alternate, expected):
+    mesh = LogicalMesh((1, 4))
+    kernels = [_RNG.normal(size=(16, 16)).astype(np.float32) / 4 for _ in range(layers)]
+    x = X
+
+    def function(*arguments):
+        return _mlp_step(arguments[:-1], arguments[-1])
+
+    shardings = [
+        split(mesh, *(("", "y") if number % 2 == 0 else ("y", "")) if alternate else ("", ""))
+        for number in range(layers)
+    ]
+    batch = split(mesh, "", "") if alternate else split(mesh, "y", "")
+    module = annotate(lower(function, (*kernels, x)), mesh, [*shardings, batch], shardings)
+    module.solved = True
+    program = partition(module)
+    assert kinds(program) == ["all-reduce"] * expected
+    assert_parts_equal(run(module, program, (*kernels, x)), values_of(function, (*kernels, x)))
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=15, deadline=None)
+def test_combining_changes_no_value_however_each_value_is_sharded(seed):
+    def function(x, v, w):
+        left, right = x @ v, x @ w
+        return jnp.tanh(left) @ left.T, right.sum(0), (v.T @ w).max(1), left.sum()
+
+    module = annotate_randomly(lower(function, (X, V, W)), MESH_2X4, seed)
+    module.solved = True
+    assert_parts_equal(run(module, partition(module), (X, V, W)), values_of(function, (X, V, W)))
