@@ -147,8 +147,8 @@ class AutoShardingInfeasibleError(AlpaOnJaxError, RuntimeError):
     def memory(cls, budget_bytes: float) -> "AutoShardingInfeasibleError":
         return cls(
             f"no sharding of this program fits into the memory budget of {budget_bytes / 2**20:,.1f} MiB a device. "
-            "Give a larger memory_budget_per_device, use more devices, or make the program smaller (more micro-batches, "
-            "rematerialisation)"
+            "Give a larger memory_budget_per_device, use more devices, or make the program smaller (more "
+            "micro-batches, rematerialisation)"
         )
 
     @classmethod
@@ -191,14 +191,16 @@ class BatchDimError(AlpaOnJaxError, ValueError):
         return cls(
             f"an array of shape {tuple(shape)} has its batch in dim {dim}, which must be split over the {devices} "
             f"devices along axis {axis} of the logical mesh and is not divided by them. Change the batch size (with "
-            "micro-batches it is that of one micro-batch), or set force_batch_dim_to_mesh_dim=-1 in the AutoShardingOption"
+            "micro-batches it is that of one micro-batch), or set force_batch_dim_to_mesh_dim=-1 in the "
+            "AutoShardingOption"
         )
 
     @classmethod
     def no_strategy(cls, op: str, shape: Sequence[int], dim: int, axis: int) -> "BatchDimError":
         return cls(
             f"no strategy of the op {op} with a result of shape {tuple(shape)} splits its batch dim {dim} along "
-            f"axis {axis} of the logical mesh. Set force_batch_dim_to_mesh_dim=-1 in the AutoShardingOption, or use a 1D mesh"
+            f"axis {axis} of the logical mesh. Set force_batch_dim_to_mesh_dim=-1 in the AutoShardingOption, or use a "
+            "1D mesh"
         )
 
 
@@ -211,6 +213,20 @@ class MeshShapeError(AlpaOnJaxError, ValueError):
             f"a logical mesh of shape {tuple(shape)} needs {_product(shape)} devices, but the physical mesh has "
             f"{num_devices}. Choose a shape whose product is {num_devices}, or give LocalPhysicalDeviceMesh other "
             "devices"
+        )
+
+    @classmethod
+    def no_shape(cls, shape: Any) -> "MeshShapeError":
+        return cls(
+            f"mesh_shape={shape!r} is no shape of a logical mesh, which has two axes of at least one device each: for "
+            "example (2, 4), or (1, 8) for a mesh that is used along one axis only"
+        )
+
+    @classmethod
+    def costs(cls, option: str, value: Any) -> "MeshShapeError":
+        return cls(
+            f"{option}={value!r} must be two numbers that are not negative, one for each axis of the logical mesh: the "
+            "latency (mesh_alpha) and the time for each byte (mesh_beta) of communication along it, for example (1, 0.1)"
         )
 
     @classmethod
@@ -249,6 +265,20 @@ class MethodOptionError(AlpaOnJaxError, TypeError):
             f"ShardParallel: devices={value!r} of type {type(value).__name__} is no mesh. Give a list of JAX devices, "
             "a physical mesh (alpa.LocalPhysicalDeviceMesh(jax.local_devices())), a logical one "
             "(physical_mesh.get_logical_mesh((2, 4))), or None for all devices"
+        )
+
+    @classmethod
+    def auto_sharding_option(cls, value: Any) -> "MethodOptionError":
+        return cls(
+            f"auto_sharding_option={value!r} of type {type(value).__name__} is no AutoShardingOption. Give one, for "
+            "example AutoShardingOption(force_data_parallel=True)"
+        )
+
+    @classmethod
+    def batch_axis(cls, value: Any) -> "MethodOptionError":
+        return cls(
+            f"AutoShardingOption: force_batch_dim_to_mesh_dim={value!r} is no axis of a logical mesh. Give 0 or 1, -1 for "
+            "any, or None for alpa's default: 0 on a mesh with two axes of several devices, else any"
         )
 
     @classmethod

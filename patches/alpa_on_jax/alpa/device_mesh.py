@@ -4,6 +4,8 @@ Where alpa kept a list of single-device buffers for each array, there is one `ja
 that already lies as the program wants it goes through untouched. Nothing here needs Ray.
 """
 
+import math
+import operator
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -125,17 +127,57 @@ def _replace_local_mesh(module: ModuleType) -> None:
 def _replace_logical_meshes(module: ModuleType) -> None:
     original = module.PhysicalDeviceMesh.get_logical_mesh
 
-    def get_logical_mesh(self: Any, mesh_shape: Sequence[int] | None = None, *args: Any, **options: Any) -> Any:
-        """As alpa's own, with an error that says what does not fit."""
+    def get_logical_mesh(
+        self: Any,
+        mesh_shape: Sequence[int] | None = None,
+        mesh_alpha: Sequence[float] | None = None,
+        mesh_beta: Sequence[float] | None = None,
+        *args: Any,
+        **options: Any,
+    ) -> Any:
+        """As alpa's own.
+
+        Raises:
+            errors.MeshShapeError: the shape, or the costs of its axes, do not fit.
+        """
         if mesh_shape is not None:
-            size = 1
-            for length in mesh_shape:
-                size *= int(length)
-            if size != self.num_devices or len(mesh_shape) != 2:
-                raise errors.MeshShapeError.of_shape(mesh_shape, self.num_devices)
-        return original(self, mesh_shape, *args, **options)
+            check_mesh_shape(mesh_shape, self.num_devices)
+        for option, costs in (("mesh_alpha", mesh_alpha), ("mesh_beta", mesh_beta)):
+            if costs is not None:
+                check_mesh_costs(option, costs)
+        return original(self, mesh_shape, mesh_alpha, mesh_beta, *args, **options)
 
     replace_in_class(module.PhysicalDeviceMesh, get_logical_mesh)
+
+
+def check_mesh_shape(shape: Any, num_devices: int) -> None:
+    """Hold that `num_devices` devices form a logical mesh of `shape`.
+
+    Raises:
+        errors.MeshShapeError: they do not.
+    """
+    try:
+        sizes = [operator.index(size) for size in shape]
+    except TypeError:
+        sizes = []
+    if len(sizes) != 2 or min(sizes) < 1:
+        raise errors.MeshShapeError.no_shape(shape)
+    if math.prod(sizes) != num_devices:
+        raise errors.MeshShapeError.of_shape(sizes, num_devices)
+
+
+def check_mesh_costs(option: str, costs: Any) -> None:
+    """Hold that `costs` has a cost for each axis of a logical mesh; `option` is their name.
+
+    Raises:
+        errors.MeshShapeError: it has not.
+    """
+    try:
+        numbers = [float(cost) for cost in costs]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) != 2 or not all(0 <= number < math.inf for number in numbers):
+        raise errors.MeshShapeError.costs(option, costs)
 
 
 def _replace_globals(module: ModuleType) -> None:

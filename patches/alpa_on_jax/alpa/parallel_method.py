@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from alpa_on_jax import errors
+from alpa_on_jax.alpa.device_mesh import check_mesh_costs, check_mesh_shape
 from alpa_on_jax.replacing import replace_in_class
 
 
@@ -40,16 +41,33 @@ def _check_shard_parallel(module: ModuleType) -> None:
         """As alpa's own.
 
         Raises:
-            errors.MethodOptionError: `devices` is no mesh.
+            errors.MethodOptionError: `devices` is no mesh, or the auto-sharding option none.
+            errors.MeshShapeError: `devices` is a logical mesh that its devices do not form.
             errors.HybridShardingError: manual shardings and the solver were asked for together.
         """
         if self.devices is not None and not isinstance(self.devices, kinds):
             raise errors.MethodOptionError.devices(self.devices)
+        if isinstance(self.devices, module.LogicalDeviceMesh):
+            _check_logical_mesh(self.devices)
+        _check_auto_sharding_option(module, self.as_option)
         if self.ms_option is not None and self.as_option.enable_auto_sharding:
             raise errors.HybridShardingError()
         return compile_original(self, *args)
 
     replace_in_class(module.ShardParallel, compile_executable)
+
+
+def _check_logical_mesh(mesh: Any) -> None:
+    check_mesh_shape(mesh.shape, mesh.physical_mesh.num_devices)
+    check_mesh_costs("mesh_alpha", mesh.mesh_alpha)
+    check_mesh_costs("mesh_beta", mesh.mesh_beta)
+
+
+def _check_auto_sharding_option(module: ModuleType, option: Any) -> None:
+    if not isinstance(option, module.AutoShardingOption):
+        raise errors.MethodOptionError.auto_sharding_option(option)
+    if option.force_batch_dim_to_mesh_dim not in (None, -1, 0, 1):
+        raise errors.MethodOptionError.batch_axis(option.force_batch_dim_to_mesh_dim)
 
 
 def _check_create_state_parallel(module: ModuleType) -> None:

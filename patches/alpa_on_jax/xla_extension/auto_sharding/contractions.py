@@ -1,8 +1,8 @@
 """Strategies of dots and convolutions, and of gathers and scatters.
 
 Dots are canonical here: batch dims, one free dim on each side, one contracting dim. In the names `S` is a split dim,
-`R` one that is not, `i`, `j`, `k`, `b` the free dims of the sides, the contracting dim and a batch dim; "@ {a,b}" are the
-mesh axes. Source: tensorflow-alpa's auto_sharding_dot_handler.cc and, for gathers, auto_sharding.cc.
+`R` one that is not, `i`, `j`, `k`, `b` the free dims of the sides, the contracting dim and a batch dim; "@ {a,b}" are
+the mesh axes. Source: tensorflow-alpa's auto_sharding_dot_handler.cc and, for gathers, auto_sharding.cc.
 """
 
 from collections.abc import Iterator

@@ -63,7 +63,14 @@ class Placement:
             return tuple(self._required(instruction, operand, spec) for operand in instruction.operands)
         if self._is_duplicated(instruction):
             return tuple(self.seen_spec(operand) for operand in instruction.operands)
-        return strategy.operand_specs or (None,) * len(instruction.operands)
+        required = strategy.operand_specs or (None,) * len(instruction.operands)
+        if instruction.opcode == "reduce":
+            # What was split is reduced in parts: its small result is moved, not the operand.
+            return tuple(
+                None if operand in self.changed else spec
+                for operand, spec in zip(instruction.operands, required, strict=True)
+            )
+        return required
 
     @staticmethod
     def _required(instruction: Instruction, operand: Instruction, spec: Spec) -> Spec | None:

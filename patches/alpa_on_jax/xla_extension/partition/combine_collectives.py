@@ -57,7 +57,8 @@ def _key(op: Operation) -> tuple[Any, ...] | None:
         return None
     reducer = region_reducer(op) if len(op.regions) else ""
     element_type = mlir.tensor_type(op.operands[0]).element_type
-    return None if reducer is None else (str(op.attributes["replica_groups"]), str(element_type), reducer)
+    dims = [_integer(op, name) for name in ("all_gather_dim", "scatter_dimension") if name in op.attributes]
+    return None if reducer is None else (str(op.attributes["replica_groups"]), str(element_type), reducer, *dims)
 
 
 class _Groups:

@@ -2,16 +2,16 @@
 
 Takes a StableHLO module of one function and rewrites it in place. Afterwards every matrix product is canonical
 (`dots`), equal values are computed once (`merging`), and what computes nothing is gone (`layout`, `arithmetic`,
-`reductions`, `slicing`). Invariant: the module computes the same values, but for the order of sums and the sign of
-zero. Alpa ran XLA's own simplification passes here, before its pass (`RunAutoShardingPass` in the forked jaxlib);
-of these it does what changes the programs of training steps.
+`folding`, `reductions`, `slicing`). Invariant: the module computes the same values, but for the order of sums and
+products with constants and the sign of zero. Alpa ran XLA's own simplification passes here, before its pass
+(`RunAutoShardingPass` in the forked jaxlib); of these it does what changes the programs of training steps.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.auto_sharding.simplify import arithmetic, dots, layout, reductions, slicing
+from alpa_on_jax.xla_extension.auto_sharding.simplify import arithmetic, dots, folding, layout, reductions, slicing
 from alpa_on_jax.xla_extension.auto_sharding.simplify.dots import is_canonical_dot
 from alpa_on_jax.xla_extension.auto_sharding.simplify.merging import merge_equal_values
 from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import Rule, rewrite
@@ -19,18 +19,18 @@ from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import Rule, rew
 __all__ = ["is_canonical_dot", "simplify"]
 
 _RULES: Mapping[str, Sequence[Rule]] = {
-    "stablehlo.add": (arithmetic.simplify_add,),
+    "stablehlo.add": (folding.fold_constants, arithmetic.simplify_add),
     "stablehlo.and": (arithmetic.simplify_and,),
     "stablehlo.broadcast_in_dim": (layout.simplify_broadcast,),
     "stablehlo.concatenate": (slicing.simplify_concatenate,),
     "stablehlo.convert": (arithmetic.simplify_convert,),
-    "stablehlo.divide": (arithmetic.simplify_divide,),
+    "stablehlo.divide": (folding.fold_constants, arithmetic.simplify_divide),
     "stablehlo.dot_general": (dots.make_dot_canonical,),
     "stablehlo.dynamic_slice": (slicing.simplify_dynamic_slice,),
     "stablehlo.dynamic_update_slice": (slicing.simplify_dynamic_update_slice,),
     "stablehlo.maximum": (arithmetic.simplify_maximum,),
     "stablehlo.minimum": (arithmetic.simplify_minimum,),
-    "stablehlo.multiply": (arithmetic.simplify_multiply,),
+    "stablehlo.multiply": (folding.fold_constants, arithmetic.simplify_multiply, folding.merge_scalings),
     "stablehlo.negate": (arithmetic.simplify_negate,),
     "stablehlo.not": (arithmetic.simplify_not,),
     "stablehlo.or": (arithmetic.simplify_or,),
@@ -44,7 +44,8 @@ _RULES: Mapping[str, Sequence[Rule]] = {
     "stablehlo.reshape": (layout.simplify_reshape,),
     "stablehlo.select": (arithmetic.simplify_select,),
     "stablehlo.slice": (slicing.simplify_slice,),
-    "stablehlo.subtract": (arithmetic.simplify_subtract,),
+    "stablehlo.sqrt": (folding.fold_constants,),
+    "stablehlo.subtract": (folding.fold_constants, arithmetic.simplify_subtract),
     "stablehlo.transpose": (layout.simplify_transpose, dots.exchange_operands),
 }
 
