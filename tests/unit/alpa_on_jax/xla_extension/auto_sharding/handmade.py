@@ -54,6 +54,9 @@ def _numbers(draw: st.DrawFn, count: int) -> np.ndarray:
 def sums_of_dots(draw: st.DrawFn, made: list[Node]) -> list[tuple[Node, Node]]:
     """Some pairs of nodes with equally many strategies and equal communication costs, as dots of one shape have."""
     pairs = [
-        (a, b) for a in made for b in made if a.index < b.index and np.array_equal(a.communication_cost, b.communication_cost)
+        (a, b)
+        for a in made
+        for b in made
+        if a.index < b.index and np.array_equal(a.communication_cost, b.communication_cost)
     ]
     return draw(st.lists(st.sampled_from(pairs), max_size=2, unique=True)) if pairs else []

@@ -116,9 +116,7 @@ def ilp_of_module(module: HloModule, chosen: SolverOptions) -> Ilp:
     return build_ilp(graph_of_module(module), donation_pairs(module), Communication(chosen), chosen)
 
 
-def ilp_of(
-    function: Callable[..., Any], *arguments: Any, chosen: SolverOptions, donated: Sequence[bool] = ()
-) -> Ilp:
+def ilp_of(function: Callable[..., Any], *arguments: Any, chosen: SolverOptions, donated: Sequence[bool] = ()) -> Ilp:
     """The ILP of `function`."""
     return ilp_of_module(lower(function, arguments, donated), chosen)
 

@@ -78,6 +78,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "counting": (lambda x: x + jnp.arange(4) + jnp.arange(8)[:, None], (X,)),
     "slices": (lambda x: jnp.concatenate((x[:, 2:], x[:, :2] * 3), 1), (X,)),
     "a sort": (lambda x: jnp.sort(x, axis=0), (X,)),
+    "sorts along both dims": (
+        lambda x: (jnp.sort(x, axis=0) + jnp.sort(x, axis=1), jnp.cumsum(jnp.sort(x, axis=0), axis=1)),
+        (normal(8, 8),),
+    ),
     "a scan of sums": (lambda x: jnp.cumsum(x, axis=0), (X,)),
     "a parameter returned": (lambda x, w: (x, (x @ w).T), (X, W)),
 }
@@ -99,7 +103,7 @@ def test_the_devices_compute_what_one_device_computes(mesh_shape, variant, name)
 
 @pytest.mark.parametrize("mesh_shape", MESH_SHAPES, ids=str)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_every_op_that_is_needed_has_a_sharding(mesh_shape, name):
+def test_every_op_that_is_needed_and_gives_more_than_a_scalar_has_a_sharding(mesh_shape, name):
     module = _sharded(*PROGRAMS[name], mesh_shape)
 
     def without(ops: list[Any]) -> list[str]:
@@ -107,8 +111,8 @@ def test_every_op_that_is_needed_has_a_sharding(mesh_shape, name):
         for op in reversed(ops):
             if op in needed:
                 needed |= {source for operand in op.operands if (source := mlir.defining_op(operand)) is not None}
-        written = (annotations.SHARDING, "sharding")
-        return [str(op) for op in ops[:-1] if op in needed and not any(key in op.attributes for key in written)]
+        bare = [op for op in ops if not any(name in op.attributes for name in (annotations.SHARDING, "sharding"))]
+        return [str(op) for op in bare if op in needed and op.results and mlir.tensor_shape(op.results[0])]
 
     assert not _look(module, without)
 
@@ -156,22 +160,12 @@ def test_what_an_op_returns_lies_as_the_module_says(mesh_shape, name):
                 lying.append(annotations.result_shardings(source, mesh)[number].to_sdy())
         return lying
 
-    assert _look(module, returned) == [sharding.to_sdy() for sharding in module.output_shardings]
+    assert _look(module, returned) == [sharding.to_sdy() for sharding in module.output_shardings or ()]
 
 
 def test_what_lies_as_it_is_needed_is_not_moved():
     module = _sharded(lambda x: jnp.tanh(x) * x, (X,), (4, 1))
     assert _look(module, lambda ops: [op.name for op in ops if op.name == CONSTRAINT]) == []
-
-
-def test_a_value_that_two_ops_need_in_another_place_is_moved_once():
-    # Sorting along both dims: one of the two sorts needs another split, for both of its users.
-    def function(x: Any) -> Any:
-        return jnp.sort(x, axis=0) + jnp.sort(x, axis=1), jnp.cumsum(jnp.sort(x, axis=0), axis=1)
-
-    module = _sharded(function, (normal(8, 8),), (4, 1))
-    argument = (normal(8, 8),)
-    assert_parts_equal(run(module, partition(module), argument), values_of(function, argument), tolerance=1e-4)
 
 
 def test_a_solved_module_knows_its_mesh_and_that_it_is_solved():
@@ -200,9 +194,7 @@ _OPS: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("mesh_shape", MESH_SHAPES, ids=str)
 @given(
-    ops=st.lists(
-        st.tuples(st.sampled_from(list(_OPS)), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=4
-    ),
+    ops=st.lists(st.tuples(st.sampled_from(list(_OPS)), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=4),
     mixed=st.booleans(),
 )
 @settings(max_examples=12)

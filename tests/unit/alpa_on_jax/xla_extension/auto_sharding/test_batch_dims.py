@@ -7,7 +7,7 @@ import pytest
 
 from alpa_on_jax.xla_extension.auto_sharding.batch_dims import find_batch_dims
 from alpa_on_jax.xla_extension.auto_sharding.graph import Graph
-from unit.alpa_on_jax.xla_extension.auto_sharding.programs import graph_of, only
+from unit.alpa_on_jax.xla_extension.auto_sharding.programs import graph_of
 
 X, W, V = (np.ones(shape, np.float32) for shape in ((8, 4), (4, 6), (6, 3)))
 TOKENS = np.ones((2, 8, 4), np.float32)
@@ -76,6 +76,11 @@ def test_elementwise_ops_hand_the_batch_dim_on_in_both_directions():
 def test_a_transpose_takes_the_batch_dim_where_it_goes():
     graph = graph_of(lambda x, w: jnp.swapaxes(jnp.tanh(x @ w), 0, 1) * 2, X, W)
     assert _of_results(graph) == [1]
+
+
+def test_a_transpose_of_three_dims_takes_the_batch_dim_where_it_goes():
+    graph = graph_of(lambda x, w: jnp.tanh(x @ w).reshape(8, 2, 3).transpose(1, 2, 0) * 2, X, W)
+    assert _of_results(graph) == [2]
 
 
 def test_what_is_transposed_before_the_first_dot_has_the_batch_dim_where_it_came_from():
@@ -168,4 +173,3 @@ def test_the_batch_dim_of_a_graph_value_has_the_size_of_the_batch():
 
     graph = graph_of(jax.grad(loss, argnums=(0, 1)), W, V, X)
     assert {instruction.shape[dim] for instruction, dim in find_batch_dims(graph).items()} == {8}
-

@@ -169,9 +169,7 @@ def _measured(first: list[tuple[int, float]], second: list[tuple[int, float]]) -
 REDUCES = _measured([(0, 1.0), (100, 3.0), (200, 4.0)], [(0, 0.0), (100, 10.0), (200, 20.0)])
 
 
-@pytest.mark.parametrize(
-    ("elements", "seconds"), [(0, 1.0), (50, 2.0), (100, 3.0), (150, 3.5), (200, 4.0), (400, 6.0)]
-)
+@pytest.mark.parametrize(("elements", "seconds"), [(0, 1.0), (50, 2.0), (100, 3.0), (150, 3.5), (200, 4.0), (400, 6.0)])
 def test_measured_costs_are_interpolated_and_extended_less_that_of_nothing(elements, seconds):
     communication = Communication(options((2, 2), profile=_profile(all_reduce=REDUCES)))
     assert communication.all_reduce(4 * elements, 0) == pytest.approx(seconds - 1.0)

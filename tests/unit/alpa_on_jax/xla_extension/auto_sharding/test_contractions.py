@@ -79,9 +79,7 @@ def _dots(draw: st.DrawFn):
 @given(_dots())
 def test_every_strategy_of_a_dot_computes_the_dot(mesh_shape, case):
     arrays, numbers, changes = case
-    ilp, dot = _dot_of(
-        lambda a, b: jax.lax.dot_general(a, b, numbers), *arrays, mesh_shape=mesh_shape, **changes
-    )
+    ilp, dot = _dot_of(lambda a, b: jax.lax.dot_general(a, b, numbers), *arrays, mesh_shape=mesh_shape, **changes)
     # Simplification may have exchanged the sides or transposed them: the operands are what the parameters become.
     operands = [_value_of(operand, dict(zip(ilp.graph.parameters, arrays, strict=True))) for operand in dot.operands]
     mesh = Communication(options(mesh_shape)).mesh
@@ -206,9 +204,7 @@ def test_the_gradient_of_a_depthwise_kernel_is_split_along_its_channels(mesh_sha
     conv = only(ilp.graph, "convolution")
     mesh = Communication(options(mesh_shape)).mesh
     channels = mesh.tile_1d(4, conv.conv.out_feature)
-    (strategy,) = (
-        s for s in strategies_of(ilp, conv) if s.name.startswith("SS = SS x RS") and s.spec == channels
-    )
+    (strategy,) = (s for s in strategies_of(ilp, conv) if s.name.startswith("SS = SS x RS") and s.spec == channels)
 
     def local(x: np.ndarray, out: np.ndarray) -> np.ndarray:
         return np.asarray(gradient(x, out, x.shape[3]))
@@ -241,7 +237,9 @@ def test_every_strategy_of_a_gather_takes_the_rows(mesh_shape):
 @pytest.mark.parametrize("mesh_shape", MESH_SHAPES, ids=str)
 def test_every_strategy_of_a_scatter_updates_the_rows(mesh_shape):
     x, indices, updates = normal(6, 8), np.array([5, 0, 5], np.int32), normal(3, 8)
-    ilp = ilp_of(lambda x, i, u: x.at[i].add(u, mode="promise_in_bounds"), x, indices, updates, chosen=options(mesh_shape))
+    ilp = ilp_of(
+        lambda x, i, u: x.at[i].add(u, mode="promise_in_bounds"), x, indices, updates, chosen=options(mesh_shape)
+    )
 
     def local(x: np.ndarray, i: np.ndarray, u: np.ndarray) -> np.ndarray:
         result = x.copy()

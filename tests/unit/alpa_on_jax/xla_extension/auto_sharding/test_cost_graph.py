@@ -29,9 +29,7 @@ def test_every_choice_costs_what_it_costs_without_merging(data):
     problem = make_problem(nodes, costs, [], [[] for _ in nodes], None)
     search = Search(nodes, [(a, b, a.communication_cost) for a, b in pairs])
     for choices in _remaining_choices(nodes, costs.follow):
-        own = [
-            costs.own_strategy(i, choices[i if costs.follow[i] < 0 else costs.follow[i]]) for i in range(len(nodes))
-        ]
+        own = [costs.own_strategy(i, choices[i if costs.follow[i] < 0 else costs.follow[i]]) for i in range(len(nodes))]
         assert problem_cost(problem, choices) == search.cost(own)
 
 

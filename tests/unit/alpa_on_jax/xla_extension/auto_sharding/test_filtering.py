@@ -18,7 +18,8 @@ def test_parameters_and_dots_with_a_batch_dim_are_split_along_it():
 
 def test_a_parameter_without_a_batch_dim_keeps_its_strategies():
     forced, free = (
-        ilp_of(lambda x, w: x @ w, X, W, chosen=options((2, 2), force_batch_dim_to_mesh_axis=axis)) for axis in (0, None)
+        ilp_of(lambda x, w: x @ w, X, W, chosen=options((2, 2), force_batch_dim_to_mesh_axis=axis))
+        for axis in (0, None)
     )
     assert strategies_of(forced, forced.graph.parameters[1]) == strategies_of(free, free.graph.parameters[1])
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from alpa_on_jax.xla_extension.auto_sharding.communication import Communication
-from alpa_on_jax.xla_extension.auto_sharding.specs import FIRST, NONE
+from alpa_on_jax.xla_extension.auto_sharding.specs import BOTH, FIRST, NONE
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from unit.alpa_on_jax.xla_extension.auto_sharding.programs import (
     MESH_SHAPES,
@@ -62,11 +62,8 @@ CASES: dict[str, tuple[str, Callable[..., Any], tuple[np.ndarray, ...], Callable
 @pytest.mark.parametrize("mesh_shape", MESH_SHAPES, ids=str)
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_every_strategy_computes_the_op(mesh_shape, mixed, name, request):
+def test_every_strategy_computes_the_op(mesh_shape, mixed, name):
     opcode, function, arguments, local = CASES[name]
-    if opcode == "reduce" and mixed and mesh_shape == (2, 2):
-        reason = "a sum along a dim that is split over all devices names axis 0 alone, whose price Alpa takes"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     ilp = ilp_of(function, *arguments, chosen=options(mesh_shape, allow_mixed_mesh_shape=mixed))
     instruction = only(ilp.graph, opcode)
     values = dict(zip(ilp.graph.parameters, arguments, strict=True))
@@ -96,6 +93,13 @@ def test_a_sum_along_a_split_dim_costs_an_all_reduce_of_its_part_of_the_result()
         part = 8 * 4 / communication.mesh.num_tiles(strategy.spec)
         assert strategy.communication_cost == sum(communication.all_reduce(part, a) for a in strategy.all_reduce_axes)
         assert bool(strategy.all_reduce_axes) is bool(strategy.operand_specs[0][0])
+
+
+def test_a_sum_along_a_dim_over_all_devices_is_priced_along_the_first_axis_as_in_alpa():
+    ilp = ilp_of(lambda x: x.sum(0), X, chosen=options((2, 2), allow_mixed_mesh_shape=True))
+    (strategy,) = (s for s in strategies_of(ilp, only(ilp.graph, "reduce")) if s.operand_specs[0] == (BOTH, NONE))
+    assert strategy.all_reduce_axes == (0, 1)
+    assert strategy.communication_cost == Communication(options((2, 2))).all_reduce(8 * 4, 0)
 
 
 def test_a_sort_along_a_split_dim_costs_a_gather():

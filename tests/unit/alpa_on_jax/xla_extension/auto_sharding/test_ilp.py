@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_on_jax import errors
-from alpa_on_jax.xla_extension.auto_sharding.communication import INFINITY_COST, Communication
+from alpa_on_jax.xla_extension.auto_sharding.communication import INFINITY_COST
 from alpa_on_jax.xla_extension.auto_sharding.ilp import Ilp
 from alpa_on_jax.xla_extension.auto_sharding.options import SolverOptions
 from alpa_on_jax.xla_extension.auto_sharding.solver import Solution, solve
+from alpa_on_jax.xla_extension.auto_sharding.specs import Mesh
 from alpa_on_jax.xla_extension.propagation import donation_pairs
 from unit.alpa_on_jax.xla_extension.auto_sharding.programs import MESH_SHAPES, ilp_of_module, options, search_of
 from unit.alpa_on_jax.xla_extension.helpers import lower
@@ -95,8 +96,12 @@ def test_no_choice_of_strategies_costs_less_than_the_solution(mesh_shape, varian
     ilp, solution, donated = _solved(*PROGRAMS[name], chosen)
     search = search_of(ilp, donated)
     assert search.is_allowed(solution.choices)
+    cheapest = search.cheapest()
+    if cheapest >= INFINITY_COST:  # an alias may leave only reshardings that Alpa forbids, which it then pays
+        assert solution.objective >= INFINITY_COST
+        return
     assert solution.objective == pytest.approx(search.cost(solution.choices), abs=1e-4)
-    assert solution.objective == pytest.approx(search.cheapest(), abs=1e-4)
+    assert solution.objective == pytest.approx(cheapest, abs=1e-4)
 
 
 @pytest.mark.parametrize("mesh_shape", MESH_SHAPES, ids=str)
@@ -104,7 +109,7 @@ def test_no_choice_of_strategies_costs_less_than_the_solution(mesh_shape, varian
 def test_within_a_memory_budget_no_choice_that_fits_costs_less(mesh_shape, name):
     function, arguments, donated = PROGRAMS[name]
     free = _solved(function, arguments, donated, options(mesh_shape, memory_budget_bytes=1e9))
-    most = max(_memory(*free[:2]))
+    most = max(_memory(*free[:2], Mesh(mesh_shape)))
     fitting = 0
     for budget in (0.5 * most, 0.7 * most, 0.9 * most, most):
         chosen = options(mesh_shape, memory_budget_bytes=budget)
@@ -114,33 +119,23 @@ def test_within_a_memory_budget_no_choice_that_fits_costs_less(mesh_shape, name)
             continue
         fitting += 1
         search = search_of(ilp, pairs)
-        assert max(_memory(ilp, solution)) <= budget * (1 + 1e-9)
+        assert max(_memory(ilp, solution, Mesh(mesh_shape))) <= budget * (1 + 1e-9)
         assert solution.objective == pytest.approx(search.cost(solution.choices), abs=1e-4)
         assert solution.objective == pytest.approx(search.cheapest(), abs=1e-4)
     assert fitting
 
 
-def _memory(ilp: Ilp, solution: Solution) -> list[float]:
+def _memory(ilp: Ilp, solution: Solution, mesh: Mesh) -> list[float]:
     """Bytes that one device holds of what is live at each contraction."""
-    mesh = Communication(options(ilp_mesh(ilp))).mesh
-    nodes = list(ilp.nodes.values())
-    used = []
-    for live in ilp.problem.live:
-        values = [nodes[i].instruction for i in live]
-        used.append(
-            sum(
-                value.size_bytes / mesh.num_tiles(solution.strategy(value).spec)
-                for value in values
-                if value.opcode != "marker"
-            )
+    values = ilp.graph.instructions
+    return [
+        sum(
+            values[i].size_bytes / mesh.num_tiles(solution.strategy(values[i]).spec)
+            for i in live
+            if values[i].opcode != "marker"
         )
-    return used
-
-
-def ilp_mesh(ilp: Ilp) -> tuple[int, int]:
-    """The mesh shape, read off the parts of the parameters' strategies."""
-    specs = {code for node in ilp.nodes.values() for spec in node.specs for code in spec}
-    return {frozenset({0, 1}): (4, 1), frozenset({0, 2}): (1, 2)}.get(frozenset(specs), (2, 2))
+        for live in ilp.problem.live
+    ]
 
 
 @pytest.mark.parametrize("mesh_shape", MESH_SHAPES, ids=str)
@@ -156,7 +151,9 @@ def test_a_result_lies_as_the_donated_parameter_whose_buffer_it_takes(mesh_shape
     ilp, solution, pairs = _solved(*PROGRAMS[name], options(mesh_shape))
     assert pairs
     for result, parameter in pairs:
-        specs = [solution.strategy(value).spec for value in (ilp.graph.results[result], ilp.graph.parameters[parameter])]
+        specs = [
+            solution.strategy(value).spec for value in (ilp.graph.results[result], ilp.graph.parameters[parameter])
+        ]
         assert specs[0] == specs[1]
 
 
@@ -168,7 +165,9 @@ def test_two_donated_parameters_whose_results_are_one_value_both_lie_as_it_does(
     ilp, solution, pairs = _solved(program, (array(8, 8),) * 3, (0, 1), options((4, 1)))
     assert pairs == [(0, 0), (1, 1)]
     for result, parameter in pairs:
-        specs = [solution.strategy(value).spec for value in (ilp.graph.results[result], ilp.graph.parameters[parameter])]
+        specs = [
+            solution.strategy(value).spec for value in (ilp.graph.results[result], ilp.graph.parameters[parameter])
+        ]
         assert specs[0] == specs[1]
 
 
@@ -230,5 +229,9 @@ def test_no_choice_costs_less_than_the_solution_of_a_random_program(mesh_shape, 
         return
     search = search_of(ilp, donated)
     assert search.is_allowed(solution.choices)
+    cheapest = search.cheapest()
+    if cheapest >= INFINITY_COST:  # an alias may leave only reshardings that Alpa forbids, which it then pays
+        assert solution.objective >= INFINITY_COST
+        return
     assert solution.objective == pytest.approx(search.cost(solution.choices), abs=1e-4)
-    assert solution.objective == pytest.approx(search.cheapest(), abs=1e-4)
+    assert solution.objective == pytest.approx(cheapest, abs=1e-4)

@@ -1,4 +1,4 @@
-"""Alpa's solver finds the cheapest choice that aliases and the memory budget allow, and its objective is what it costs."""
+"""Alpa's solver finds the cheapest choice that aliases and memory allow; its objective is what that costs."""
 
 import numpy as np
 import pytest

@@ -164,6 +164,12 @@ def test_a_reshape_that_splits_the_dim_split_over_all_devices_splits_both_new_di
 
 def test_a_reshape_that_merges_a_minor_split_dim_has_no_spec():
     assert specs.reshape(Mesh((2, 2)), (NONE, FIRST), (4, 4), (16,)) is None
+    assert specs.reshape(Mesh((2, 2)), (FIRST, SECOND), (4, 4), (16,)) is None
+
+
+def test_uneven_parts_of_a_dim_go_into_no_new_dims():
+    assert specs.reshape(Mesh((2, 2)), (BOTH,), (6,), (2, 3)) is None
+    assert specs.reshape(Mesh((4, 1)), (FIRST, NONE), (6, 2), (12,)) is None
 
 
 def test_slices_and_pads_keep_a_spec_only_where_split_dims_keep_their_sizes():

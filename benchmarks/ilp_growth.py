@@ -1,0 +1,264 @@
+"""How Alpa's ILP grows with the depth of a model: seconds to build and to solve it, variables, memory.
+
+Takes numbers of layers and logical meshes; runs alpa's `run_auto_sharding_pass` over a whole training step of GPT at
+the sizes of Alpa's own benchmark, of which only shapes exist: no device, no array. Prints a line a case and writes
+`results/ilp_growth-*`. Invariant: each case has a process of its own, so the peak of memory is that case's.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from types import ModuleType
+from typing import Any
+
+import alpa
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from alpa.model.bert_model import BertConfig
+from alpa.model.gpt_model import FlaxGPTForLMModule
+from alpa.model.model_util import TrainState
+from alpa.shard_parallel.auto_sharding import LogicalDeviceMesh, run_auto_sharding_pass
+from alpa.util import jaxpr_to_hlo
+
+from alpa_on_jax.xla_extension.auto_sharding import ilp
+from benchmarks import machine
+from integration.meshes import mesh_shape
+
+# Of `VirtualPhysicalMesh.get_logical_mesh`: the links of axis 1 are ten times as fast as those of axis 0.
+MESH_ALPHA, MESH_BETA = (1, 1), (1, 0.1)
+
+BUILD_BAR_S = 60.0
+MEMORY_BAR_GIB = 4.0
+
+_TEXT = (
+    "Alpa's intra-operator pass over a whole training step of GPT as in Alpa's `benchmark/alpa` (forward, backward, "
+    "AdamW with a float32 master copy, float16 otherwise, no rematerialisation), with {sizes}, for one micro-batch, "
+    "with `prefer_reduce_scatter`. `lower` is tracing and lowering to StableHLO; `build in all` is from there to the "
+    "solver's arrays (simplify, graph, strategies, costs); `solve` is alpa's own solver: `CBC` is the CPU time of the "
+    "CBC process in it, most of the rest is alpa's Python that writes the problem down for CBC; `write` is what "
+    "follows: reduce-scatters and annotations. `values` are the ILP's nodes before merging, `variables` its binary "
+    "ones, of nodes and edges. Alpa lets CBC search for at most 600 s; what ends earlier is optimal. `peak` is of the "
+    "case's process, where `an empty case` is what importing everything takes; `CBC peak` is an upper bound for the "
+    "CBC process beside it, which counts as its own what the process that started it held."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One program on one mesh; the sizes are those of Alpa's GPT-2.6B unless told."""
+
+    layers: int
+    mesh: str
+    hidden: int = 2560
+    heads: int = 32
+    sequence: int = 1024
+    vocabulary: int = 51200
+    micro_batch: int = 8
+
+    def __str__(self) -> str:
+        return f"{self.layers} layers {self.mesh}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the cases that the command line names, until its time is up."""
+    options = _parser().parse_args(argv)
+    sizes = {name: getattr(options, name) for name in ("hidden", "heads", "sequence", "vocabulary", "micro_batch")}
+    text = _TEXT.format(sizes=", ".join(f"{name.replace('_', '-')} {size}" for name, size in sizes.items()))
+    results: list[dict[str, Any]] = []
+    started = time.monotonic()
+    for layers, mesh in product(options.layers, options.meshes):
+        case = Case(layers, mesh, **sizes)
+        spent_s = time.monotonic() - started
+        if spent_s > options.limit_s:
+            print(f"{case} and what follows is left out: {spent_s:.0f} s have been spent")
+            break
+        results.append(_in_a_process_of_its_own(measure, case))
+        print(" | ".join(_cells(results[-1])), flush=True)
+        if not options.no_results:
+            machine.write(options.name, f"{text}\n\n{_verdict(results)}", results, _table(results))
+    print("\n".join(machine.markdown_table(_table(results))))
+    print(_verdict(results))
+    return 0
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """Run alpa's pass for one case in this process, whose peak of memory must be the case's."""
+    empty_gib = _peak_gib(resource.RUSAGE_SELF)
+    started = time.perf_counter()
+    hlo = jaxpr_to_hlo("train_step", *_jaxpr_and_donation(case))
+    lower_s = time.perf_counter() - started
+    shape = mesh_shape(case.mesh)
+    mesh = LogicalDeviceMesh(None, np.arange(np.prod(shape)).reshape(shape), MESH_ALPHA, MESH_BETA)
+    option = alpa.AutoShardingOption(prefer_reduce_scatter=True)
+    with _timed(ilp, ("simplify", "build_graph", "build_ilp", "solve")) as calls:
+        started = time.perf_counter()
+        run_auto_sharding_pass(hlo, mesh, "single", 1, option)
+        pass_s = time.perf_counter() - started
+    seconds = {name: call.seconds for name, call in calls.items()}
+    problem, solution = calls["build_ilp"].result.problem, calls["solve"].result
+    cbc = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "case": str(case),
+        **dataclasses.asdict(case),
+        "seconds": {
+            "lower": lower_s,
+            **seconds,
+            "build": seconds["simplify"] + seconds["build_graph"] + seconds["build_ilp"],
+            "cbc_cpu": cbc.ru_utime + cbc.ru_stime,
+            "write": pass_s - sum(seconds.values()),
+            "pass": pass_s,
+        },
+        "values": len(problem.lengths),
+        "merged_nodes": int(np.sum(problem.follow < 0)),
+        "edges": len(problem.edges),
+        "variables": problem.num_variables,
+        "objective": solution.objective,
+        "peak_gib": _peak_gib(resource.RUSAGE_SELF),
+        "empty_peak_gib": empty_gib,
+        "cbc_peak_gib": _peak_gib(resource.RUSAGE_CHILDREN),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def _jaxpr_and_donation(case: Case) -> tuple[Any, list[bool]]:
+    """The training step of Alpa's `benchmark_one_case_gpt_bert.py`, and which of its arguments are donated."""
+    config = BertConfig(
+        vocab_size=case.vocabulary,
+        hidden_size=case.hidden,
+        num_attention_heads=case.heads,
+        intermediate_size=4 * case.hidden,
+        num_hidden_layers=case.layers,
+        type_vocab_size=0,
+        tie_word_embeddings=False,
+    )
+    model = FlaxGPTForLMModule(config, dtype=jnp.float16)
+    inputs = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+    batch = {name: jax.ShapeDtypeStruct((case.micro_batch, case.sequence), jnp.int32) for name in (*inputs, "labels")}
+    key = jax.eval_shape(lambda: jax.random.PRNGKey(0))
+    params = jax.eval_shape(model.init, key, *(batch[name] for name in inputs))
+
+    def decays(params: Any) -> Any:
+        return jax.tree.map(lambda param: param.ndim > 1, params)
+
+    state = TrainState.create_aval(
+        apply_fn=model.apply,
+        params=params,
+        tx=optax.adamw(1e-2, mask=decays),
+        use_master_copy=True,
+        dynamic_scale=None,
+    )
+
+    def step(state: Any, batch: Any) -> Any:
+        def loss(params: Any) -> jax.Array:
+            logits = state.apply_fn(params, *(batch[name] for name in inputs), deterministic=True)[0]
+            counts = jnp.where(batch["labels"] > 0, 1.0, 0.0)
+            labels = jax.nn.one_hot(batch["labels"], logits.shape[-1])
+            losses = -jnp.sum(labels * jax.nn.log_softmax(logits, axis=-1), axis=-1)
+            return (counts * losses).sum() / counts.sum()
+
+        return state.apply_gradients(grads=jax.grad(loss)(state.params))
+
+    donated = [True] * len(jax.tree.leaves(state)) + [False] * len(jax.tree.leaves(batch))
+    return jax.make_jaxpr(step)(state, batch), donated
+
+
+@dataclasses.dataclass
+class _Call:
+    """How long the one call of a function took, and what it returned."""
+
+    seconds: float = 0.0
+    result: Any = None
+
+
+@contextlib.contextmanager
+def _timed(module: ModuleType, names: Sequence[str]) -> Iterator[dict[str, _Call]]:
+    """Within the context, calls of these functions of `module` are timed."""
+    originals: dict[str, Callable[..., Any]] = {name: getattr(module, name) for name in names}
+    calls = {name: _Call() for name in names}
+
+    def timing(name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            calls[name].result = originals[name](*args, **kwargs)
+            calls[name].seconds += time.perf_counter() - started
+            return calls[name].result
+
+        return call
+
+    for name in names:
+        setattr(module, name, timing(name))
+    try:
+        yield calls
+    finally:
+        for name, original in originals.items():
+            setattr(module, name, original)
+
+
+def _in_a_process_of_its_own(function: Callable[[Case], dict[str, Any]], case: Case) -> dict[str, Any]:
+    # Spawned, not forked: a forked process starts with the memory of this one.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, case).result()
+
+
+def _peak_gib(who: int) -> float:
+    """The most memory of this process, or of the largest of its children that has ended."""
+    return resource.getrusage(who).ru_maxrss / 2**20
+
+
+def _verdict(results: Sequence[dict[str, Any]]) -> str:
+    """Which cases keep to the bars."""
+    slower = [result["case"] for result in results if result["seconds"]["build"] > result["seconds"]["solve"]]
+    slow = [result["case"] for result in results if result["seconds"]["build"] > BUILD_BAR_S]
+    large = [result["case"] for result in results if result["peak_gib"] + result["cbc_peak_gib"] > MEMORY_BAR_GIB]
+    bars = {
+        "building takes no longer than solving": slower,
+        f"building takes at most {BUILD_BAR_S:.0f} s": slow,
+        f"both processes together take at most {MEMORY_BAR_GIB:.0f} GiB": large,
+    }
+    verdicts = (f"{bar}: {'not ' + ', '.join(cases) if cases else 'yes'}" for bar, cases in bars.items())
+    return f"Of {len(results)} cases: {'; '.join(verdicts)}."
+
+
+def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
+    header = ["case", "lower, s", "simplify, s", "build in all, s", "solve, s", "CBC, CPU s", "write, s", "values"]
+    header += ["edges", "variables", "objective", "peak, GiB", "an empty case, GiB", "CBC peak at most, GiB", "load"]
+    return [header, *(_cells(result) for result in results)]
+
+
+def _cells(result: dict[str, Any]) -> list[str]:
+    phases = ("lower", "simplify", "build", "solve", "cbc_cpu", "write")
+    return [
+        result["case"],
+        *(f"{result['seconds'][phase]:.2f}" for phase in phases),
+        *(str(result[name]) for name in ("values", "edges", "variables")),
+        f"{result['objective']:.4g}",
+        *(f"{result[name]:.2f}" for name in ("peak_gib", "empty_peak_gib", "cbc_peak_gib")),
+        f"{result['load_average']:.1f}",
+    ]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--layers", nargs="+", type=int, default=[2, 4, 8, 16, 24, 32], help="numbers of layers")
+    parser.add_argument("--meshes", nargs="+", default=["2x4", "1x8"], help="logical meshes")
+    for field in dataclasses.fields(Case)[2:]:
+        option = f"--{field.name.replace('_', '-')}"
+        parser.add_argument(option, type=int, default=field.default, help=f"default {field.default}")
+    parser.add_argument("--limit-s", type=float, default=900, help="no case starts later (default 900)")
+    parser.add_argument("--name", default="ilp_growth", help="of the files of results")
+    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
