@@ -226,7 +226,7 @@ class MeshShapeError(AlpaOnJaxError, ValueError):
     def costs(cls, option: str, value: Any) -> "MeshShapeError":
         return cls(
             f"{option}={value!r} must be two numbers that are not negative, one for each axis of the logical mesh: the "
-            "latency (mesh_alpha) and the time for each byte (mesh_beta) of communication along it, for example (1, 0.1)"
+            "latency (mesh_alpha) or the time for each byte (mesh_beta) of communication along it. For example (1, 0.1)"
         )
 
     @classmethod
@@ -277,8 +277,8 @@ class MethodOptionError(AlpaOnJaxError, TypeError):
     @classmethod
     def batch_axis(cls, value: Any) -> "MethodOptionError":
         return cls(
-            f"AutoShardingOption: force_batch_dim_to_mesh_dim={value!r} is no axis of a logical mesh. Give 0 or 1, -1 for "
-            "any, or None for alpa's default: 0 on a mesh with two axes of several devices, else any"
+            f"AutoShardingOption: force_batch_dim_to_mesh_dim={value!r} is no axis of a logical mesh. Give 0 or 1, -1 "
+            "for any, or None for alpa's default: 0 on a mesh with two axes of several devices, else any"
         )
 
     @classmethod

@@ -17,12 +17,14 @@ import pytest
 from alpa import (
     AutoShardingOption,
     CreateStateParallel,
+    DataParallel,
     FollowParallel,
     LocalPhysicalDeviceMesh,
     ManualShardingOption,
     ShardParallel,
 )
 from alpa.parallel_method import LocalPipelineParallel
+from alpa.shard_parallel.auto_sharding import LogicalDeviceMesh
 from jax.sharding import PartitionSpec
 
 from alpa_on_jax import errors
@@ -84,6 +86,22 @@ def parallel(function: Callable[..., Any] = step, num_micro_batches: int | None 
     return alpa.parallelize(function, method=method, donate_argnums=())
 
 
+def solved(
+    function: Callable[..., Any] = step, mesh: Any = "2x4", num_micro_batches: int | None = None, **options: Any
+) -> Any:
+    """`function(w, x)` with shardings that alpa's ILP chooses; the options are those of AutoShardingOption."""
+    method = ShardParallel(
+        devices=logical_mesh(mesh) if isinstance(mesh, str) else mesh,
+        num_micro_batches=num_micro_batches,
+        auto_sharding_option=AutoShardingOption(**options),
+    )
+    return alpa.parallelize(function, method=method, donate_argnums=())
+
+
+def physical_mesh() -> LocalPhysicalDeviceMesh:
+    return LocalPhysicalDeviceMesh(jax.devices()[:8])
+
+
 @dataclass(frozen=True)
 class Case:
     """A call that must fail.
@@ -132,6 +150,36 @@ CASES = [
         errors.MethodOptionError,
         "devices='gpu' of type str",
     ),
+    Case(
+        "a logical mesh of three axes",
+        lambda: physical_mesh().get_logical_mesh((2, 2, 2)),
+        errors.MeshShapeError,
+        r"mesh_shape=\(2, 2, 2\) is no shape of a logical mesh",
+    ),
+    Case(
+        "a logical mesh with an axis of no devices",
+        lambda: physical_mesh().get_logical_mesh((0, 8)),
+        errors.MeshShapeError,
+        r"mesh_shape=\(0, 8\)",
+    ),
+    Case(
+        "a latency for one axis only",
+        lambda: physical_mesh().get_logical_mesh((2, 4), mesh_alpha=[1]),  # type: ignore[arg-type]
+        errors.MeshShapeError,
+        r"mesh_alpha=\[1\] must be two numbers",
+    ),
+    Case(
+        "a negative inverse bandwidth",
+        lambda: physical_mesh().get_logical_mesh((2, 4), mesh_beta=(1, -1)),  # type: ignore[arg-type]
+        errors.MeshShapeError,
+        r"mesh_beta=\(1, -1\) must be two numbers",
+    ),
+    Case(
+        "a logical mesh over some devices of the physical one",
+        lambda: solved(mesh=LogicalDeviceMesh(physical_mesh(), np.arange(4).reshape(2, 2)))(weights(), batch()),
+        errors.MeshShapeError,
+        r"\(2, 2\) needs 4 devices.* has 8",
+    ),
     # Batches.
     Case(
         "a batch that the mesh does not divide",
@@ -162,6 +210,38 @@ CASES = [
         lambda: parallel(num_micro_batches=2.5)(weights(), batch()),  # type: ignore[arg-type]
         errors.MicroBatchError,
         r"num_micro_batches is 2\.5",
+    ),
+    Case(
+        "a batch that data parallelism does not divide",
+        lambda: solved(force_data_parallel=True)(weights(), batch(17)),
+        errors.BatchDimError,
+        r"shape \(17, 8\).*dim 0.*8 devices along axis 0",
+    ),
+    Case(
+        "a batch that DataParallel does not divide",
+        lambda: alpa.parallelize(step, method=DataParallel(logical_mesh("1x8")), donate_argnums=())(
+            weights(), batch(17)
+        ),
+        errors.BatchDimError,
+        r"shape \(17, 8\).*8 devices",
+    ),
+    Case(
+        "a micro-batch that data parallelism does not divide",
+        lambda: solved(num_micro_batches=2, force_data_parallel=True)(weights(), batch(24)),
+        errors.BatchDimError,
+        r"shape \(12, 8\).*8 devices.*that of one micro-batch",
+    ),
+    Case(
+        "a batch that axis 0 of a 2D mesh does not divide",
+        lambda: solved()(weights(), batch(17)),
+        errors.BatchDimError,
+        r"shape \(17, 8\).*2 devices along axis 0",
+    ),
+    Case(
+        "a batch that the axis it is forced to does not divide",
+        lambda: solved(force_batch_dim_to_mesh_dim=1)(weights(), batch(18)),
+        errors.BatchDimError,
+        r"shape \(18, 8\).*4 devices along axis 1",
     ),
     # Functions and arguments.
     Case(
@@ -267,11 +347,24 @@ CASES = [
         errors.HybridShardingError,
         "together with enable_auto_sharding=True",
     ),
+    # Options of the solver.
     Case(
-        "the solver, which is not there yet",
-        lambda: alpa.parallelize(step, method=ShardParallel(devices=logical_mesh("2x4")))(weights(), batch()),
-        errors.AutoShardingUnavailableError,
-        "enable_auto_sharding=True asks for alpa's ILP",
+        "a mesh axis that there is not",
+        lambda: solved(force_batch_dim_to_mesh_dim=2)(weights(), batch()),
+        errors.MethodOptionError,
+        "force_batch_dim_to_mesh_dim=2 is no axis",
+    ),
+    Case(
+        "an unknown heuristic",
+        lambda: solved(force_simple_heuristic="shard-middle")(weights(), batch()),
+        errors.HeuristicError,
+        "'shard-middle'.*'shard-largest', 'shard-first', 'shard-last'",
+    ),
+    Case(
+        "options that are none",
+        lambda: parallel(auto_sharding_option={"enable_auto_sharding": False})(weights(), batch()),
+        errors.MethodOptionError,
+        "auto_sharding_option=.* of type dict",
     ),
     # Methods that build on other functions, and marks.
     Case(
