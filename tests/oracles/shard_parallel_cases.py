@@ -96,8 +96,9 @@ class Compiled:
     Attributes:
         objective: The ILP's.
         partitioner: Which partitioner made the program: see `PartitionedProgram`.
-        partitioned: The collectives of the partitioned program by kind.
-        compiled: The same of the optimised HLO, as alpa counts them.
+        partitioned: The collectives of the partitioned program by kind, those that count (see `ignores_scalars`).
+        all_partitioned: All of them.
+        compiled: All collectives of the optimised HLO, as alpa counts them.
         state: The new state with alpa's sharding specs as leaves.
         shapes: The new state with shapes and dtypes as leaves.
     """
@@ -105,6 +106,7 @@ class Compiled:
     objective: float
     partitioner: str
     partitioned: Counter[str]
+    all_partitioned: Counter[str]
     compiled: Counter[str]
     state: Any
     shapes: Any
@@ -119,12 +121,13 @@ def compile_case(case: Case) -> Compiled:
     executable: Any = alpa.parallelize(program.step, method=method).get_executable(program.state, program.batch)
     made = executable.compiled.program
     counted = [c.kind for c in made.collectives if not (case.ignores_scalars and c.size_bytes <= SCALAR_BYTES)]
-    in_hlo = count_communication_primitives(executable.get_hlo_text(), ignore_scalar_all_reduce=case.ignores_scalars)
+    in_hlo = count_communication_primitives(executable.get_hlo_text())
     shapes = jax.eval_shape(program.step, program.state, program.batch)
     specs = jax.tree.unflatten(jax.tree.structure(shapes), executable.output_sharding_specs)
     compiled = Counter(dict(zip(KINDS, in_hlo[1:], strict=True)))
     objective = executable.auto_sharding_objective
-    return Compiled(objective, made.partitioner, Counter(counted), compiled, specs, shapes)
+    everything = Counter(c.kind for c in made.collectives)
+    return Compiled(objective, made.partitioner, Counter(counted), everything, compiled, specs, shapes)
 
 
 def partition_of(spec: pxla.ShardingSpec) -> Partition:

@@ -67,7 +67,7 @@ def test_the_program_of_one_device_has_the_stated_collectives(case: Case) -> Non
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_compiling_leaves_the_collectives_as_they_are(case: Case) -> None:
     compiled = compile_case(case)
-    assert +compiled.compiled == compiled.partitioned
+    assert compiled.compiled == compiled.all_partitioned
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.partitions], ids=str)

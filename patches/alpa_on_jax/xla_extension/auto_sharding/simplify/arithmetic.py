@@ -10,7 +10,7 @@ from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.auto_sharding.simplify.constants import is_all, number
-from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import made_by
+from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import broadcast, made_by
 from alpa_on_jax.xla_extension.mlir import Operation, Value
 
 # Float types by name -> the types that hold each of their values exactly.
@@ -78,6 +78,15 @@ def simplify_select(op: Operation) -> Value | None:
     if decided is None:
         return None
     return on_true if decided else on_false
+
+
+def spread_scalars(op: Operation) -> Value | None:
+    """A select or clamp with a scalar operand: it is laid out, since in HLO all operands have one shape."""
+    shape = mlir.tensor_shape(op.results[0])
+    if not shape or all(mlir.tensor_shape(operand) for operand in op.operands):
+        return None
+    operands = [operand if mlir.tensor_shape(operand) else broadcast(operand, shape, []) for operand in op.operands]
+    return mlir.create(op.name, [op.results[0].type], operands).results[0]
 
 
 def simplify_convert(op: Operation) -> Value | None:
