@@ -20,8 +20,13 @@ from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.devices import Devices
 from alpa_on_jax.xla_extension.hlo_text import as_alpa_reads_it
 
+# XLA's names of the passes that join all-reduces, on GPUs and on CPUs.
+_SUM_COMBINERS = "all-reduce-combiner,cpu-all-reduce-combiner"
 
-def compile_and_load(bytecode: bytes, devices: Devices, *, one_program_per_device: bool) -> Any:
+
+def compile_and_load(
+    bytecode: bytes, devices: Devices, *, one_program_per_device: bool, combine_sums: bool = True
+) -> Any:
     """Compile StableHLO for `devices` and load it.
 
     Args:
@@ -29,6 +34,8 @@ def compile_and_load(bytecode: bytes, devices: Devices, *, one_program_per_devic
         devices: The devices, in the order of the logical mesh.
         one_program_per_device: The module is one device's program, run with a replica on each device. Otherwise it is
             the whole program, which XLA partitions.
+        combine_sums: Whether XLA may join all-reduces that do not need each other. On CPUs it then joins a recomputed
+            one with the first, too, which keeps alive what was to be recomputed.
     """
     count = len(devices)
     replicas, partitions = (count, 1) if one_program_per_device else (1, count)
@@ -38,6 +45,8 @@ def compile_and_load(bytecode: bytes, devices: Devices, *, one_program_per_devic
     build = options.executable_build_options
     build.use_spmd_partitioning = not one_program_per_device
     build.use_shardy_partitioner = True
+    if not combine_sums:
+        options.env_option_overrides = [("xla_disable_hlo_passes", _SUM_COMBINERS)]
     with mlir.context():
         return client.compile_and_load(mlir.parse(bytecode), xc.DeviceList(devices), options)
 

@@ -99,7 +99,11 @@ class MeshExecutable:
         self._devices = tuple(client.devices()[: self.program.mesh.num_devices])
         replicas = self.program.partitioner == "shardy"
         bytecode = _with_aliases(module, self.program)
-        self._executable = backend.compile_and_load(bytecode, self._devices, one_program_per_device=replicas)
+        # What auto-sharding wanted to be combined is combined already, up to alpa's limits.
+        decided = module.solved and replicas
+        self._executable = backend.compile_and_load(
+            bytecode, self._devices, one_program_per_device=replicas, combine_sums=not decided
+        )
         self._handlers = [
             backend.array_handler(shape.dims, shape.dtype, named_sharding(self._devices, sharding))
             for shape, sharding in zip(module.shape.results, self.program.output_shardings, strict=True)
