@@ -126,6 +126,13 @@ def test_a_slice_of_what_can_only_be_split_along_the_sliced_dim_is_whole():
 
 
 def test_a_scalar_that_an_op_uses_is_whole_everywhere():
+    ilp = ilp_of(
+        lambda x, number: jax.lax.pad(x, number, ((0, 8, 0), (0, 0, 0))), X, np.float32(1), chosen=options((4, 1))
+    )
+    assert {strategy.operand_specs[1] for strategy in strategies_of(ilp, only(ilp.graph, "pad"))} == {()}
+
+
+def test_a_scalar_predicate_is_laid_out_and_split_like_what_it_selects():
     program = """
       func.func @main(%c: tensor<i1>, %x: tensor<8x8xf32>) -> tensor<8x8xf32> {
         %y = stablehlo.negate %x : tensor<8x8xf32>
@@ -133,7 +140,8 @@ def test_a_scalar_that_an_op_uses_is_whole_everywhere():
         return %z : tensor<8x8xf32>
       }"""
     ilp = ilp_of_module(HloModule.from_stablehlo("tested", program), options((4, 1)))
-    assert {strategy.operand_specs[0] for strategy in strategies_of(ilp, only(ilp.graph, "select"))} == {()}
+    strategies = strategies_of(ilp, only(ilp.graph, "select"))
+    assert {strategy.operand_specs[0] for strategy in strategies} == {strategy.spec for strategy in strategies}
 
 
 def test_a_reversed_value_keeps_its_spec():

@@ -10,6 +10,7 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import annotations, mlir
+from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import PartitionedProgram, partition
 from alpa_on_jax.xla_extension.sharding import ArraySharding
@@ -47,10 +48,16 @@ def solve(
 
 
 def partitioned(
-    function: Callable[..., Any], arguments: Sequence[Any], inputs: Shardings, outputs: Shardings, ops: Shardings
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    inputs: Shardings,
+    outputs: Shardings,
+    ops: Shardings,
+    limits: CombinerLimits | None = None,
 ) -> PartitionedProgram:
     """The program of `solve(...)`, which Shardy's passes made and which has been found right."""
     module = solve(function, arguments, inputs, outputs, ops)
+    module.combiner_limits = limits or CombinerLimits()
     program = partition(module)
     assert program.partitioner == "shardy", program.fallback_reason
     assert_parts_equal(run(module, program, arguments), values_of(function, arguments))

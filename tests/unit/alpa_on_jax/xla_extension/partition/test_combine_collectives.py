@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.lax import optimization_barrier as reshard
 
+from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
 from alpa_on_jax.xla_extension.partition import partition
-from alpa_on_jax.xla_extension.pass_context import clear_pass_context, set_pass_context
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X4,
@@ -28,17 +28,6 @@ X, V, W = (_RNG.normal(size=shape).astype(np.float32) for shape in ((8, 16), (16
 WHOLE = split(MESH_2X4, "", "")
 ROWS, COLUMNS = split(MESH_2X4, "y", ""), split(MESH_2X4, "", "y")
 CONTRACTED = [COLUMNS, ROWS, ROWS]
-
-
-@pytest.fixture
-def limits():
-    """Sets the limits of combined collectives, in bytes, as alpa does around compiling."""
-
-    def set_limits(all_gather: int, all_reduce: int) -> None:
-        set_pass_context({"combiner::all_gather_threshold": all_gather, "combiner::all_reduce_threshold": all_reduce})
-
-    yield set_limits
-    clear_pass_context()
 
 
 def test_sums_of_independent_contractions_are_one_all_reduce():
@@ -88,15 +77,14 @@ def test_sums_over_different_devices_or_of_different_types_stay_apart():
     assert kinds(program) == ["all-reduce"] * 3
 
 
-def test_parts_that_are_gathered_are_one_all_gather_whatever_dims_they_are_gathered_along():
-    program = partitioned(
-        lambda x, v, w: (reshard(x), reshard(v), reshard(w[0])),
-        (X, V, W),
-        [COLUMNS, ROWS, COLUMNS],
-        [WHOLE, WHOLE, split(MESH_2X4, "")],
-        [WHOLE, WHOLE, COLUMNS, split(MESH_2X4, "y"), split(MESH_2X4, "")],
-    )
-    assert kinds(program) == ["all-gather"]
+def test_parts_that_are_gathered_along_different_dims_stay_apart():
+    program = partitioned(lambda x, v: (reshard(x), reshard(v)), (X, V), [COLUMNS, ROWS], [WHOLE] * 2, [WHOLE] * 2)
+    assert kinds(program) == ["all-gather"] * 2
+
+
+def test_rows_of_parts_that_are_gathered_along_another_dim_are_one_all_gather():
+    program = partitioned(lambda x, w: (reshard(x), reshard(w)), (X, W), [COLUMNS, COLUMNS], [WHOLE] * 2, [WHOLE] * 2)
+    assert [(each.kind, each.size_bytes) for each in program.collectives] == [("all-gather", (8 * 16 + 16 * 24) // 4 * 4)]
 
 
 def test_parts_that_are_gathered_along_one_dim_are_gathered_as_they_are():
@@ -104,7 +92,18 @@ def test_parts_that_are_gathered_along_one_dim_are_gathered_as_they_are():
     assert [(each.kind, each.size_bytes) for each in program.collectives] == [("all-gather", 4 * (8 + 24) * 4)]
 
 
-def test_parts_of_sums_are_one_reduce_scatter_whatever_dims_they_are_split_along():
+def test_parts_of_sums_are_one_reduce_scatter_where_they_are_split_along_one_dim():
+    program = partitioned(
+        lambda x, v, w: (reshard(x @ v), reshard(x @ w)),
+        (X, V, W),
+        CONTRACTED,
+        [COLUMNS] * 2,
+        [WHOLE, COLUMNS, WHOLE, COLUMNS],
+    )
+    assert [(each.kind, each.size_bytes) for each in program.collectives] == [("reduce-scatter", 8 * (8 + 24) * 4)]
+
+
+def test_parts_of_sums_that_are_split_along_different_dims_stay_apart():
     program = partitioned(
         lambda x, v, w: (reshard(x @ v), reshard(x @ w)),
         (X, V, W),
@@ -112,7 +111,7 @@ def test_parts_of_sums_are_one_reduce_scatter_whatever_dims_they_are_split_along
         [ROWS, COLUMNS],
         [WHOLE, ROWS, WHOLE, COLUMNS],
     )
-    assert [(each.kind, each.size_bytes) for each in program.collectives] == [("reduce-scatter", 8 * (8 + 24) * 4)]
+    assert kinds(program) == ["reduce-scatter"] * 2
 
 
 def test_what_uses_a_sum_before_the_last_input_is_ready_comes_after_the_combined_one():
@@ -126,15 +125,15 @@ def test_what_uses_a_sum_before_the_last_input_is_ready_comes_after_the_combined
 
 
 @pytest.mark.parametrize(("limit_bytes", "expected"), [(8 * 32 * 4, 1), (8 * 32 * 4 - 1, 2), (0, 2)])
-def test_sums_are_combined_up_to_the_limit(limits, limit_bytes, expected):
-    limits(0, limit_bytes)
-    program = partitioned(lambda x, v, w: (x @ v, x @ w), (X, V, W), CONTRACTED, [WHOLE] * 2, [WHOLE] * 2)
+def test_sums_are_combined_up_to_the_limit(limit_bytes, expected):
+    limits = CombinerLimits(all_gather_bytes=0, all_reduce_bytes=limit_bytes)
+    program = partitioned(lambda x, v, w: (x @ v, x @ w), (X, V, W), CONTRACTED, [WHOLE] * 2, [WHOLE] * 2, limits)
     assert len(program.collectives) == expected
 
 
-def test_gathers_have_a_limit_of_their_own(limits):
-    limits(0, 1 << 60)
-    program = partitioned(lambda v, w: (reshard(v), reshard(w)), (V, W), [ROWS, ROWS], [WHOLE] * 2, [WHOLE] * 2)
+def test_gathers_have_a_limit_of_their_own():
+    limits = CombinerLimits(all_gather_bytes=0)
+    program = partitioned(lambda v, w: (reshard(v), reshard(w)), (V, W), [ROWS, ROWS], [WHOLE] * 2, [WHOLE] * 2, limits)
     assert kinds(program) == ["all-gather"] * 2
 
 
