@@ -121,6 +121,19 @@ class ArgnumsError(AlpaOnJaxError, ValueError):
         super().__init__(f"{function}: {option}={value!r} {reason}")
 
 
+class HostCallbackError(AlpaOnJaxError, NotImplementedError):
+    """A parallelized function calls back into Python while it runs."""
+
+    def __init__(self, program: str, callbacks: Sequence[str]) -> None:
+        super().__init__(
+            f"{program}: a parallelized function cannot call back into Python while it runs, but it does so by "
+            f"{', '.join(callbacks)}: its program runs on all devices of a mesh, in other processes too, without the "
+            "Python functions that it would call. Return the values and look at them outside (in place of "
+            "jax.debug.print and jax.debug.callback), or compute them before the call or with JAX's own operations (in "
+            "place of jax.pure_callback and io_callback)"
+        )
+
+
 class MicroBatchError(AlpaOnJaxError, ValueError):
     """The batch cannot be split in micro-batches."""
 
@@ -152,10 +165,11 @@ class AutoShardingInfeasibleError(AlpaOnJaxError, RuntimeError):
         )
 
     @classmethod
-    def no_solution(cls) -> "AutoShardingInfeasibleError":
+    def no_solution(cls, status: str, seconds: float, limit: float) -> "AutoShardingInfeasibleError":
         return cls(
-            "the ILP solver found no solution before its time limit of 600 s. Give it a smaller problem: fewer layers "
-            "in a stage, or options that leave it less choice (force_data_parallel, force_batch_dim_to_mesh_dim)"
+            f"the ILP solver stopped after {seconds:.0f} s without a solution (PuLP's status: {status!r}; its time limit "
+            f"is {limit:.0f} s). Give it a smaller problem: fewer layers in a stage, or options that leave it less choice "
+            "(force_data_parallel, force_batch_dim_to_mesh_dim)"
         )
 
     @classmethod

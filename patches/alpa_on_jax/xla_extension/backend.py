@@ -2,7 +2,7 @@
 
 Tested with jax 0.10.2 and 0.11.2: `jax._src.compiler.get_compile_options`, `Client.compile_and_load`,
 `LoadedExecutable.execute_sharded`, `ExecuteResults.consume_with_handlers`, `pxla.global_aval_to_result_handler`,
-`jax_array.ArrayImpl`.
+`jax_array.ArrayImpl`, `jaxlib._hlo.HloPrintOptions`.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from jax._src import compiler, core
 from jax._src.interpreters import pxla
 from jax._src.lib import xla_client as xc
 from jax.sharding import Sharding
+from jaxlib import _hlo
 
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.devices import Devices
@@ -68,8 +69,10 @@ def weakly_typed(array: Any) -> jax.Array:
 
 
 def optimized_text(executable: Any) -> str:
-    """The optimised HLO as text."""
-    return as_alpa_reads_it(executable.hlo_modules()[0].to_string())
+    """The optimised HLO as text, with the shapes of operands: alpa's readers look for them."""
+    options = _hlo.HloPrintOptions()
+    options.print_operand_shape = True
+    return as_alpa_reads_it(executable.hlo_modules()[0].to_string(options))
 
 
 def memory_bytes(executable: Any) -> dict[str, int]:

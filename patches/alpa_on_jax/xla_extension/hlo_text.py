@@ -19,13 +19,11 @@ _PARAMETER = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = .*? parameter\((\d+)\)", r
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = ", re.MULTILINE)
 _WORD = re.compile(r"[\w.-]+")
 _COLLECTIVE = re.compile(
-    r"^(?P<head>.* = (?P<result>\(.*\)|\S+) "
-    r"(?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\()"
-    r"(?P<operands>[^()]*)(?P<rest>\).*)$",
+    r"^(?P<head>.* = (?:\(.*\)|\S+) "
+    r"(?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\([^()]*\))(?P<rest>.*)$",
     re.MULTILINE,
 )
 _CHANNEL = re.compile(r"channel_id=(\d+)")
-_SHAPE = re.compile(r"\w+\[[\d,]*\](?:\{[^}]*\})?")
 
 
 def as_alpa_reads_it(text: str) -> str:
@@ -47,19 +45,12 @@ def _rename(entry: str) -> str:
 
 
 def with_channels(text: str) -> str:
-    """`text` with a channel at every collective and with the shapes of what each all-reduce takes."""
+    """`text` with a channel at every collective."""
     unused = itertools.count(max(map(int, _CHANNEL.findall(text)), default=0) + 1)
 
     def complete(match: re.Match[str]) -> str:
-        operands, rest = match["operands"], match["rest"]
-        if match["kind"] == "all-reduce" and "[" not in operands:
-            # Sums have the shapes of what is summed.
-            shapes = _SHAPE.findall(match["result"])
-            operands = ", ".join(
-                f"{shape} {operand}" for shape, operand in zip(shapes, operands.split(", "), strict=True)
-            )
-        if not _CHANNEL.search(rest):
-            rest = f"), channel_id={next(unused)}{rest[1:]}"
-        return match["head"] + operands + rest
+        if _CHANNEL.search(match["rest"]):
+            return match.group()
+        return f"{match['head']}, channel_id={next(unused)}{match['rest']}"
 
     return _COLLECTIVE.sub(complete, text)

@@ -5,6 +5,7 @@ objects that come from here. Tested with jaxlib 0.10.2 and 0.11.2.
 """
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -13,6 +14,8 @@ from jax._src.interpreters import mlir as _jax_mlir
 from jaxlib.mlir import ir, passmanager
 
 MESH_SYMBOL = "mesh"
+# Targets of the custom calls that call Python functions, on CPUs, GPUs and others, per device or once.
+_HOST_CALLBACK = re.compile(r"python_\w*callback")
 
 # jaxlib ships no complete type stubs for its MLIR bindings, so operations and values are `Any` to the type checker.
 Operation: TypeAlias = Any
@@ -122,6 +125,11 @@ def int_array(op: Operation, name: str) -> list[int]:
     return list(ir.DenseI64ArrayAttr(op.attributes[name]))
 
 
+def integer(op: Operation, name: str) -> int:
+    """An `IntegerAttr` attribute of `op` as an integer."""
+    return ir.IntegerAttr(op.attributes[name]).value
+
+
 def set_int_array(op: Operation, name: str, values: list[int]) -> None:
     """Set a `DenseI64ArrayAttr` attribute of `op`."""
     op.attributes[name] = ir.DenseI64ArrayAttr.get(values)
@@ -222,3 +230,23 @@ def edit(bytecode: bytes, change: Callable[[Any], Any]) -> tuple[bytes, Any]:
         module = parse(bytecode)
         result = change(module)
         return to_bytecode(module), result
+
+
+def host_callbacks(module: Any) -> list[str]:
+    """The JAX primitives in `module` that call back into Python ("pure_callback", "debug_print"), each once."""
+    calls = [
+        op
+        for function in functions(module).values()
+        for op in walk(entry_block(function))
+        if op.name == "stablehlo.custom_call" and _HOST_CALLBACK.search(call_target(op))
+    ]
+    # The location that JAX gives an op ends in the primitive's name: "jit(f)/while/body/pure_callback".
+    names = [re.search(r"/(\w+)\"", str(op.location)) for op in calls]
+    return list(
+        dict.fromkeys(call_target(op) if name is None else name[1] for op, name in zip(calls, names, strict=True))
+    )
+
+
+def call_target(op: Operation) -> str:
+    """What a `stablehlo.custom_call` calls."""
+    return ir.StringAttr(op.attributes["call_target_name"]).value

@@ -2,13 +2,16 @@
 
 Takes its options from the pass context that alpa sets around it. With `enable_auto_sharding=False`, and on a mesh of
 one device, it is sharding propagation alone; otherwise alpa's ILP chooses (`ilp`), or one of its simple rules
-(`heuristics`). Afterwards a program with pipeline markers is cut into its stages, which alpa takes from
+(`heuristics`). Invariant: alpa's `last_s_val` and `last_objective` are those of this pass; None where nothing was
+solved. Afterwards a program with pipeline markers is cut into its stages, which alpa takes from
 `alpa.shard_parallel.auto_sharding`.
 """
 
 import math
 from typing import TYPE_CHECKING
 
+from alpa_on_jax import errors
+from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.auto_sharding.heuristics import shard_with_heuristic
 from alpa_on_jax.xla_extension.auto_sharding.ilp import shard_with_ilp
 from alpa_on_jax.xla_extension.auto_sharding.options import options_of_pass_context
@@ -29,7 +32,13 @@ def run_auto_sharding(module: HloModule, options: "CompileOptions") -> None:
         AutoShardingInfeasibleError: no solution fits the options.
         BatchDimError: the batch dim cannot be split as the options force it to be.
         HeuristicError: the options force a simple rule that there is not.
+        HostCallbackError: the program calls back into Python.
     """
+    # Not at the top: alpa imports this package as the forked jaxlib's.
+    from alpa.shard_parallel import auto_sharding
+
+    _refuse_host_callbacks(module)
+    auto_sharding.last_s_val = auto_sharding.last_objective = None
     mesh = LogicalMesh(tuple(int(size) for size in get_option("auto_sharding::device_mesh_shape")))
     if get_option("auto_sharding::enable") and math.prod(mesh.shape) > 1:
         solver_options = options_of_pass_context()
@@ -41,6 +50,15 @@ def run_auto_sharding(module: HloModule, options: "CompileOptions") -> None:
         propagate(module, mesh, to_outputs=options.propagate_to_outputs)
     stages = slice_stages(module)
     if stages:
-        from alpa.shard_parallel.auto_sharding import set_auto_sharded_hlo_stages
+        auto_sharding.set_auto_sharded_hlo_stages(([name for name, _ in stages], [stage for _, stage in stages]))
 
-        set_auto_sharded_hlo_stages(([name for name, _ in stages], [stage for _, stage in stages]))
+
+def _refuse_host_callbacks(module: HloModule) -> None:
+    """Raise for what would crash: XLA finds a callback's Python function only in the process and call that traced it.
+
+    Besides, JAX pins such an op to one device, which is not on the logical mesh.
+    """
+    with mlir.context():
+        callbacks = mlir.host_callbacks(mlir.parse(module.bytecode))
+    if callbacks:
+        raise errors.HostCallbackError(module.name, callbacks)

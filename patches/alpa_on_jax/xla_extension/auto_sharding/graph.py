@@ -178,7 +178,7 @@ def _int_array_reader(name: str) -> Any:
 
 
 def _read_sort(instruction: Instruction, op: Operation) -> None:
-    instruction.dims = (ir.IntegerAttr(op.attributes["dimension"]).value,)
+    instruction.dims = (mlir.integer(op, "dimension"),)
 
 
 def _read_constant(instruction: Instruction, op: Operation) -> None:
@@ -212,8 +212,8 @@ def _read_conv(instruction: Instruction, op: Operation) -> None:
         rhs_out_feature=numbers.kernel_output_feature_dimension,
         out_batch=numbers.output_batch_dimension,
         out_feature=numbers.output_feature_dimension,
-        feature_groups=ir.IntegerAttr(op.attributes["feature_group_count"]).value,
-        batch_groups=ir.IntegerAttr(op.attributes["batch_group_count"]).value,
+        feature_groups=mlir.integer(op, "feature_group_count"),
+        batch_groups=mlir.integer(op, "batch_group_count"),
     )
 
 

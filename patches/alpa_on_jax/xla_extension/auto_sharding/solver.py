@@ -7,17 +7,23 @@ and edge costs, under one choice a node, equal specs for aliases, and the memory
 
 import logging
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from alpa_on_jax import errors
+from alpa_on_jax.xla_extension.auto_sharding.communication import INFINITY_COST
 from alpa_on_jax.xla_extension.auto_sharding.cost_graph import CostGraph
 from alpa_on_jax.xla_extension.auto_sharding.graph import Instruction
 from alpa_on_jax.xla_extension.auto_sharding.strategies import Node, Strategy
 
 logger = logging.getLogger(__name__)
+
+# The time limit that is written in alpa's solver.
+TIME_LIMIT_S = 600.0
+_NAMED_AT_MOST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +140,12 @@ def _alias_pairs(costs: CostGraph, aliases: Sequence[tuple[Node, Node]]) -> dict
 def solve(problem: Problem, nodes: dict[Instruction, Node], costs: CostGraph) -> Solution:
     """Let alpa's solver choose.
 
+    Where its time is up it gives the best choice it has found by then, and where the options contradict each other one
+    that does what they exclude: both are used, and logged as warnings.
+
     Raises:
         AutoShardingInfeasibleError: no choice fits into the memory budget, or the solver found none in its time.
+        SolverMissingError: there is no CBC.
     """
     from alpa.shard_parallel import auto_sharding
 
@@ -152,15 +162,64 @@ def solve(problem: Problem, nodes: dict[Instruction, Node], costs: CostGraph) ->
     except AssertionError as error:
         if "install ILP solvers" in str(error):
             raise errors.SolverMissingError() from error
-        # Alpa's solver asserts that each node has exactly one choice: there is none where its time was up.
-        raise errors.AutoShardingInfeasibleError.no_solution() from error
+        status = _status_without_choices(error)
+        if status is None:
+            raise
+        seconds = time.perf_counter() - started
+        raise errors.AutoShardingInfeasibleError.no_solution(status, seconds, TIME_LIMIT_S) from error
+    seconds = time.perf_counter() - started
+    if seconds >= TIME_LIMIT_S:
+        logger.warning(
+            "auto-sharding: the ILP solver took %.0f s and its time limit is %.0f s: what it found is used, which may "
+            "not be the cheapest sharding",
+            seconds, TIME_LIMIT_S,
+        )  # fmt: skip
     objective = max(float(objective), 0.0)  # alpa's solver says -1 where nothing costs anything
     logger.info(
         "auto-sharding: %d values, %d variables, objective %.2f, solved in %.2f s",
-        len(nodes), problem.num_variables, objective, time.perf_counter() - started,
+        len(nodes), problem.num_variables, objective, seconds,
     )  # fmt: skip
     choices = tuple(costs.own_strategy(i, int(values[i])) for i in range(len(nodes)))
-    return Solution(choices, objective, nodes)
+    solution = Solution(choices, objective, nodes)
+    if objective >= INFINITY_COST:
+        _warn_of_contradictions(solution)
+    return solution
+
+
+def _status_without_choices(error: AssertionError) -> str | None:
+    """How CBC ended, in PuLP's words, if `error` is how alpa's solver says that CBC left nodes without a choice.
+
+    It asserts that each node has exactly one, without a message, so it is known by its place. A choice that is not one
+    although CBC says that it has found a solution is another matter: None.
+    """
+    import pulp
+
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if frames[-1].f_code.co_name != "get_non_zero_index":
+        return None
+    status = frames[-2].f_locals["prob"].status
+    return None if status == pulp.LpStatusOptimal else pulp.LpStatus[status]
+
+
+def _warn_of_contradictions(solution: Solution) -> None:
+    """Name the values whose choice costs what is to be excluded; a sum that is as high without any is no matter."""
+    choices = solution.choices
+    excluded = [
+        node.instruction
+        for node in solution.nodes.values()
+        if node.compute_cost[choices[node.index]] + node.communication_cost[choices[node.index]] >= INFINITY_COST
+        or any(cost[choices[source.index], choices[node.index]] >= INFINITY_COST for source, cost in node.edges)
+    ]
+    if not excluded:
+        return
+    names = [f"{instruction.opcode} {list(instruction.shape)}" for instruction in excluded[:_NAMED_AT_MOST]]
+    logger.warning(
+        "auto-sharding: the options contradict each other, or the program: %d of %d values cannot be computed without "
+        "communication that is excluded (%s%s). The results are right, but communication there is not limited, which "
+        "may be slow. Allow more: allow_all_gather, allow_all_to_all, no force_data_parallel, or "
+        "force_batch_dim_to_mesh_dim=-1",
+        len(excluded), len(solution.nodes), ", ".join(names), ", ..." if len(excluded) > len(names) else "",
+    )  # fmt: skip
 
 
 def _serialized(problem: Problem) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.auto_sharding.batch_dims import BatchDims
 from alpa_on_jax.xla_extension.auto_sharding.communication import INFINITY_COST, Communication
 from alpa_on_jax.xla_extension.auto_sharding.graph import Graph, Instruction
@@ -113,25 +114,26 @@ class StrategyBuilder:
         self.mesh: Mesh = communication.mesh
         self.replicated_penalty = communication.replicated_penalty
         self.nodes: dict[Instruction, Node] = {}
-        self.without_strategies: set[str] = set()
         self._depths = depths
         self._depth_weight = 0.1 / max(1, *depths.values())
         self._max_tiles: dict[Node, int] = {}
 
     def build(self) -> list[Node]:
         """The nodes of all instructions, in program order."""
+        without_strategies: set[str] = set()
         for instruction in self.graph.instructions:
             handler = _HANDLERS.get(instruction.opcode)
             if handler is None:
-                self.without_strategies.add(instruction.opcode)
+                without_strategies.add(_name_for_warning(instruction))
                 choices = Choices((self.replicated_strategy(instruction, 0.0),))
             else:
                 choices = handler(self, instruction)
             self.nodes[instruction] = self._node(instruction, choices)
-        if self.without_strategies:
+        if without_strategies:
             logger.warning(
-                "auto-sharding has no strategies for %s: each device computes the whole of them",
-                ", ".join(sorted(self.without_strategies)),
+                "auto-sharding has no strategies for %s: each device computes the whole of them, "
+                "with their operands and results replicated on all devices",
+                ", ".join(sorted(without_strategies)),
             )
         return list(self.nodes.values())
 
@@ -210,6 +212,13 @@ def strategies_of(*opcodes: str) -> Callable[[Handler], Handler]:
 def spec_name(mesh: Mesh, spec: Spec) -> str:
     """A spec for reading: the number of parts along each dim."""
     return "R" if is_replicated(spec) else str([mesh.sizes[code] for code in spec])
+
+
+def _name_for_warning(instruction: Instruction) -> str:
+    """The opcode, and of a custom call what it calls."""
+    if instruction.opcode != "custom_call":
+        return instruction.opcode
+    return f"custom_call {mlir.call_target(mlir.defining_op(instruction.value))}"
 
 
 def _follow_matrix(sources: int, follows: Sequence[int]) -> np.ndarray:

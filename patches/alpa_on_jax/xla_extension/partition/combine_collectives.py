@@ -57,7 +57,7 @@ def _key(op: Operation) -> tuple[Any, ...] | None:
         return None
     reducer = region_reducer(op) if len(op.regions) else ""
     element_type = mlir.tensor_type(op.operands[0]).element_type
-    dims = [_integer(op, name) for name in ("all_gather_dim", "scatter_dimension") if name in op.attributes]
+    dims = [mlir.integer(op, name) for name in ("all_gather_dim", "scatter_dimension") if name in op.attributes]
     return None if reducer is None else (str(op.attributes["replica_groups"]), str(element_type), reducer, *dims)
 
 
@@ -137,7 +137,7 @@ def _combine_all_reduces(ops: Sequence[Operation]) -> None:
 
 def _combine_all_gathers(ops: Sequence[Operation]) -> None:
     first = ops[0]
-    dims = [_integer(op, "all_gather_dim") for op in ops]
+    dims = [mlir.integer(op, "all_gather_dim") for op in ops]
     count = group_size(first)
     with ir.InsertionPoint(first), first.location:
         if set(dims) == {0}:
@@ -164,7 +164,7 @@ def _all_gather(like: Operation, values: Sequence[Value], types: Sequence[Any], 
 def _combine_reduce_scatters(ops: Sequence[Operation]) -> None:
     first, count = ops[0], group_size(ops[0])
     with ir.InsertionPoint(first), first.location:
-        blocks = [_blocks(op.operands[0], _integer(op, "scatter_dimension"), count) for op in ops]
+        blocks = [_blocks(op.operands[0], mlir.integer(op, "scatter_dimension"), count) for op in ops]
         widths = [mlir.tensor_shape(block)[1] for block in blocks]
         along = {"dimension": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 1)}
         joined_type = _with_shape(blocks[0], [count, sum(widths)])
@@ -228,10 +228,6 @@ def _reshape(value: Value, shape: Sequence[int]) -> Value:
 
 def _with_shape(value: Value, shape: Sequence[int]) -> Any:
     return ir.RankedTensorType.get(list(shape), mlir.tensor_type(value).element_type)
-
-
-def _integer(op: Operation, name: str) -> int:
-    return ir.IntegerAttr(op.attributes[name]).value
 
 
 def _replace(ops: Sequence[Operation], values: Sequence[Value]) -> None:

@@ -165,8 +165,8 @@ def _convolution(ctx: LocalContext, op: Operation, shardings: list[ArraySharding
     out_batch = result.dims[numbers.output_batch_dimension]
     out_channels = result.dims[numbers.output_feature_dimension]
     require(kernel_out == out_channels, op, "the kernel and the result are split differently")
-    feature_groups = ir.IntegerAttr(op.attributes["feature_group_count"]).value
-    batch_groups = ir.IntegerAttr(op.attributes["batch_group_count"]).value
+    feature_groups = mlir.integer(op, "feature_group_count")
+    batch_groups = mlir.integer(op, "batch_group_count")
     if feature_groups > 1:
         require(
             channels == out_channels and not kernel_in and batch == out_batch, op, "grouped channels are split unevenly"

@@ -164,7 +164,7 @@ def slice_part(ctx: LocalContext, value: Value, split: dict[int, Sequence[Axis]]
 @handles("stablehlo.iota")
 def _iota(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     (sharding,) = shardings
-    dim = ir.IntegerAttr(op.attributes["iota_dimension"]).value
+    dim = mlir.integer(op, "iota_dimension")
     axes = sharding.dims[dim]
     if not axes:
         localize_results(ctx, op, shardings)
@@ -279,7 +279,7 @@ def _pad(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> No
 
 @handles("stablehlo.concatenate")
 def _concatenate(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
-    dim = ir.IntegerAttr(op.attributes["dimension"]).value
+    dim = mlir.integer(op, "dimension")
     for operand in op.operands:
         require_unsplit(ctx, op, operand, [dim])
         require(ctx.sharding(operand).dims == shardings[0].dims, op, "operand and result are split differently")
@@ -295,7 +295,7 @@ def _reverse(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -
 
 @handles("stablehlo.sort")
 def _sort(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
-    dim = ir.IntegerAttr(op.attributes["dimension"]).value
+    dim = mlir.integer(op, "dimension")
     for operand, sharding in zip(op.operands, shardings, strict=True):
         require_unsplit(ctx, op, operand, [dim])
         require(ctx.sharding(operand).dims == sharding.dims, op, "operand and result are split differently")

@@ -75,7 +75,7 @@ def _windowed_dims(op: Operation) -> Dims:
 
 
 def _one_dim(name: str) -> Callable[[Operation], Dims]:
-    return lambda op: {ir.IntegerAttr(op.attributes[name]).value}
+    return lambda op: {mlir.integer(op, name)}
 
 
 def _argument_reduced_dims(op: Operation) -> Dims:

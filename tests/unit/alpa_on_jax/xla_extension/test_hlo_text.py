@@ -6,7 +6,8 @@ import pytest
 from alpa.util import count_communication_primitives
 from jax.lax import optimization_barrier as reshard
 
-from alpa_on_jax.xla_extension.hlo_text import as_alpa_reads_it, with_alpa_parameter_names, with_channels
+from alpa_on_jax.xla_extension.backend import optimized_text
+from alpa_on_jax.xla_extension.hlo_text import with_alpa_parameter_names, with_channels
 from alpa_on_jax.xla_extension.partition import partition
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, load, split
 from unit.alpa_on_jax.xla_extension.partition.solved_programs import solve
@@ -55,21 +56,6 @@ def test_a_collective_without_a_channel_gets_one_of_its_own() -> None:
     assert third == "%c = s32[2]{0} collective-permute(%s), channel_id=6, source_target_pairs={{0,1},{1,0}}"
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("%a = f32[] all-reduce(%p), channel_id=1", "%a = f32[] all-reduce(f32[] %p), channel_id=1"),
-        (
-            "%a = (f32[2,3]{1,0}, f32[]) all-reduce(%p, %q), channel_id=1",
-            "%a = (f32[2,3]{1,0}, f32[]) all-reduce(f32[2,3]{1,0} %p, f32[] %q), channel_id=1",
-        ),
-        ("%a = f32[] all-reduce(f32[] %p), channel_id=1", "%a = f32[] all-reduce(f32[] %p), channel_id=1"),
-    ],
-)
-def test_an_all_reduce_says_the_shapes_of_what_it_takes(line: str, expected: str) -> None:
-    assert with_channels(line) == expected
-
-
 def test_what_is_no_collective_stays_as_it_is() -> None:
     text = "%g = f32[4]{0} get-tuple-element(%all-reduce.1), index=0\n%f = f32[8]{0} fusion(%all-gather.1), calls=%c"
     assert with_channels(text) == text
@@ -90,6 +76,12 @@ def test_alpa_counts_the_resharding_of_a_compiled_program(before, after, expecte
     old, new = split(MESH_2X4, *before), split(MESH_2X4, *after)
     module = solve(lambda x: jnp.tanh(reshard(x)), (X,), [old], [new], [new, new])
     assert count_communication_primitives(_compiled(module)) == expected
+
+
+def test_a_compiled_program_says_the_shapes_of_what_its_ops_take() -> None:
+    rows = split(MESH_2X4, "y", "")
+    module = solve(jnp.tanh, (X,), [rows], [rows], [rows])
+    assert "tanh(f32[2,16]" in _compiled(module)
 
 
 def test_alpa_counts_combined_sums_once() -> None:
@@ -117,5 +109,4 @@ def test_alpa_can_leave_out_sums_of_scalars() -> None:
 
 def _compiled(module) -> str:
     """The optimised HLO of the program that Shardy's passes make of a solved module."""
-    executable = load(module, partition(module))
-    return as_alpa_reads_it(executable._executable.hlo_modules()[0].to_string())
+    return optimized_text(load(module, partition(module))._executable)

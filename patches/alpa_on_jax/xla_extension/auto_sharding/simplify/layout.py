@@ -1,4 +1,4 @@
-"""Rules for reshapes, transposes and broadcasts: merge them, and drop those that move nothing.
+"""Rules for reshapes, transposes and broadcasts: merge them, and drop those that move nothing or lay out an iota.
 
 Each rule takes one op and gives a value of the same type, or None. Invariant: a reshape, transpose or broadcast that
 stays is never one of the same kind over another, and does something that no plainer op would do (identity before
@@ -7,12 +7,14 @@ reshape before transpose or broadcast).
 
 import math
 
+from jaxlib.mlir import ir
+
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.auto_sharding.simplify.constants import filled, scalar_under
-from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import broadcast, made_by, reshaped, transposed
+from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import broadcast, made_by, reshaped, transposed, typed
 from alpa_on_jax.xla_extension.mlir import Operation, Value
 
-_PERMUTATION, _DIMS = "permutation", "broadcast_dimensions"
+_PERMUTATION, _DIMS, _IOTA_DIM = "permutation", "broadcast_dimensions", "iota_dimension"
 
 
 def simplify_reshape(op: Operation) -> Value | None:
@@ -23,6 +25,9 @@ def simplify_reshape(op: Operation) -> Value | None:
     inner = made_by(operand, "reshape")
     if inner is not None:
         return reshaped(inner.operands[0], shape)
+    iota = made_by(operand, "iota")
+    if iota is not None and (dims := _kept_dims(mlir.tensor_shape(operand), shape)) is not None:
+        return _laid_out_iota(iota, shape, dims)
     scalar = scalar_under(operand)
     return filled(scalar, shape) if scalar is not None else None
 
@@ -52,6 +57,9 @@ def simplify_broadcast(op: Operation) -> Value | None:
     reshape that only adds or drops dims of size 1, below it."""
     operand, shape, dims = op.operands[0], mlir.tensor_shape(op.results[0]), mlir.int_array(op, _DIMS)
     sizes = mlir.tensor_shape(operand)
+    iota = made_by(operand, "iota")
+    if iota is not None and (laid_out := _laid_out_iota(iota, shape, dims)) is not None:
+        return laid_out
     moved = [dim for dim, size in zip(dims, sizes, strict=True) if size != 1]
     if math.prod(sizes) == math.prod(shape) and 0 not in shape:
         if moved == sorted(moved):
@@ -70,6 +78,27 @@ def simplify_broadcast(op: Operation) -> Value | None:
         if source_dims is not None:
             return broadcast(inner.operands[0], shape, source_dims)
     return None
+
+
+def _laid_out_iota(iota: Operation, shape: tuple[int, ...], dims: list[int]) -> Value | None:
+    """An iota of `shape` instead of `iota` with its dim i laid along dim `dims[i]`; None for one of a single number."""
+    dim = mlir.integer(iota, _IOTA_DIM)
+    if mlir.tensor_shape(iota.results[0])[dim] != shape[dims[dim]]:
+        return None
+    attributes = {_IOTA_DIM: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dims[dim])}
+    return mlir.create("stablehlo.iota", [typed(iota.results[0], shape)], [], attributes).results[0]
+
+
+def _kept_dims(source: tuple[int, ...], target: tuple[int, ...]) -> list[int] | None:
+    """Where each dim of `source` is in a reshape to `target` that only adds or drops dims of size 1, else None.
+
+    What it says of a dim of size 1 means nothing.
+    """
+    large = [dim for dim, size in enumerate(target) if size != 1]
+    if [size for size in source if size != 1] != [target[dim] for dim in large]:
+        return None
+    places = iter(large)
+    return [next(places) if size != 1 else 0 for size in source]
 
 
 def _dims_without_reshape(

@@ -4,8 +4,6 @@ Each rule takes one op and gives a value of the same type, or None. Invariant: t
 same places.
 """
 
-from jaxlib.mlir import ir
-
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import made_by
 from alpa_on_jax.xla_extension.mlir import Operation, Value
@@ -57,4 +55,4 @@ def simplify_concatenate(op: Operation) -> Value | None:
 
 
 def _joined_dim(op: Operation) -> int:
-    return ir.IntegerAttr(op.attributes["dimension"]).value
+    return mlir.integer(op, "dimension")

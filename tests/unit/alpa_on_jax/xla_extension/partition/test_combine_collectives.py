@@ -84,7 +84,9 @@ def test_parts_that_are_gathered_along_different_dims_stay_apart():
 
 def test_rows_of_parts_that_are_gathered_along_another_dim_are_one_all_gather():
     program = partitioned(lambda x, w: (reshard(x), reshard(w)), (X, W), [COLUMNS, COLUMNS], [WHOLE] * 2, [WHOLE] * 2)
-    assert [(each.kind, each.size_bytes) for each in program.collectives] == [("all-gather", (8 * 16 + 16 * 24) // 4 * 4)]
+    assert [(each.kind, each.size_bytes) for each in program.collectives] == [
+        ("all-gather", (8 * 16 + 16 * 24) // 4 * 4)
+    ]
 
 
 def test_parts_that_are_gathered_along_one_dim_are_gathered_as_they_are():

@@ -43,16 +43,24 @@ def layouts(draw: st.DrawFn) -> list[tuple]:
     return steps
 
 
+def _follow(steps, x):
+    for step, *arguments in steps:
+        x = step(x, *arguments)
+    return x
+
+
 @given(layouts())
 @settings(max_examples=40, deadline=None)
 def test_any_sequence_of_them_computes_the_same(steps):
-    def function(x):
-        for step, *arguments in steps:
-            x = step(x, *arguments)
-        return x
-
-    result = simplified(function, np.arange(6, dtype=np.float32).reshape(2, 1, 3))
+    result = simplified(lambda x: _follow(steps, x), np.arange(6, dtype=np.float32).reshape(2, 1, 3))
     assert len(result.ops) <= len(steps)
+
+
+@given(layouts(), st.integers(0, 2))
+@settings(max_examples=40, deadline=None)
+def test_any_sequence_of_them_counts_the_same(steps, dim):
+    result = simplified(lambda x: x * _follow(steps, lax.broadcasted_iota(np.float32, (2, 1, 3), dim)), np.float32(2))
+    assert len(result.ops) <= len(steps) + 3
 
 
 CASES = {
@@ -89,6 +97,18 @@ CASES = {
     "a broadcast reads through a reshape that drops dims of size 1": (
         lambda x: lax.broadcast_in_dim(lax.reshape(jnp.sum(x, 2, keepdims=True) * 2, (2, 3)), (2, 3, 5), (0, 1)),
         ("reduce", "reshape", "broadcast_in_dim", "multiply", "broadcast_in_dim"),
+    ),
+    "an iota that is repeated is an iota": (
+        lambda x: x + lax.broadcast_in_dim(lax.iota(np.float32, 3), (2, 3, 4), (1,)),
+        ("iota", "add"),
+    ),
+    "an iota with more or fewer dims of size 1 is an iota": (
+        lambda x: x + lax.iota(np.float32, 3).reshape(1, 3, 1).reshape(3)[None, :, None],
+        ("iota", "add"),
+    ),
+    "an iota in another shape stays reshaped": (
+        lambda x: x + lax.iota(np.float32, 24).reshape(2, 3, 4),
+        ("iota", "reshape", "add"),
     ),
     "a number is laid out once": (lambda x: x + jnp.full((6, 4), 2.0).reshape(2, 3, 4), ("broadcast_in_dim", "add")),
 }
