@@ -19,6 +19,8 @@ INSTALLED := $(VENV)/.installed
 # Directories too: a deleted file changes only the time of its directory.
 SOURCES := $(shell find alpa_cfp patches -name __pycache__ -prune -o -print) setup.py pyproject.toml
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# A process a core. Tests of one case stay together: it is compiled once a process (tests/conftest.py).
+PYTEST := $(BIN)/pytest -q --numprocesses=auto --maxprocesses=8 --dist=loadgroup
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -58,7 +60,7 @@ test: lint types unit integration ## everything: format, lint, types, all tests
 check: lint types quick ## what is quick of `make test` (under 2 minutes)
 
 quick: $(INSTALLED) ## unit tests that compile little
-	$(BIN)/pytest -q -m "not slow and not gpu and not ray" tests/unit $(ARGS)
+	$(PYTEST) -m "not slow and not gpu and not ray" tests/unit $(ARGS)
 
 lint: $(INSTALLED) ## ruff: format and lint
 	$(BIN)/ruff format --check .
@@ -69,10 +71,10 @@ types: $(INSTALLED) ## basedpyright
 
 # Integration tests are a process of their own: what they compile does not fill the memory of the others.
 unit: $(INSTALLED) ## unit tests, and oracles: numbers from elsewhere
-	$(BIN)/pytest -q tests/unit $(wildcard tests/oracles) $(ARGS)
+	$(PYTEST) tests/unit $(wildcard tests/oracles) $(ARGS)
 
 integration: $(INSTALLED) ## parallel programs against the serial run
-	$(BIN)/pytest -q tests/integration $(ARGS)
+	$(PYTEST) tests/integration $(ARGS)
 
 # Modules of the package benchmarks/ that are programs; they measure the models of the integration tests.
 bench: $(INSTALLED) ## all benchmarks; they print what they measured

@@ -32,12 +32,17 @@ settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `gpu` where jax sees no GPU (asked only if there are such tests, since it imports jax)."""
+    """Run tests of one case in one process, which compiles it once; skip tests marked `gpu` where jax sees no GPU."""
+    for item in items:
+        case = getattr(item, "callspec", None) and item.callspec.params.get("case")  # pyright: ignore[reportAttributeAccessIssue]
+        if case is not None:
+            item.add_marker(pytest.mark.xdist_group(str(case)))
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu:
         return
-    import jax
+    import jax  # only if there are such tests
 
     if jax.default_backend() != "gpu":
         for item in on_gpu:

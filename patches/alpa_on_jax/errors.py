@@ -167,9 +167,9 @@ class AutoShardingInfeasibleError(AlpaOnJaxError, RuntimeError):
     @classmethod
     def no_solution(cls, status: str, seconds: float, limit: float) -> "AutoShardingInfeasibleError":
         return cls(
-            f"the ILP solver stopped after {seconds:.0f} s without a solution (PuLP's status: {status!r}; its time limit "
-            f"is {limit:.0f} s). Give it a smaller problem: fewer layers in a stage, or options that leave it less choice "
-            "(force_data_parallel, force_batch_dim_to_mesh_dim)"
+            f"the ILP solver stopped after {seconds:.0f} s without a solution (PuLP's status: {status!r}; its "
+            f"time limit is {limit:.0f} s). Give it a smaller problem: fewer layers in a stage, or options that leave "
+            "it less choice (force_data_parallel, force_batch_dim_to_mesh_dim)"
         )
 
     @classmethod

@@ -6,6 +6,8 @@ Invariant: after each error a call of the same function works, in the same proce
 
 import functools
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -37,9 +39,9 @@ def hidden(w: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.tanh(jnp.tanh(x @ w) @ w.T)
 
 
-def parallel(function: Callable[..., Any] = hidden, mesh: str = "2x4") -> Any:
+def parallel(function: Callable[..., Any] = hidden, mesh: str = "2x4", **options: Any) -> Any:
     """`function(w, x)` as alpa's ILP shards it; each call gives a function of its own, compiled anew."""
-    method = ShardParallel(devices=logical_mesh(mesh), auto_sharding_option=AutoShardingOption())
+    method = ShardParallel(devices=logical_mesh(mesh), auto_sharding_option=AutoShardingOption(**options))
     return alpa.parallelize(lambda w, x: function(w, x), method=method, donate_argnums=())
 
 
@@ -76,7 +78,7 @@ def test_a_solver_that_runs_out_of_time_is_an_error_that_says_so(monkeypatch: py
     function = parallel()
     with monkeypatch.context() as patch:
         patch.setattr(pulp.LpProblem, "solve", give_up)
-        with pytest.raises(errors.AutoShardingInfeasibleError, match=r"time limit of 600 s.*force_data_parallel"):
+        with pytest.raises(errors.AutoShardingInfeasibleError, match=r"time limit is 600 s.*force_data_parallel"):
             function(weights(), batch())
     assert_works(function)
 
@@ -122,7 +124,7 @@ WITHOUT_STRATEGIES = {
     repeated: ("while",),
     branching: ("case",),
     transformed: ("fft",),
-    factorised: ("custom_call",),
+    factorised: ("custom_call lapack_spotrf_ffi",),
     transformed_and_branching: ("case", "fft"),
 }
 
@@ -150,3 +152,56 @@ def test_an_op_with_strategies_is_not_warned_of(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.WARNING, logger="alpa_on_jax.xla_extension.auto_sharding"):
         parallel(sorted_, "1x4")(weights(), batch())
     assert not [record for record in caplog.records if "no strategies" in record.getMessage()]
+
+
+@pytest.mark.filterwarnings("ignore:Detect unexpected behaviors")
+def test_options_that_a_program_cannot_keep_to_are_a_warning_and_the_result_is_right(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # Data parallelism excludes the all-gather without which no device has the whole of what it transforms.
+    with caplog.at_level(logging.WARNING, logger="alpa_on_jax.xla_extension.auto_sharding"):
+        actual = parallel(transformed, "1x4", force_data_parallel=True)(weights(), batch())
+    assert_equal_up_to_rounding(np.asarray(actual), run_serially(transformed, weights(), batch()))
+    (message,) = [record.getMessage() for record in caplog.records if "contradict" in record.getMessage()]
+    assert "fft [16, 8]" in message
+    assert "no force_data_parallel" in message
+
+
+def test_options_that_a_program_can_keep_to_are_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="alpa_on_jax.xla_extension.auto_sharding"):
+        parallel(hidden, "1x4", force_data_parallel=True)(weights(), batch())
+    assert not caplog.records
+
+
+# In a process of its own, since a callback that reaches the devices ends the process.
+_CALLBACKS = """
+import alpa, jax, jax.numpy as jnp, numpy as np
+from alpa_on_jax.errors import HostCallbackError
+
+def shape(x): return jax.ShapeDtypeStruct(x.shape, x.dtype)
+def pure(x): return jax.pure_callback(np.negative, shape(x), x)
+def io(x): return jax.experimental.io_callback(np.negative, shape(x), x)
+def printed(x): jax.debug.print("{}", x); return -x
+def seen(x): jax.debug.callback(lambda x: None, x); return -x
+def plain(x): return -x
+
+w, x = jnp.ones((8, 8)), jnp.ones((16, 8))
+for call in (pure, io, printed, seen, plain):
+    for enable in (True, False):
+        def layers(w, x): return call(x @ w) @ w
+        option = alpa.AutoShardingOption(enable_auto_sharding=enable)
+        parallel = alpa.parallelize(layers, method=alpa.ShardParallel(auto_sharding_option=option), donate_argnums=())
+        try:
+            print(np.asarray(parallel(w, x)).sum())
+        except HostCallbackError as error:
+            print(str(error).split("does so by ")[1].split(":")[0])
+"""
+
+
+def test_callbacks_into_python_are_an_error_that_names_them_and_the_process_goes_on() -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", _CALLBACKS], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert process.returncode == 0, process.stderr[-2000:]
+    names = ("pure_callback", "io_callback", "debug_print", "debug_callback", "-8192.0")
+    assert process.stdout.split() == [name for name in names for _ in range(2)]

@@ -1,10 +1,16 @@
-"""What the auto-sharding pass does around the ILP: propagation without one, and which gradients stay unreduced."""
+"""What the auto-sharding pass does around the ILP: propagation without one, and which gradients stay unreduced.
+
+Also what it leaves in alpa of its solution, and which programs it refuses.
+"""
 
 from collections.abc import Iterator
 
+import jax
 import numpy as np
 import pytest
+from alpa.shard_parallel import auto_sharding
 
+from alpa_on_jax import errors
 from alpa_on_jax.xla_extension import (
     CompileOptions,
     clear_pass_context,
@@ -55,3 +61,60 @@ def test_gradients_are_left_unreduced_only_where_alpa_says_so(rewrite):
     run_spmd_partitioner(module, OPTIONS)
     assert module.partitioned is not None
     assert bool(module.partitioned.unreduced_outputs[0]) is rewrite
+
+
+def _context(mesh_shape: tuple[int, int], **options: object) -> None:
+    mesh = {"device_mesh_shape": mesh_shape, "device_mesh_alpha": (1.0, 1.0), "device_mesh_beta": (1.0, 0.1)}
+    set_pass_context({f"auto_sharding::{name}": value for name, value in (mesh | {"enable": True} | options).items()})
+
+
+@pytest.mark.parametrize(
+    ("mesh_shape", "options"),
+    [((2, 4), {"enable": False}), ((1, 1), {}), ((2, 4), {"force_simple_heuristic": "shard-first"})],
+    ids=["propagation", "one device", "heuristic"],
+)
+def test_where_nothing_is_solved_alpa_keeps_no_solution_of_an_earlier_program(mesh_shape, options):
+    _context((2, 4))
+    run_auto_sharding(lower(lambda x: x.T @ x, (X,)), OPTIONS)
+    assert auto_sharding.last_s_val is not None
+    _context(mesh_shape, **options)
+    run_auto_sharding(lower(lambda x: x + 1, (X,)), OPTIONS)
+    assert auto_sharding.last_objective is None
+    assert auto_sharding.last_s_val is None
+
+
+def test_where_something_is_solved_alpa_keeps_its_solution():
+    _context((2, 4))
+    auto_sharding.last_objective = None
+    run_auto_sharding(lower(lambda x: x.T @ x, (X,)), OPTIONS)
+    assert auto_sharding.last_objective is not None
+    assert auto_sharding.last_objective > 0
+
+
+def _called(x: jax.Array) -> jax.Array:
+    return jax.pure_callback(lambda value: value, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def _called_in_a_loop(x: jax.Array) -> jax.Array:
+    return jax.lax.while_loop(lambda y: y.sum() < 3, _called, x)
+
+
+def _printed(x: jax.Array) -> jax.Array:
+    jax.debug.print("{}", x)
+    return x
+
+
+@pytest.mark.parametrize("enable", [True, False])
+@pytest.mark.parametrize("mesh_shape", [(2, 4), (1, 1)], ids=str)
+@pytest.mark.parametrize("function", [_called, _called_in_a_loop, _printed])
+def test_a_program_that_calls_back_into_python_is_refused(function, mesh_shape, enable):
+    _context(mesh_shape, enable=enable)
+    with pytest.raises(errors.HostCallbackError, match=r"tested: .*python_cpu_callback"):
+        run_auto_sharding(lower(function, (X,)), OPTIONS)
+
+
+def test_a_custom_call_that_is_no_callback_is_not_refused():
+    _context((2, 4))
+    module = lower(jax.numpy.linalg.cholesky, (np.eye(8, dtype=np.float32),))
+    run_auto_sharding(module, OPTIONS)
+    assert module.solved

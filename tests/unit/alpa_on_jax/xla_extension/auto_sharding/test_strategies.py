@@ -66,7 +66,30 @@ def test_an_op_without_strategies_is_computed_as_a_whole_and_named_in_a_warning(
     with caplog.at_level(logging.WARNING):
         ilp = ilp_of(function, X, chosen=options((4, 1)))
     assert [s.spec for s in strategies_of(ilp, only(ilp.graph, "while"))] == [(0, 0)]
-    assert "no strategies for while" in caplog.text
+    (record,) = caplog.records
+    assert "no strategies for while: each device computes the whole of them" in record.getMessage()
+    assert "operands and results replicated" in record.getMessage()
+
+
+@pytest.mark.parametrize("mesh_shape", MESH_SHAPES, ids=str)
+def test_ops_without_strategies_are_named_once_a_kind_and_a_custom_call_by_what_it_calls(caplog, mesh_shape):
+    def function(x):
+        square = jax.lax.fori_loop(0, x[0, 0].astype(int), lambda _, y: y @ y, x @ x.T)
+        return jnp.linalg.cholesky(square), jnp.linalg.cholesky(2 * square), jnp.abs(jnp.fft.fft(jnp.fft.fft(square)))
+
+    with caplog.at_level(logging.WARNING):
+        ilp_of(function, X, chosen=options(mesh_shape))
+    (record,) = caplog.records
+    assert "no strategies for custom_call lapack_spotrf_ffi, fft, while:" in record.getMessage()
+
+
+@pytest.mark.parametrize("mesh_shape", MESH_SHAPES, ids=str)
+def test_all_results_and_operands_of_an_op_without_strategies_are_replicated(mesh_shape):
+    ilp = ilp_of(lambda x: jax.lax.top_k(x, 2), X, chosen=options(mesh_shape))
+    top = only(ilp.graph, "top_k")
+    (strategy,) = strategies_of(ilp, top)
+    assert strategy.operand_specs == ((0, 0),)
+    assert [set(ilp.nodes[result].specs) for result in ilp.graph.results] == [{(0, 0)}, {(0, 0)}]
 
 
 def test_between_operands_that_are_equally_split_the_deeper_one_is_followed():
