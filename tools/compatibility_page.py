@@ -48,8 +48,6 @@ def _reason(status: str, reason: str) -> str:
         return ""
     if status == "needs_ray":
         return 'asks for a Ray cluster (`alpa.init("ray")`)'
-    if reason.startswith("AutoShardingUnavailableError"):
-        return "asks for Alpa's ILP on several devices"
     if "Unknown backend: 'gpu'" in reason:
         return "asks JAX for GPUs while its file is imported, which raises where there are none"
     return reason

@@ -18,6 +18,7 @@ import jax
 from alpa.util import count_communication_primitives
 from jax.interpreters import pxla
 
+from alpa_on_jax.xla_extension import mlir
 from oracles import shard_parallel_programs as programs
 from oracles.shard_parallel_programs import Program
 
@@ -62,6 +63,7 @@ class Case:
         alpha, beta: Latency and inverse bandwidth of the mesh's axes.
         options: Fields of alpa's `AutoShardingOption`.
         partitions: How the parameters lie whose path ends as given.
+        iotas: Shapes that iotas of one device's program have.
         split: Which leaves of the new state are on no two devices alike in whole: "optimizer" those of the optimizer
             that have dims, "matrices" all matrices of parameters and optimizer, "optimizer matrices" (these must be
             split over all devices).
@@ -80,6 +82,7 @@ class Case:
     beta: tuple[float, float] = (1, 1)
     options: Mapping[str, Any] = field(default_factory=dict)
     partitions: tuple[tuple[tuple[str, ...], Partition], ...] = ()
+    iotas: frozenset[tuple[int, ...]] = frozenset()
     split: str = ""
     may_be_whole: int = 0
     whole_parameters: bool = False
@@ -99,6 +102,7 @@ class Compiled:
         partitioned: The collectives of the partitioned program by kind, those that count (see `ignores_scalars`).
         all_partitioned: All of them.
         compiled: All collectives of the optimised HLO, as alpa counts them.
+        iotas: The shapes of the iotas in one device's program.
         state: The new state with alpa's sharding specs as leaves.
         shapes: The new state with shapes and dtypes as leaves.
     """
@@ -108,6 +112,7 @@ class Compiled:
     partitioned: Counter[str]
     all_partitioned: Counter[str]
     compiled: Counter[str]
+    iotas: frozenset[tuple[int, ...]]
     state: Any
     shapes: Any
 
@@ -127,7 +132,14 @@ def compile_case(case: Case) -> Compiled:
     compiled = Counter(dict(zip(KINDS, in_hlo[1:], strict=True)))
     objective = executable.auto_sharding_objective
     everything = Counter(c.kind for c in made.collectives)
-    return Compiled(objective, made.partitioner, Counter(counted), everything, compiled, specs, shapes)
+    iotas = _iotas(made.bytecode)
+    return Compiled(objective, made.partitioner, Counter(counted), everything, compiled, iotas, specs, shapes)
+
+
+def _iotas(bytecode: bytes) -> frozenset[tuple[int, ...]]:
+    with mlir.context():
+        ops = mlir.block_operations(mlir.entry_block(mlir.main_function(mlir.parse(bytecode))))
+        return frozenset(mlir.tensor_shape(op.results[0]) for op in ops if op.name == "stablehlo.iota")
 
 
 def partition_of(spec: pxla.ShardingSpec) -> Partition:
@@ -389,6 +401,7 @@ BERT = (
             (("transform", "dense", "kernel"), WHOLE),
             *_bert_kernels(HALF_COLUMNS, HALF_ROWS),
         ),
+        iotas=frozenset({(2, 4, 2048)}),
         ignores_scalars=True,
     ),
     Case(
@@ -398,6 +411,7 @@ BERT = (
         {"all-reduce": (12,), "reduce-scatter": range(4), "all-gather": range(3)},
         **AXES_UNLIKE,
         options={"allow_recompute_heavy_op": True, "allow_all_gather": False, **NO_MIXED, **SCATTER},
+        iotas=frozenset({(2, 4, 2048)}),
         split="optimizer matrices",
         may_be_whole=2,
         ignores_scalars=True,

@@ -79,6 +79,13 @@ def test_weights_are_partitioned_as_stated(case: Case) -> None:
         assert set(found) == {expected}, keys
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.iotas], ids=str)
+def test_one_hot_labels_are_split_like_the_logits(case: Case) -> None:
+    found = compile_case(case).iotas
+    assert case.iotas <= found
+    assert (4, 4, 4096) not in found
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if case.whole_parameters], ids=str)
 def test_data_parallel_keeps_all_parameters_whole(case: Case) -> None:
     compiled = compile_case(case)

@@ -7,6 +7,7 @@ own: simplify, graph, batch_dims, depths, strategies, cost_graph, solver, placem
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,6 +47,7 @@ class Ilp:
         problem: The same in the solver's form.
         aliases: For each result that takes a donated parameter's buffer, that parameter.
         depths: See `depths`.
+        without_strategies: The ops that each device computes as a whole, because there are no strategies for them.
     """
 
     graph: Graph
@@ -54,6 +56,7 @@ class Ilp:
     problem: Problem
     aliases: dict[Instruction, Instruction]
     depths: dict[Instruction, int]
+    without_strategies: tuple[Instruction, ...]
 
 
 def shard_with_ilp(module: HloModule, options: SolverOptions) -> None:
@@ -69,6 +72,7 @@ def shard_with_ilp(module: HloModule, options: SolverOptions) -> None:
         simplify(parsed)
         communication = Communication(options)
         ilp = build_ilp(build_graph(mlir.main_function(parsed)), donation_pairs(module), communication, options)
+        _warn_of_ops_without_strategies(ilp.without_strategies)
         solution = solve(ilp.problem, ilp.nodes, ilp.costs)
         placement = Placement(solution)
         if options.prefer_reduce_scatter:
@@ -113,7 +117,21 @@ def build_ilp(
         options.memory_budget_bytes,
     )
     logger.info("auto-sharding: built the ILP of %d values in %.2f s", len(nodes), time.perf_counter() - started)
-    return Ilp(graph, of, costs, problem, aliases, depths)
+    return Ilp(graph, of, costs, problem, aliases, depths, tuple(builder.without_strategies))
+
+
+def _warn_of_ops_without_strategies(instructions: Sequence[Instruction]) -> None:
+    """Name each kind of op once; a custom call by what it calls."""
+    names = {
+        f"{op.opcode} {mlir.call_target(mlir.defining_op(op.value))}" if op.opcode == "custom_call" else op.opcode
+        for op in instructions
+    }
+    if names:
+        logger.warning(
+            "auto-sharding has no strategies for %s: each device computes the whole of them, with their operands and "
+            "results replicated on all devices",
+            ", ".join(sorted(names)),
+        )
 
 
 def _fitting_the_batch(batch: BatchDims, options: SolverOptions) -> SolverOptions:

@@ -6,20 +6,16 @@ a handler that is registered with `strategies_of`; the handlers stand in `follow
 of tensorflow-alpa's auto_sharding.cc.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.auto_sharding.batch_dims import BatchDims
 from alpa_on_jax.xla_extension.auto_sharding.communication import INFINITY_COST, Communication
 from alpa_on_jax.xla_extension.auto_sharding.graph import Graph, Instruction
 from alpa_on_jax.xla_extension.auto_sharding.options import SolverOptions
 from alpa_on_jax.xla_extension.auto_sharding.specs import Mesh, Spec, is_replicated, replicated
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +91,11 @@ class Choices:
 
 
 class StrategyBuilder:
-    """What the handlers need to know of the program and the mesh, and the nodes made so far."""
+    """What the handlers need to know of the program and the mesh, and the nodes made so far.
+
+    An op without a handler is computed as a whole by each device, its operands and results replicated; it is then among
+    `without_strategies`.
+    """
 
     def __init__(
         self,
@@ -114,27 +114,21 @@ class StrategyBuilder:
         self.mesh: Mesh = communication.mesh
         self.replicated_penalty = communication.replicated_penalty
         self.nodes: dict[Instruction, Node] = {}
+        self.without_strategies: list[Instruction] = []
         self._depths = depths
         self._depth_weight = 0.1 / max(1, *depths.values())
         self._max_tiles: dict[Node, int] = {}
 
     def build(self) -> list[Node]:
         """The nodes of all instructions, in program order."""
-        without_strategies: set[str] = set()
         for instruction in self.graph.instructions:
             handler = _HANDLERS.get(instruction.opcode)
             if handler is None:
-                without_strategies.add(_name_for_warning(instruction))
+                self.without_strategies.append(instruction)
                 choices = Choices((self.replicated_strategy(instruction, 0.0),))
             else:
                 choices = handler(self, instruction)
             self.nodes[instruction] = self._node(instruction, choices)
-        if without_strategies:
-            logger.warning(
-                "auto-sharding has no strategies for %s: each device computes the whole of them, "
-                "with their operands and results replicated on all devices",
-                ", ".join(sorted(without_strategies)),
-            )
         return list(self.nodes.values())
 
     def _node(self, instruction: Instruction, choices: Choices) -> Node:
@@ -212,13 +206,6 @@ def strategies_of(*opcodes: str) -> Callable[[Handler], Handler]:
 def spec_name(mesh: Mesh, spec: Spec) -> str:
     """A spec for reading: the number of parts along each dim."""
     return "R" if is_replicated(spec) else str([mesh.sizes[code] for code in spec])
-
-
-def _name_for_warning(instruction: Instruction) -> str:
-    """The opcode, and of a custom call what it calls."""
-    if instruction.opcode != "custom_call":
-        return instruction.opcode
-    return f"custom_call {mlir.call_target(mlir.defining_op(instruction.value))}"
 
 
 def _follow_matrix(sources: int, follows: Sequence[int]) -> np.ndarray:

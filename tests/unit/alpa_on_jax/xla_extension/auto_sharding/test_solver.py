@@ -179,7 +179,7 @@ def _problem_of_a_chain() -> tuple[solver.Problem, Any]:
 def test_what_alpas_solver_asserts_of_its_input_is_raised_unchanged():
     problem, costs = _problem_of_a_chain()
     wrong = dataclasses.replace(problem, compute=problem.compute[:1])
-    with pytest.raises(AssertionError, match="2 == 4|4 == 2"):
+    with pytest.raises(AssertionError, match=r"4 == 2"):
         solve(wrong, {}, costs)
 
 

@@ -1,6 +1,4 @@
-"""The nodes of a program: what they follow, what they cost, and what is said of ops without strategies."""
-
-import logging
+"""The nodes of a program: what they follow, what they cost, and which ops have no strategies."""
 
 import jax
 import jax.numpy as jnp
@@ -59,28 +57,14 @@ def test_a_value_that_follows_itself_through_an_op_used_twice_costs_nothing_more
         assert sum(matrix[followed, i] for _, matrix in node.edges) == 0
 
 
-def test_an_op_without_strategies_is_computed_as_a_whole_and_named_in_a_warning(caplog):
+def test_an_op_without_strategies_is_computed_as_a_whole_and_listed():
     def function(x):
         return jax.lax.while_loop(lambda y: y.sum() < 100, lambda y: y * 2, x)
 
-    with caplog.at_level(logging.WARNING):
-        ilp = ilp_of(function, X, chosen=options((4, 1)))
-    assert [s.spec for s in strategies_of(ilp, only(ilp.graph, "while"))] == [(0, 0)]
-    (record,) = caplog.records
-    assert "no strategies for while: each device computes the whole of them" in record.getMessage()
-    assert "operands and results replicated" in record.getMessage()
-
-
-@pytest.mark.parametrize("mesh_shape", MESH_SHAPES, ids=str)
-def test_ops_without_strategies_are_named_once_a_kind_and_a_custom_call_by_what_it_calls(caplog, mesh_shape):
-    def function(x):
-        square = jax.lax.fori_loop(0, x[0, 0].astype(int), lambda _, y: y @ y, x @ x.T)
-        return jnp.linalg.cholesky(square), jnp.linalg.cholesky(2 * square), jnp.abs(jnp.fft.fft(jnp.fft.fft(square)))
-
-    with caplog.at_level(logging.WARNING):
-        ilp_of(function, X, chosen=options(mesh_shape))
-    (record,) = caplog.records
-    assert "no strategies for custom_call lapack_spotrf_ffi, fft, while:" in record.getMessage()
+    ilp = ilp_of(function, X, chosen=options((4, 1)))
+    loop = only(ilp.graph, "while")
+    assert [s.spec for s in strategies_of(ilp, loop)] == [(0, 0)]
+    assert ilp.without_strategies == (loop,)
 
 
 @pytest.mark.parametrize("mesh_shape", MESH_SHAPES, ids=str)
