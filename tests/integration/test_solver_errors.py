@@ -182,11 +182,12 @@ def shape(x): return jax.ShapeDtypeStruct(x.shape, x.dtype)
 def pure(x): return jax.pure_callback(np.negative, shape(x), x)
 def io(x): return jax.experimental.io_callback(np.negative, shape(x), x)
 def printed(x): jax.debug.print("{}", x); return -x
+def in_order(x): jax.debug.print("{}", x, ordered=True); return -x
 def seen(x): jax.debug.callback(lambda x: None, x); return -x
 def plain(x): return -x
 
 w, x = jnp.ones((8, 8)), jnp.ones((16, 8))
-for call in (pure, io, printed, seen, plain):
+for call in (pure, io, printed, in_order, seen, plain):
     for enable in (True, False):
         def layers(w, x): return call(x @ w) @ w
         option = alpa.AutoShardingOption(enable_auto_sharding=enable)
@@ -203,5 +204,5 @@ def test_callbacks_into_python_are_an_error_that_names_them_and_the_process_goes
         [sys.executable, "-c", _CALLBACKS], capture_output=True, text=True, check=False, timeout=300
     )
     assert process.returncode == 0, process.stderr[-2000:]
-    names = ("pure_callback", "io_callback", "debug_print", "debug_callback", "-8192.0")
+    names = ("pure_callback", "io_callback", "debug_print", "debug_print", "debug_callback", "-8192.0")
     assert process.stdout.split() == [name for name in names for _ in range(2)]

@@ -138,7 +138,8 @@ def compile_case(case: Case) -> Compiled:
 
 def _iotas(bytecode: bytes) -> frozenset[tuple[int, ...]]:
     with mlir.context():
-        ops = mlir.block_operations(mlir.entry_block(mlir.main_function(mlir.parse(bytecode))))
+        module = mlir.parse(bytecode)  # lives as long as its ops are read
+        ops = mlir.block_operations(mlir.entry_block(mlir.main_function(module)))
         return frozenset(mlir.tensor_shape(op.results[0]) for op in ops if op.name == "stablehlo.iota")
 
 

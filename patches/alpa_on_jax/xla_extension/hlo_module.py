@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxlib.mlir import ir
 
+from alpa_on_jax import errors
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
@@ -76,9 +77,16 @@ class HloModule:
 
     @classmethod
     def from_stablehlo(cls, name: str, module: bytes | str, donated: Sequence[bool] = ()) -> "HloModule":
-        """Make the value from lowered StableHLO (text or bytecode)."""
+        """Make the value from lowered StableHLO (text or bytecode).
+
+        Raises:
+            HostCallbackError: the program calls back into Python. XLA finds the Python function only in the process and
+                the call that traced it, and would crash.
+        """
         with mlir.context():
             parsed = mlir.parse(module)
+            if callbacks := mlir.host_callbacks(parsed):
+                raise errors.HostCallbackError(name, callbacks)
             inline_calls(parsed)
             main = mlir.main_function(parsed)
             shape = ProgramShape(

@@ -10,8 +10,6 @@ solved. Afterwards a program with pipeline markers is cut into its stages, which
 import math
 from typing import TYPE_CHECKING
 
-from alpa_on_jax import errors
-from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.auto_sharding.heuristics import shard_with_heuristic
 from alpa_on_jax.xla_extension.auto_sharding.ilp import shard_with_ilp
 from alpa_on_jax.xla_extension.auto_sharding.options import options_of_pass_context
@@ -32,12 +30,10 @@ def run_auto_sharding(module: HloModule, options: "CompileOptions") -> None:
         AutoShardingInfeasibleError: no solution fits the options.
         BatchDimError: the batch dim cannot be split as the options force it to be.
         HeuristicError: the options force a simple rule that there is not.
-        HostCallbackError: the program calls back into Python.
     """
     # Not at the top: alpa imports this package as the forked jaxlib's.
     from alpa.shard_parallel import auto_sharding
 
-    _refuse_host_callbacks(module)
     auto_sharding.last_s_val = auto_sharding.last_objective = None
     mesh = LogicalMesh(tuple(int(size) for size in get_option("auto_sharding::device_mesh_shape")))
     if get_option("auto_sharding::enable") and math.prod(mesh.shape) > 1:
@@ -51,14 +47,3 @@ def run_auto_sharding(module: HloModule, options: "CompileOptions") -> None:
     stages = slice_stages(module)
     if stages:
         auto_sharding.set_auto_sharded_hlo_stages(([name for name, _ in stages], [stage for _, stage in stages]))
-
-
-def _refuse_host_callbacks(module: HloModule) -> None:
-    """Raise for what would crash: XLA finds a callback's Python function only in the process and call that traced it.
-
-    Besides, JAX pins such an op to one device, which is not on the logical mesh.
-    """
-    with mlir.context():
-        callbacks = mlir.host_callbacks(mlir.parse(module.bytecode))
-    if callbacks:
-        raise errors.HostCallbackError(module.name, callbacks)

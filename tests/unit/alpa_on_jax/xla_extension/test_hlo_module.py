@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from alpa_on_jax import errors
 from alpa_on_jax.xla_extension import set_hlo_module_input_shardings
 from alpa_on_jax.xla_extension.hlo_module import HloModule, XlaComputation
 from alpa_on_jax.xla_extension.partition import partition
@@ -89,3 +90,27 @@ def test_an_alias_does_not_change_a_sharding_that_was_set():
     annotate(module, MESH_2X2, [split(MESH_2X2, "", "y")], [split(MESH_2X2, "x", "")])
     module.setup_alias((0,), 0, ())
     assert module.output_shardings[0] == split(MESH_2X2, "x", "")
+
+
+def _called(x: jax.Array) -> jax.Array:
+    return jax.pure_callback(lambda value: value, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def _called_in_a_loop(x: jax.Array) -> jax.Array:
+    return jax.lax.while_loop(lambda y: y.sum() < 3, _called, x)
+
+
+def _printed(x: jax.Array) -> jax.Array:
+    jax.debug.print("{}", x)
+    return x
+
+
+def _printed_in_order(x: jax.Array) -> jax.Array:
+    jax.debug.print("{}", x, ordered=True)
+    return x
+
+
+@pytest.mark.parametrize("function", [_called, _called_in_a_loop, _printed, _printed_in_order])
+def test_a_program_that_calls_back_into_python_is_refused(function):
+    with pytest.raises(errors.HostCallbackError, match=r"tested: .*python_cpu_callback"):
+        lower(function, (np.ones((8, 16), np.float32),))

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from alpa.shard_parallel import auto_sharding
 
-from alpa_on_jax import errors
 from alpa_on_jax.xla_extension import (
     CompileOptions,
     clear_pass_context,
@@ -89,28 +88,6 @@ def test_where_something_is_solved_alpa_keeps_its_solution():
     run_auto_sharding(lower(lambda x: x.T @ x, (X,)), OPTIONS)
     assert auto_sharding.last_objective is not None
     assert auto_sharding.last_objective > 0
-
-
-def _called(x: jax.Array) -> jax.Array:
-    return jax.pure_callback(lambda value: value, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
-
-
-def _called_in_a_loop(x: jax.Array) -> jax.Array:
-    return jax.lax.while_loop(lambda y: y.sum() < 3, _called, x)
-
-
-def _printed(x: jax.Array) -> jax.Array:
-    jax.debug.print("{}", x)
-    return x
-
-
-@pytest.mark.parametrize("enable", [True, False])
-@pytest.mark.parametrize("mesh_shape", [(2, 4), (1, 1)], ids=str)
-@pytest.mark.parametrize("function", [_called, _called_in_a_loop, _printed])
-def test_a_program_that_calls_back_into_python_is_refused(function, mesh_shape, enable):
-    _context(mesh_shape, enable=enable)
-    with pytest.raises(errors.HostCallbackError, match=r"tested: .*python_cpu_callback"):
-        run_auto_sharding(lower(function, (X,)), OPTIONS)
 
 
 def test_a_custom_call_that_is_no_callback_is_not_refused():
