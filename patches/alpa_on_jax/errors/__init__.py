@@ -1,0 +1,70 @@
+"""Every error that a user of alpa on stock JAX can cause, worded once: what failed, the value, why, what to do.
+
+Takes the values that were wrong and gives back exceptions; nothing here looks at the system. Each class also derives
+from the built-in exception that Python code would expect in its place, so that `except ImportError` or
+`except TypeError` around a call into alpa keep working.
+"""
+
+from alpa_on_jax.errors.base import AlpaOnJaxError, InternalError
+from alpa_on_jax.errors.clusters import ClusterError, ClusterUnavailableError, PipelineUnavailableError
+from alpa_on_jax.errors.functions import (
+    ArgnumsError,
+    GradientMarkerError,
+    HostCallbackError,
+    LayerMarkerError,
+    MicroBatchError,
+    NotAnArrayError,
+    NotCallableError,
+    NotJittableError,
+)
+from alpa_on_jax.errors.installation import (
+    AlpaMissingError,
+    AlpaShadowedError,
+    AlpaVersionError,
+    JaxVersionError,
+    RayMissingError,
+    RayNameError,
+    SolverMissingError,
+)
+from alpa_on_jax.errors.methods import FollowError, MeshShapeError, MethodError, MethodOptionError
+from alpa_on_jax.errors.shardings import (
+    AutoShardingInfeasibleError,
+    BatchDimError,
+    HeuristicError,
+    HybridShardingError,
+    IndivisibleShardingError,
+    ShardingOptionError,
+)
+
+__all__ = [
+    "AlpaMissingError",
+    "AlpaOnJaxError",
+    "AlpaShadowedError",
+    "AlpaVersionError",
+    "ArgnumsError",
+    "AutoShardingInfeasibleError",
+    "BatchDimError",
+    "ClusterError",
+    "ClusterUnavailableError",
+    "FollowError",
+    "GradientMarkerError",
+    "HeuristicError",
+    "HostCallbackError",
+    "HybridShardingError",
+    "IndivisibleShardingError",
+    "InternalError",
+    "JaxVersionError",
+    "LayerMarkerError",
+    "MeshShapeError",
+    "MethodError",
+    "MethodOptionError",
+    "MicroBatchError",
+    "NotAnArrayError",
+    "NotCallableError",
+    "NotJittableError",
+    "PipelineUnavailableError",
+    "RayMissingError",
+    "RayNameError",
+    "ShardingOptionError",
+    "SolverMissingError",
+]

@@ -1,0 +1,102 @@
+"""What a function that is to be parallelized, or what it is given, cannot be."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from alpa_on_jax.errors.base import AlpaOnJaxError
+
+
+class NotCallableError(AlpaOnJaxError, TypeError):
+    """`alpa.parallelize` was given something that is no function."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(
+            f"alpa.parallelize expects a function, but got {value!r} of type {type(value).__name__}. Give it the "
+            "function itself, not the result of calling it"
+        )
+
+
+class NotAnArrayError(AlpaOnJaxError, TypeError):
+    """A dynamic argument of a parallelized function has a leaf that is no array."""
+
+    def __init__(self, function: str, leaf: str, value: Any) -> None:
+        super().__init__(
+            f"{function}: {leaf} is {value!r} of type {type(value).__name__}, which is no array. Only arrays and "
+            "numbers can be distributed; give anything else as a static argument (alpa.parallelize(..., "
+            "static_argnums=...)) or keep it out of the arguments"
+        )
+
+
+class NotJittableError(AlpaOnJaxError, TypeError):
+    """The function cannot be traced, so it cannot be compiled."""
+
+    def __init__(self, function: str, reason: str) -> None:
+        super().__init__(
+            f"{function} cannot be compiled, because tracing it failed: {reason}. A function for alpa.parallelize must "
+            "be one that jax.jit accepts: no Python control flow on the values of arrays, and arrays as results"
+        )
+
+
+class ArgnumsError(AlpaOnJaxError, ValueError):
+    """static_argnums, donate_argnums or batch_argnums do not fit the arguments."""
+
+    def __init__(self, function: str, option: str, value: Any, reason: str) -> None:
+        super().__init__(f"{function}: {option}={value!r} {reason}")
+
+
+class HostCallbackError(AlpaOnJaxError, NotImplementedError):
+    """A parallelized function calls back into Python while it runs."""
+
+    def __init__(self, program: str, callbacks: Sequence[str]) -> None:
+        super().__init__(
+            f"{program}: a parallelized function cannot call back into Python while it runs, but it does so by "
+            f"{', '.join(callbacks)}: its program runs on all devices of a mesh, in other processes too, without the "
+            "Python functions that it would call. Return the values and look at them outside (in place of "
+            "jax.debug.print and jax.debug.callback), or compute them before the call or with JAX's own operations (in "
+            "place of jax.pure_callback and io_callback)"
+        )
+
+
+class MicroBatchError(AlpaOnJaxError, ValueError):
+    """The batch cannot be split in micro-batches."""
+
+
+class GradientMarkerError(AlpaOnJaxError, ValueError):
+    """With micro-batches, it cannot be told what is done once a micro-batch and what once a step."""
+
+    @classmethod
+    def missing(cls) -> "GradientMarkerError":
+        return cls(
+            "num_micro_batches was given, but the function calls neither alpa.grad nor alpa.value_and_grad, which mark "
+            "the end of what is done for each micro-batch. That usually happens with jax.grad in their place: use "
+            "alpa.grad or alpa.value_and_grad, with the same arguments; or leave num_micro_batches out"
+        )
+
+    @classmethod
+    def several(cls, count: int) -> "GradientMarkerError":
+        return cls(
+            "with num_micro_batches, one call of alpa.grad or alpa.value_and_grad marks the end of what is done for "
+            f"each micro-batch, but the function calls them {count} times. Take all gradients with one call, or leave "
+            "num_micro_batches out"
+        )
+
+    @classmethod
+    def crossed(cls, values: Sequence[str]) -> "GradientMarkerError":
+        return cls(
+            "with num_micro_batches, what comes before the gradients is done once a micro-batch and what comes after "
+            "them once a step, and only the results of alpa.grad or alpa.value_and_grad pass between the "
+            f"two. But the part after them uses values of the part before: {'; '.join(values)}. Compute these after "
+            "the gradients, or return them from the loss as auxiliary values (has_aux=True)"
+        )
+
+
+class LayerMarkerError(AlpaOnJaxError, ValueError):
+    """A function for a pipeline has operations outside of its layers."""
+
+    def __init__(self, operation: str, source: str) -> None:
+        super().__init__(
+            f"the operation {operation} of {source} is in no pipeline layer, but every operation of the function must "
+            "be. That usually happens when the function was not divided into layers: wrap it in "
+            "manual_layer_construction, with calls of alpa.mark_pipeline_boundary() between its layers, or in "
+            "automatic_layer_construction (both in alpa.pipeline_parallel.layer_construction)"
+        )

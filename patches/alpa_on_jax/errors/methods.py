@@ -1,0 +1,110 @@
+"""Parallel methods and their options that do not fit: each other, the mesh, or another function."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from alpa_on_jax.errors.base import AlpaOnJaxError
+
+
+class MethodError(AlpaOnJaxError, TypeError):
+    """`method` is no way to parallelize."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(
+            f"alpa.parallelize: method={value!r} of type {type(value).__name__} is no ParallelMethod. Give an "
+            "instance, for example method=alpa.ShardParallel()"
+        )
+
+
+class MethodOptionError(AlpaOnJaxError, TypeError):
+    """An option of a ParallelMethod is of the wrong kind."""
+
+    @classmethod
+    def devices(cls, value: Any) -> "MethodOptionError":
+        return cls(
+            f"ShardParallel: devices={value!r} of type {type(value).__name__} is no mesh. Give a list of JAX devices, "
+            "a physical mesh (alpa.LocalPhysicalDeviceMesh(jax.local_devices())), a logical one "
+            "(physical_mesh.get_logical_mesh((2, 4))), or None for all devices"
+        )
+
+    @classmethod
+    def auto_sharding_option(cls, value: Any) -> "MethodOptionError":
+        return cls(
+            f"auto_sharding_option={value!r} of type {type(value).__name__} is no AutoShardingOption. Give one, for "
+            "example AutoShardingOption(force_data_parallel=True)"
+        )
+
+    @classmethod
+    def batch_axis(cls, value: Any) -> "MethodOptionError":
+        return cls(
+            f"AutoShardingOption: force_batch_dim_to_mesh_dim={value!r} is no axis of a logical mesh. Give 0 or 1, -1 "
+            "for any, or None for alpa's default: 0 on a mesh with two axes of several devices, else any"
+        )
+
+    @classmethod
+    def not_parallelized(cls, option: str, value: Any) -> "MethodOptionError":
+        return cls(
+            f"{option}={value!r} of type {type(value).__name__} was not made by alpa.parallelize. The placement of "
+            "another function's arguments is what is followed: give that function as alpa.parallelize returned it"
+        )
+
+
+class FollowError(AlpaOnJaxError, RuntimeError):
+    """FollowParallel finds no placement that it could follow."""
+
+    @classmethod
+    def not_compiled(cls, source: str) -> "FollowError":
+        return cls(
+            f"FollowParallel: {source} has not been compiled yet, so its arguments have no placement that could be "
+            "followed. Call it first, or compile it with its get_executable(*args)"
+        )
+
+    @classmethod
+    def not_a_train_step(cls, source: str, reason: str) -> "FollowError":
+        return cls(
+            f"FollowParallel: the placements of {source}'s arguments cannot be taken apart: {reason}. Without "
+            "get_input_placement_specs its arguments are expected to be (state, batch), with parameters state.params. "
+            "Give a get_input_placement_specs that returns the placements for the following function's arguments"
+        )
+
+
+class MeshShapeError(AlpaOnJaxError, ValueError):
+    """A logical mesh, or a set of devices, that the devices at hand cannot form."""
+
+    @classmethod
+    def of_shape(cls, shape: Sequence[int], num_devices: int) -> "MeshShapeError":
+        return cls(
+            f"a logical mesh of shape {tuple(shape)} needs {_product(shape)} devices, but the physical mesh has "
+            f"{num_devices}. Choose a shape whose product is {num_devices}, or give LocalPhysicalDeviceMesh other "
+            "devices"
+        )
+
+    @classmethod
+    def no_shape(cls, shape: Any) -> "MeshShapeError":
+        return cls(
+            f"mesh_shape={shape!r} is no shape of a logical mesh, which has two axes of at least one device each: for "
+            "example (2, 4), or (1, 8) for a mesh that is used along one axis only"
+        )
+
+    @classmethod
+    def costs(cls, option: str, value: Any) -> "MeshShapeError":
+        return cls(
+            f"{option}={value!r} must be two numbers that are not negative, one for each axis of the logical mesh: the "
+            "latency (mesh_alpha) or the time for each byte (mesh_beta) of communication along it. For example (1, 0.1)"
+        )
+
+    @classmethod
+    def repeated(cls, devices: Sequence[Any]) -> "MeshShapeError":
+        twice = sorted({str(device) for device in devices if list(devices).count(device) > 1})
+        return cls(f"a physical mesh has each device once, but it was given several times: {', '.join(twice)}")
+
+    @classmethod
+    def no_devices(cls) -> "MeshShapeError":
+        return cls("a physical mesh needs at least one device, but it was given an empty list of devices")
+
+
+def _product(shape: Sequence[int]) -> int:
+    result = 1
+    for size in shape:
+        result *= int(size)
+    return result
