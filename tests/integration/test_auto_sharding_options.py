@@ -347,7 +347,8 @@ def test_shard_largest_on_a_2d_mesh_has_the_largest_dim_on_axis_1() -> None:
 
 def test_all_reduce_threshold_keeps_large_all_reduces_apart() -> None:
     together, apart = step("1x4", **OPTIONS["data parallel"]), step("1x4", **OPTIONS["small all-reduces"])
-    assert (together.collectives.all_reduce, apart.collectives.all_reduce) == (1, 2)
+    # Four kernels of 8192 bytes each; the biases and the loss fit into one.
+    assert (together.collectives.all_reduce, apart.collectives.all_reduce) == (1, 5)
 
 
 METHODS = {

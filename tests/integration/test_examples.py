@@ -31,6 +31,6 @@ def test_the_program_in_the_readme_computes_its_training_step() -> None:
     # loss = mean((x w - y)^2) over 16 x 64 entries with x = y = 1, w = 0: each gradient is -2 / 64.
     result = run("-c", blocks[0] + "\nprint(weight.shape, float(weight.min()), float(weight.max()))")
     assert result.returncode == 0, result.stderr
-    shape, low, high = result.stdout.rsplit(maxsplit=2)
+    shape, low, high = result.stdout.splitlines()[-1].rsplit(maxsplit=2)
     assert shape == "(32, 64)"
     assert [float(low), float(high)] == pytest.approx([0.1 * 2 / 64] * 2, rel=1e-6)
