@@ -214,10 +214,11 @@ def _warn_of_contradictions(solution: Solution) -> None:
         return
     names = [f"{instruction.opcode} {list(instruction.shape)}" for instruction in excluded[:_NAMED_AT_MOST]]
     logger.warning(
-        "auto-sharding: the options contradict each other, or the program: %d of %d values cannot be computed without "
-        "communication that is excluded (%s%s). The results are right, but communication there is not limited, which "
-        "may be slow. Allow more: allow_all_gather, allow_all_to_all, no force_data_parallel, or "
-        "force_batch_dim_to_mesh_dim=-1",
+        "auto-sharding: the program, the mesh and the options exclude each other: %d of %d values cannot be computed "
+        "without communication that Alpa's costs exclude (%s%s). The results are right, but communication there is not "
+        "limited, which may be slow. Allow more (allow_mixed_mesh_shape, allow_all_gather, allow_all_to_all, no "
+        "force_data_parallel, force_batch_dim_to_mesh_dim=-1) or take a mesh of one axis: on two, the batch stays on "
+        "the first one, and there is no all-to-all",
         len(excluded), len(solution.nodes), ", ".join(names), ", ..." if len(excluded) > len(names) else "",
     )  # fmt: skip
 
