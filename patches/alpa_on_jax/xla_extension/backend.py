@@ -15,7 +15,7 @@ from jax._src import compiler, core
 from jax._src.interpreters import pxla
 from jax._src.lib import xla_client as xc
 from jax.sharding import Sharding
-from jaxlib import _hlo
+from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.devices import Devices

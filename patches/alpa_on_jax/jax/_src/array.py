@@ -21,7 +21,7 @@ def _sharding_spec(array: Any) -> ShardingSpec:
 
     sharding = array.sharding
     if isinstance(sharding, NamedSharding):
-        mesh = LogicalMesh(tuple(sharding.mesh.devices.shape))
+        mesh = LogicalMesh(tuple(sharding.mesh.axis_sizes))
         named = dict(zip(sharding.mesh.axis_names, range(len(mesh.shape)), strict=True))
         spec = (*sharding.spec, *(None for _ in range(array.ndim - len(sharding.spec))))
         dims = tuple(_axes(mesh, named, names) for names in spec)
