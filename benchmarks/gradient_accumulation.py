@@ -27,7 +27,7 @@ from benchmarks import machine
 from benchmarks.programs import Case, Placement, collective_bytes, training_step
 from benchmarks.timing import Ratio, interleave, pool, ratio
 from integration.meshes import MESHES, logical_mesh
-from integration.models import MODELS, Model, Size, build
+from integration.models import Model, Size, build
 from integration.shardings import STYLES, manual_sharding
 
 # Each of 8 micro-batches has a sample for each of 8 devices.
@@ -221,7 +221,7 @@ def _cells(result: dict[str, Any]) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=["mlp", "gpt"])
+    parser.add_argument("--models", nargs="+", choices=tuple(SIZES), default=["mlp", "gpt"])
     parser.add_argument("--meshes", nargs="+", choices=MESHES, default=["2x4"], help="data x model")
     parser.add_argument("--styles", nargs="+", choices=STYLES, default=STYLES)
     parser.add_argument("--micro-batches", nargs="+", type=int, default=[2, 4, 8])

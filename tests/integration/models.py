@@ -21,7 +21,7 @@ from alpa.model.gpt_model import FlaxGPTForLMModule
 from alpa.model.model_util import TrainState
 from alpa.model.moe import FlaxMoEForLMModule, MoEConfig
 from alpa.model.unet_2d import get_unet_2d
-from alpa.model.wide_resnet import ResNet, ResNetBlock
+from alpa.model.wide_resnet import BottleneckResNetBlock, ResNet, ResNetBlock
 from alpa.model.wide_resnet import TrainState as ResNetTrainState
 from flax import linen as nn
 
@@ -232,7 +232,15 @@ def _moe(size: Size) -> Model:
     return _language_model("moe", FlaxMoEForLMModule(config), size, 0.5)
 
 
+def _wide_resnet(size: Size) -> Model:
+    return _residual_net("wide_resnet", size, BottleneckResNetBlock, width_factor=2)
+
+
 def _conv(size: Size) -> Model:
+    return _residual_net("conv", size, ResNetBlock, width_factor=1)
+
+
+def _residual_net(name: str, size: Size, block: Any, width_factor: int) -> Model:
     rng = np.random.default_rng(0)
     num_classes = 8
     batch = {
@@ -240,7 +248,11 @@ def _conv(size: Size) -> Model:
         "label": jnp.asarray(rng.integers(0, num_classes, size=(size.batch,)), jnp.int32),
     }
     module = ResNet(
-        stage_sizes=[1, 1], block_cls=ResNetBlock, num_classes=num_classes, num_filters=size.channels, width_factor=1
+        stage_sizes=[1, 1],
+        block_cls=block,
+        num_classes=num_classes,
+        num_filters=size.channels,
+        width_factor=width_factor,
     )
     variables = jax.jit(module.init)(jax.random.key(0), batch["image"])
 
@@ -268,7 +280,7 @@ def _conv(size: Size) -> Model:
     def update(state: Any, grads: Any, aux: dict[str, Any]) -> Any:
         return state.apply_gradients(grads=grads, batch_stats=aux["batch_stats"])
 
-    return Model("conv", state.replace(step=_first_step_number()), batch, loss, update)
+    return Model(name, state.replace(step=_first_step_number()), batch, loss, update)
 
 
 def _unet(size: Size) -> Model:
@@ -303,7 +315,15 @@ def _unet(size: Size) -> Model:
     return Model("unet", state, batch, loss, _apply_gradients)
 
 
-_BUILDERS = {"mlp": _mlp, "gpt": _gpt, "bert": _bert, "moe": _moe, "conv": _conv, "unet": _unet}
+_BUILDERS = {
+    "mlp": _mlp,
+    "gpt": _gpt,
+    "bert": _bert,
+    "moe": _moe,
+    "conv": _conv,
+    "wide_resnet": _wide_resnet,
+    "unet": _unet,
+}
 MODELS = tuple(_BUILDERS)
 
 

@@ -22,8 +22,9 @@ from integration.serial import StepValues
 from integration.shardings import STYLES, manual_sharding
 
 NUM_STEPS = 2
-# The U-Net takes five times as long to compile as the others, so it has one case a style.
-_UNET_LAYOUTS = (("1x8", "data_parallel"), ("2x4", "megatron"))
+# What takes long to compile, or is like another model, has one case a style, and alpa's methods on one mesh only.
+_FEW_CASES = ("wide_resnet", "unet")
+_FEW_LAYOUTS = (("1x8", "data_parallel"), ("2x4", "megatron"))
 
 
 # Alpa's own methods, which decide by the ILP how everything is sharded. But for the first they are made for one axis.
@@ -78,19 +79,20 @@ def cases(*models: str) -> list[Case]:
     return [
         Case(model, mesh, style, num_micro_batches)
         for model in models or MODELS
-        for mesh, style in (_UNET_LAYOUTS if model == "unet" else product(MESHES, STYLES))
+        for mesh, style in (_FEW_LAYOUTS if model in _FEW_CASES else product(MESHES, STYLES))
         for num_micro_batches in (None, 2)
     ]
 
 
 def automatic_cases(*models: str) -> list[Case]:
     """The cases in which alpa decides: the ILP on each mesh, the other methods on all and on half of the devices."""
-    layouts = [(mesh, "ilp") for mesh in MESHES]
-    layouts += [(mesh, method) for mesh in ("1x8", "2x2") for method in METHODS if method != "ilp"]
+    ilp = [(mesh, "ilp") for mesh in MESHES]
+    others = [(mesh, method) for mesh in ("1x8", "2x2") for method in METHODS if method != "ilp"]
+    few = [(mesh, method) for mesh, method in others if mesh == "1x8"]
     return [
         Case(model, mesh, method, num_micro_batches)
         for model in models or MODELS
-        for mesh, method in layouts
+        for mesh, method in (*ilp, *(few if model in _FEW_CASES else others))
         for num_micro_batches in (None, 2)
     ]
 

@@ -54,6 +54,12 @@ _MEGATRON_RULES: dict[str, dict[str, PartitionSpec]] = {
         r"ResNetBlock_\d/Conv_1/kernel": PartitionSpec(None, None, "model", None),
         r"Dense_0/kernel": _ROW,
     },
+    "wide_resnet": {
+        r"ResNetBlock_\d/Conv_1/kernel": PartitionSpec(None, None, None, "model"),
+        r"ResNetBlock_\d/BatchNorm_1/(scale|bias|mean|var)": _SPLIT,
+        r"ResNetBlock_\d/Conv_2/kernel": PartitionSpec(None, None, "model", None),
+        r"Dense_0/kernel": _ROW,
+    },
     # The U-Net's attention makes one dim of batch and heads, where heads cannot stay split: it is replicated.
     "unet": {
         r"time_embedding/linear_1/kernel": _COLUMN,
@@ -77,7 +83,7 @@ def state_specs(model: Model, style: str) -> Any:
         del leaf
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         for pattern, result in rules.items():
-            if re.search(rf"(^|/){pattern}$", name):
+            if re.search(rf"(^|/|Bottleneck){pattern}$", name):
                 unmatched.discard(pattern)
                 return result
         return PartitionSpec()
