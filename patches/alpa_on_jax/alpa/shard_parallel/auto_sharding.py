@@ -1,17 +1,46 @@
-"""Replacements in `alpa.shard_parallel.auto_sharding`: reading an XLA sharding as alpa's `ShardingSpec`."""
+"""Replacements in `alpa.shard_parallel.auto_sharding`: shardings as alpa's `ShardingSpec`; who plans (the seam)."""
 
+import functools
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 from alpa_on_jax.jax.interpreters.pxla import Chunked, NoSharding, Replicated, ShardedAxis, ShardingSpec
 from alpa_on_jax.replacing import replace
+from alpa_on_jax.xla_extension import planner
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 
 def apply(module: ModuleType) -> None:
-    """Let a dim that is split along several mesh axes, in any order, have a spec; alpa asserts that there is none."""
+    """Let a dim that is split along several mesh axes, in any order, have a spec (alpa asserts that there is none); let
+    an option that is a planner plan."""
     original = module._hlo_sharding_to_sharding_spec_no_tuple
+    original_pass = module.run_auto_sharding_pass
+
+    @functools.wraps(original_pass)
+    def run_auto_sharding_pass(
+        hlo: Any,
+        logical_mesh: Any,
+        return_mode: str,
+        num_micro_batches: int | None,
+        as_option: Any,
+        rewrite_for_grad_acc: bool = False,
+        rewrite_grad_acc_indices: Sequence[int] | None = None,
+        memory_budget_per_device: float | None = None,
+    ) -> Any:
+        gradients = rewrite_grad_acc_indices if rewrite_for_grad_acc else ()
+        request = planner.request(logical_mesh, num_micro_batches, gradients, memory_budget_per_device)
+        with planner.asked(as_option, request):
+            return original_pass(
+                hlo,
+                logical_mesh,
+                return_mode,
+                num_micro_batches,
+                as_option,
+                rewrite_for_grad_acc,
+                rewrite_grad_acc_indices,
+                memory_budget_per_device,
+            )
 
     def _hlo_sharding_to_sharding_spec_no_tuple(proto: Any, aval: Any, logical_mesh: Any) -> ShardingSpec:
         shape = tuple(int(size) for size in logical_mesh.shape)
@@ -20,7 +49,7 @@ def apply(module: ModuleType) -> None:
             return original(proto, aval, logical_mesh)
         return _spec(sharding, shape)
 
-    replace(module, _hlo_sharding_to_sharding_spec_no_tuple)
+    replace(module, _hlo_sharding_to_sharding_spec_no_tuple, run_auto_sharding_pass)
 
 
 def _spec(sharding: ArraySharding, shape: Sequence[int]) -> ShardingSpec:

@@ -1,15 +1,16 @@
 """The auto-sharding pass: from an unoptimised program to one whose values all have a sharding.
 
 Takes its options from the pass context that alpa sets around it. With `enable_auto_sharding=False`, and on a mesh of
-one device, it is sharding propagation alone; otherwise alpa's ILP chooses (`ilp`), or one of its simple rules
-(`heuristics`). Invariant: alpa's `last_s_val` and `last_objective` are those of this pass; None where nothing was
-solved. Afterwards a program with pipeline markers is cut into its stages, which alpa takes from
-`alpa.shard_parallel.auto_sharding`.
+one device, it is sharding propagation alone; otherwise a planner decides, if the method's option is one (`planner`),
+or alpa's ILP (`ilp`), or one of its simple rules (`heuristics`). Invariant: alpa's `last_s_val` and `last_objective`
+are those of this pass; None where nothing was solved. Afterwards a program with pipeline markers is cut into its
+stages, which alpa takes from `alpa.shard_parallel.auto_sharding`.
 """
 
 import math
 from typing import TYPE_CHECKING
 
+from alpa_on_jax.xla_extension import planner
 from alpa_on_jax.xla_extension.auto_sharding.heuristics import shard_with_heuristic
 from alpa_on_jax.xla_extension.auto_sharding.ilp import shard_with_ilp
 from alpa_on_jax.xla_extension.auto_sharding.options import options_of_pass_context
@@ -37,13 +38,23 @@ def run_auto_sharding(module: HloModule, options: "CompileOptions") -> None:
     auto_sharding.last_s_val = auto_sharding.last_objective = None
     mesh = LogicalMesh(tuple(int(size) for size in get_option("auto_sharding::device_mesh_shape")))
     if get_option("auto_sharding::enable") and math.prod(mesh.shape) > 1:
-        solver_options = options_of_pass_context()
-        if solver_options.force_simple_heuristic:
-            shard_with_heuristic(module, solver_options)
-        else:
-            shard_with_ilp(module, solver_options)
+        _choose(module)
     else:
         propagate(module, mesh, to_outputs=options.propagate_to_outputs)
     stages = slice_stages(module)
     if stages:
         auto_sharding.set_auto_sharded_hlo_stages(([name for name, _ in stages], [stage for _, stage in stages]))
+
+
+def _choose(module: HloModule) -> None:
+    """Let a planner annotate `module`, or a simple rule, or the ILP."""
+    asked = planner.current()
+    if asked is not None:
+        option, request = asked
+        option.annotate_module(module, request)
+        return
+    options = options_of_pass_context()
+    if options.force_simple_heuristic:
+        shard_with_heuristic(module, options)
+    else:
+        shard_with_ilp(module, options)
