@@ -7,6 +7,8 @@ file with what became of each test. Two such files, of two versions of JAX, make
     git clone --branch v0.2.3 https://github.com/alpa-projects/alpa
     python tools/alpa_tests.py alpa --output results.json
 
+The file is written after each test, and a run with the same file goes on where the last one ended.
+
 Invariants: no Ray cluster is started or attached to, a test that asks for one ends there as "needs_ray"; nothing is
 written into the checkout, since each test runs in an empty folder; a test's outcome is what its process said, and a
 process that says nothing has crashed.
@@ -172,16 +174,28 @@ def main() -> None:
     tests = options.checkout / "tests" if options.checkout else Path()
     if options.checkout is None or not tests.is_dir():
         parser.error(f"{options.checkout} is no checkout of Alpa's repository: it has no folder tests")
-    outcomes = []
-    for test in find_tests(tests, options.folders):
-        if options.only in test:
-            outcomes.append(run_in_own_process(test, tests, options.devices, options.time_limit))
-            log.info("%-10s %s %s %s", outcomes[-1].status, test, outcomes[-1].reason, outcomes[-1].where)
     import jax
 
-    # Written when all have run, so that an interrupted run leaves no half table.
-    report = {"jax": jax.__version__, "devices": options.devices, "outcomes": [asdict(outcome) for outcome in outcomes]}
-    options.output.write_text(json.dumps(report, indent=1) + "\n")
+    report = {"jax": jax.__version__, "devices": options.devices}
+    outcomes = _finished(options.output, report)
+    for test in find_tests(tests, options.folders):
+        if options.only in test and test not in outcomes:
+            outcome = run_in_own_process(test, tests, options.devices, options.time_limit)
+            log.info("%-10s %s %s %s", outcome.status, test, outcome.reason, outcome.where)
+            outcomes[test] = asdict(outcome)
+            options.output.write_text(json.dumps(report | {"outcomes": list(outcomes.values())}, indent=1) + "\n")
+
+
+def _finished(path: Path, report: dict[str, Any]) -> dict[str, Any]:
+    """The outcomes of an earlier run with the same JAX and devices, by test; none where there is no file."""
+    if not path.exists():
+        return {}
+    earlier = json.loads(path.read_text())
+    outcomes = {outcome["test"]: outcome for outcome in earlier.pop("outcomes")}
+    if earlier != report:
+        raise SystemExit(f"{path} has results of {earlier}, not of {report}: name another file, or remove it")
+    log.info("%d tests have run before: %s", len(outcomes), path)
+    return outcomes
 
 
 if __name__ == "__main__":
