@@ -1,0 +1,335 @@
+"""The profile database: what was measured of each program on each kind of mesh, kept for the next plan.
+
+Takes keys and profiles (values.py) and gives them back bit for bit, in the keys' order. Invariants:
+
+- A profile that `put` has taken is never lost while the process lives, and is in the file when `put` returns, unless a
+  warning said otherwise: where the file cannot be written (full disk, lock, permissions) the profile is used from
+  memory, and each later `put`, and `close`, tries again to write it.
+- No measurement is replaced: a second profile of a key is a further session of it. The same session put twice (equal
+  in every field, its time included) is there once, so merging is a union.
+- A database opened read-only is a snapshot: it neither changes the file nor sees later changes, so plans made from
+  it are the same however often they are made.
+
+One object serves all threads of a process; each process opens its own. SQLite's log needs a file system of one machine:
+on several, use a file each and `merge` them.
+"""
+
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from alpa_cfp.database import exchange, opening, schema
+from alpa_cfp.database.errors import (
+    DatabaseClosedError,
+    DatabaseDamagedError,
+    DatabaseReadonlyError,
+    DatabaseUnavailableError,
+    DatabaseWriteError,
+    ProfileValueError,
+    PruneError,
+    not_kept_warning,
+)
+from alpa_cfp.database.schema import Record
+from alpa_cfp.database.values import Profile, ProfileKey, canonical_time, combined, session_order, text_digest
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How much a database holds; `unsaved` of the sessions are in memory only."""
+
+    keys: int
+    sessions: int
+    measured_sessions: int
+    failed_sessions: int
+    samples: int
+    unsaved: int
+
+
+class ProfileDatabase:
+    """Profiles by key; made by `open` or `in_memory`, and a context manager that closes itself."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path | None, *, readonly: bool, keeps: bool) -> None:
+        self._connection: sqlite3.Connection | None = connection
+        self._path = path
+        self._readonly = readonly
+        self._keeps = keeps
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        self._unsaved: list[Record] = []
+        self._last_warning = ""
+        self._file = opening.file_identity(path) if keeps and path is not None else None
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str] | None = None, *, readonly: bool = False) -> "ProfileDatabase":
+        """Open the database at a path, at $ALPA_CFP_DATABASE, or in the user's cache directory.
+
+        For writing, a missing file is made, and one that is damaged, foreign or from a newer release is set aside with
+        a warning. Where nothing can be written, a warning is logged and the database lives in memory (`keeps_results`).
+
+        Raises:
+            DatabaseMissingError, DatabaseDamagedError, DatabaseUnavailableError: with `readonly` only.
+        """
+        where = opening.database_path(path)
+        if readonly:
+            return cls(opening.open_snapshot(where), where, readonly=True, keeps=False)
+        connection, keeps = opening.open_for_writing(where)
+        return cls(connection, where, readonly=False, keeps=keeps)
+
+    @classmethod
+    def in_memory(cls) -> "ProfileDatabase":
+        """An empty database that no file keeps."""
+        return cls(opening.connect_in_memory(), None, readonly=False, keeps=False)
+
+    @property
+    def path(self) -> Path | None:
+        """The file, or None for a database in memory."""
+        return self._path
+
+    @property
+    def readonly(self) -> bool:
+        """Whether it is a snapshot that cannot be written to."""
+        return self._readonly
+
+    @property
+    def keeps_results(self) -> bool:
+        """Whether everything that was put is in the file."""
+        return self._keeps and not self._unsaved
+
+    def get(self, key: ProfileKey) -> Profile | None:
+        """What is known of a key: the samples of all its sessions in one profile (`combined`), or None."""
+        sessions = self.sessions(key)
+        return combined(sessions) if sessions else None
+
+    def sessions(self, key: ProfileKey) -> tuple[Profile, ...]:
+        """Each session of a key as it was put, oldest first."""
+        with self._lock:
+            found = self._read(lambda connection: schema.sessions_of(connection, key))
+            unsaved = [record.profile for record in self._unsaved if record.key == key]
+        return _in_order([*found, *unsaved])
+
+    def program_text(self, program: ProfileKey | str) -> str | None:
+        """The canonical text of a key's program (or of a digest), or None if it was not put."""
+        digest = program if isinstance(program, str) else program.program
+        with self._lock:
+            unsaved = (record.program_text for record in self._unsaved if record.key.program == digest)
+            text = next((text for text in unsaved if text is not None), None)
+            return text if text is not None else self._read(lambda connection: schema.text_of(connection, digest))
+
+    def put(self, key: ProfileKey, profile: Profile, *, program_text: str | None = None) -> None:
+        """Add a session to a key. It is on disk when this returns, or a warning was logged.
+
+        Args:
+            program_text: the program's canonical text; kept once for all keys that have it.
+
+        Raises:
+            ProfileValueError: the text is not the one that the key was made from.
+            DatabaseReadonlyError: the database was opened read-only.
+        """
+        _check_text(key, program_text)
+        with self._lock:
+            self._connection_for("put()")
+            self._unsaved.append(Record(key, profile, program_text))
+            self._save()
+
+    def keys(
+        self,
+        *,
+        device_kind: str | None = None,
+        jaxlib_version: str | None = None,
+        mesh_shape: Sequence[int] | None = None,
+        hosts: str | None = None,
+        program: str | None = None,
+    ) -> list[ProfileKey]:
+        """The keys that have all of these values, in order."""
+        wanted = {
+            field: value
+            for field, value in {
+                "device_kind": device_kind,
+                "jaxlib_version": jaxlib_version,
+                "mesh_shape": None if mesh_shape is None else tuple(mesh_shape),
+                "hosts": hosts,
+                "program": program,
+            }.items()
+            if value is not None
+        }
+        with self._lock:
+            found = {*self._read(schema.all_keys), *(record.key for record in self._unsaved)}
+        return sorted(key for key in found if all(getattr(key, field) == value for field, value in wanted.items()))
+
+    def items(
+        self, *, device_kind: str | None = None, jaxlib_version: str | None = None
+    ) -> Iterator[tuple[ProfileKey, Profile]]:
+        """Keys with their combined profiles, in the keys' order, as they are now."""
+        for key, sessions in self._everything(device_kind, jaxlib_version).items():
+            yield key, combined(sessions)
+
+    def counts(self, *, device_kind: str | None = None, jaxlib_version: str | None = None) -> Counts:
+        """How many keys, sessions and samples there are."""
+        by_key = self._everything(device_kind, jaxlib_version)
+        every = [session for sessions in by_key.values() for session in sessions]
+        measured = sum(session.status == "measured" for session in every)
+        samples = sum(len(session.samples_s) for session in every)
+        unsaved = len({(record.key, record.profile) for record in self._unsaved if record.key in by_key})
+        return Counts(len(by_key), len(every), measured, len(every) - measured, samples, unsaved)
+
+    def export_json(
+        self, path: str | os.PathLike[str], *, device_kind: str | None = None, jaxlib_version: str | None = None
+    ) -> int:
+        """Write everything to a JSON file and give the number of sessions; equal content gives equal bytes."""
+        with self._lock:
+            by_key = self._everything(device_kind, jaxlib_version)
+            texts = {key.program: self.program_text(key) for key in by_key}
+        text = exchange.export_text(by_key, {digest: text for digest, text in texts.items() if text is not None})
+        exchange.write_export(Path(path), text)
+        return sum(map(len, by_key.values()))
+
+    def import_json(self, path: str | os.PathLike[str]) -> int:
+        """Add what an export holds, all or nothing, and give the number of sessions that were new.
+
+        Raises:
+            ExchangeFormatError: the file is no export.
+            DatabaseWriteError: the database could not be written.
+        """
+        return self._add("import_json()", exchange.read_export(Path(path)))
+
+    def merge(self, other: str | os.PathLike[str]) -> int:
+        """Add what another database file holds, all or nothing, and give the number of sessions that were new.
+
+        The other file is not changed; a missing or damaged one is an error, as in `open(readonly=True)`.
+        """
+        path = opening.database_path(other)
+        with closing(opening.open_snapshot(path)) as source:
+            try:
+                texts = {key.program: schema.text_of(source, key.program) for key in schema.all_keys(source)}
+            except ProfileValueError as error:
+                raise DatabaseDamagedError(path, str(error)) from error
+            records = [Record(key, profile, texts[key.program]) for key, profile in schema.all_sessions(source)]
+        return self._add("merge()", records)
+
+    def prune(
+        self, *, before: str | None = None, device_kind: str | None = None, jaxlib_version: str | None = None
+    ) -> int:
+        """Remove the sessions that meet every condition given, and give their number; `before` is an ISO 8601 time.
+
+        Raises:
+            PruneError: no condition was given.
+            DatabaseWriteError: the database could not be written; nothing was removed.
+        """
+        if before is None and device_kind is None and jaxlib_version is None:
+            raise PruneError
+        time = None if before is None else canonical_time("before", before)
+        with self._lock:
+            connection = self._connection_for("prune()")
+            self._save()
+            keys = set(self.keys(device_kind=device_kind, jaxlib_version=jaxlib_version))
+            kept = [
+                r for r in self._unsaved if r.key not in keys or (time is not None and r.profile.created_at >= time)
+            ]
+            removed = self._change("prune()", lambda: schema.remove(connection, keys, time))
+            removed += len(self._unsaved) - len(kept)
+            self._unsaved = kept
+            return removed
+
+    def close(self) -> None:
+        """Close the file, after a last attempt to write what is unsaved; a second call does nothing."""
+        with self._lock:
+            if self._connection is None:
+                return
+            if os.getpid() == self._process:
+                if self._unsaved:
+                    self._last_warning = ""  # it is the last chance to hear of it
+                    self._save()
+                self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> "ProfileDatabase":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _everything(self, device_kind: str | None, jaxlib_version: str | None) -> dict[ProfileKey, tuple[Profile, ...]]:
+        by_key: dict[ProfileKey, list[Profile]] = {}
+        with self._lock:
+            rows = self._read(lambda connection: list(schema.all_sessions(connection)))
+            rows += [(record.key, record.profile) for record in self._unsaved]
+        for key, profile in rows:
+            if device_kind in (None, key.device_kind) and jaxlib_version in (None, key.jaxlib_version):
+                by_key.setdefault(key, []).append(profile)
+        return {key: _in_order(by_key[key]) for key in sorted(by_key)}
+
+    def _save(self) -> None:
+        """Write what is unsaved; a warning if that cannot be done now."""
+        if not self._unsaved:
+            return
+        try:
+            reason = None
+            if self._file is not None and self._path is not None and opening.file_identity(self._path) != self._file:
+                reason = "the file was moved or deleted while it was open"  # SQLite would write to it all the same
+            else:
+                schema.insert(self._connection_for("put()"), self._unsaved)
+        except sqlite3.Error as error:
+            reason = str(error)
+        if reason is not None:
+            if reason != self._last_warning:
+                logger.warning(not_kept_warning(self._path, reason, len(self._unsaved)))
+            self._last_warning = reason
+            return
+        if len(self._unsaved) > 1:
+            logger.info("wrote %d profiles to %s that were in memory only", len(self._unsaved), self._path)
+        self._unsaved = []
+        self._last_warning = ""
+
+    def _add(self, what: str, records: Iterable[Record]) -> int:
+        with self._lock:
+            connection = self._connection_for(what)
+            return self._change(what, lambda: schema.insert(connection, records))
+
+    def _change(self, what: str, change: Callable[[], int]) -> int:
+        try:
+            return change()
+        except sqlite3.Error as error:
+            raise DatabaseWriteError(what, self._path, str(error)) from error
+
+    def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        where = self._path or "the database in memory"
+        try:
+            return read(self._connection_for(None))
+        except ProfileValueError as error:
+            raise DatabaseDamagedError(where, str(error)) from error
+        except schema.READING_ERRORS as error:
+            if schema.is_about_access(error) and self._path is not None:
+                raise DatabaseUnavailableError(self._path, str(error)) from error
+            raise DatabaseDamagedError(where, str(error)) from error
+
+    def _connection_for(self, change: str | None) -> sqlite3.Connection:
+        """The connection, if this process may use it for a change (named) or for reading."""
+        if os.getpid() != self._process:
+            raise DatabaseClosedError.forked(self._path)
+        if self._connection is None:
+            raise DatabaseClosedError.closed(self._path)
+        if change is not None and self._readonly:
+            raise DatabaseReadonlyError(change, self._path)
+        return self._connection
+
+
+def _in_order(sessions: Iterable[Profile]) -> tuple[Profile, ...]:
+    distinct = set(sessions)
+    return tuple(sorted(distinct, key=session_order) if len(distinct) > 1 else distinct)
+
+
+def _check_text(key: ProfileKey, text: str | None) -> None:
+    if text is not None and (text_digest(text) != key.program or len(text) != key.program_length):
+        raise ProfileValueError("program_text", text, f"the key is of another program, {key.program}")
