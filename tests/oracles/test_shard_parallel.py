@@ -234,7 +234,8 @@ def test_what_is_compiled_is_what_the_arrays_of_the_new_state_are() -> None:
     specs = parallel.get_last_executable().output_sharding_specs
     assert any(isinstance(mapping, pxla.ShardedAxis) for spec in specs for mapping in spec.mesh_mapping)
     for leaf, spec in zip(leaves, specs, strict=True):
-        assert leaf.sharding_spec == spec
+        # An array names the mesh of whatever put the same parts on the same devices first.
+        assert partition_of(leaf.sharding_spec) == partition_of(spec)
         assert leaf.sharding.shard_shape(leaf.shape) == tuple(
             size // chunks for size, chunks in zip(leaf.shape, partition_of(spec).chunks, strict=True)
         )

@@ -6,9 +6,9 @@ import pytest
 from jax.lax import optimization_barrier as reshard
 
 from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
 from alpa_on_jax.xla_extension.partition import partition, partition_to_run
 from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
-from alpa_on_jax.xla_extension.pass_context import clear_pass_context, set_pass_context
 from alpa_on_jax.xla_extension.sharding import Axis
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, assert_parts_equal, run, split, values_of
 from unit.alpa_on_jax.xla_extension.partition.solved_programs import kinds, partitioned, solve
@@ -67,19 +67,15 @@ def test_a_parameter_that_two_ops_need_whole_is_gathered_for_each():
     # Up to the limit, which keeps the gather of the backward pass from that of the forward pass, they are combined.
     rows = s("x", "")
 
-    def communication() -> list[tuple[str, int]]:
+    def communication(limits: CombinerLimits) -> list[tuple[str, int]]:
         program = partitioned(
-            lambda x: (jnp.exp(reshard(x)), jnp.tanh(reshard(x))), (X,), [rows], [WHOLE] * 2, [WHOLE] * 4
+            lambda x: (jnp.exp(reshard(x)), jnp.tanh(reshard(x))), (X,), [rows], [WHOLE] * 2, [WHOLE] * 4, limits
         )
         return [(each.kind, each.size_bytes) for each in program.collectives]
 
     part_bytes = 4 * 16 * 4
-    assert communication() == [("all-gather", 2 * part_bytes)]
-    set_pass_context({"combiner::all_gather_threshold": 2 * part_bytes})
-    try:
-        assert communication() == [("all-gather", part_bytes)] * 2
-    finally:
-        clear_pass_context()
+    assert communication(CombinerLimits()) == [("all-gather", 2 * part_bytes)]
+    assert communication(CombinerLimits(all_gather_bytes=2 * part_bytes)) == [("all-gather", part_bytes)] * 2
 
 
 def test_what_is_left_open_follows_its_users():
