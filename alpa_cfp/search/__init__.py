@@ -1,0 +1,22 @@
+"""Exact search for the cheapest plans that fit in memory: `search(problem, budget_bytes, best=k)`.
+
+Takes a `SearchProblem` (a `Variable` for each segment instance or boundary, `Edge`s between two of them); gives back
+`Solution`s. Pure numpy. Invariant: what this package exports is its public surface.
+"""
+
+from alpa_cfp.search.errors import InvalidProblemError, NoPlanError, NothingFitsError, SearchError
+from alpa_cfp.search.problem import Edge, MemoryUse, SearchProblem, Solution, Variable
+from alpa_cfp.search.solver import search
+
+__all__ = [
+    "Edge",
+    "InvalidProblemError",
+    "MemoryUse",
+    "NoPlanError",
+    "NothingFitsError",
+    "SearchError",
+    "SearchProblem",
+    "Solution",
+    "Variable",
+    "search",
+]
