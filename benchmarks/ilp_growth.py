@@ -20,18 +20,12 @@ from types import ModuleType
 from typing import Any
 
 import alpa
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
-from alpa.model.bert_model import BertConfig
-from alpa.model.gpt_model import FlaxGPTForLMModule
-from alpa.model.model_util import TrainState
 from alpa.shard_parallel.auto_sharding import LogicalDeviceMesh, run_auto_sharding_pass
-from alpa.util import jaxpr_to_hlo
 
 from alpa_on_jax.xla_extension.auto_sharding import ilp
 from benchmarks import machine
+from benchmarks.abstract_gpt import Sizes, training_step
 from integration.meshes import mesh_shape
 
 # Of `VirtualPhysicalMesh.get_logical_mesh`: the links of axis 1 are ten times as fast as those of axis 0.
@@ -55,29 +49,24 @@ _TEXT = (
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One program on one mesh; the sizes are those of Alpa's GPT-2.6B unless told."""
+    """One program on one mesh."""
 
-    layers: int
+    sizes: Sizes
     mesh: str
-    hidden: int = 2560
-    heads: int = 32
-    sequence: int = 1024
-    vocabulary: int = 51200
-    micro_batch: int = 8
 
     def __str__(self) -> str:
-        return f"{self.layers} layers {self.mesh}"
+        return f"{self.sizes.layers} layers {self.mesh}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names, until its time is up."""
     options = _parser().parse_args(argv)
-    sizes = {name: getattr(options, name) for name in ("hidden", "heads", "sequence", "vocabulary", "micro_batch")}
+    sizes = {field.name: getattr(options, field.name) for field in dataclasses.fields(Sizes)[1:]}
     text = _TEXT.format(sizes=", ".join(f"{name.replace('_', '-')} {size}" for name, size in sizes.items()))
     results: list[dict[str, Any]] = []
     started = time.monotonic()
     for layers, mesh in product(options.layers, options.meshes):
-        case = Case(layers, mesh, **sizes)
+        case = Case(Sizes(layers, **sizes), mesh)
         spent_s = time.monotonic() - started
         if spent_s > options.limit_s:
             print(f"{case} and what follows is left out: {spent_s:.0f} s have been spent")
@@ -95,7 +84,7 @@ def measure(case: Case) -> dict[str, Any]:
     """Run alpa's pass for one case in this process, whose peak of memory must be the case's."""
     empty_gib = _peak_gib(resource.RUSAGE_SELF)
     started = time.perf_counter()
-    hlo = jaxpr_to_hlo("train_step", *_jaxpr_and_donation(case))
+    hlo = training_step(case.sizes)
     lower_s = time.perf_counter() - started
     shape = mesh_shape(case.mesh)
     mesh = LogicalDeviceMesh(None, np.arange(np.prod(shape)).reshape(shape), MESH_ALPHA, MESH_BETA)
@@ -109,7 +98,8 @@ def measure(case: Case) -> dict[str, Any]:
     cbc = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "case": str(case),
-        **dataclasses.asdict(case),
+        "mesh": case.mesh,
+        **dataclasses.asdict(case.sizes),
         "seconds": {
             "lower": lower_s,
             **seconds,
@@ -128,48 +118,6 @@ def measure(case: Case) -> dict[str, Any]:
         "cbc_peak_gib": _peak_gib(resource.RUSAGE_CHILDREN),
         "load_average": os.getloadavg()[0],
     }
-
-
-def _jaxpr_and_donation(case: Case) -> tuple[Any, list[bool]]:
-    """The training step of Alpa's `benchmark_one_case_gpt_bert.py`, and which of its arguments are donated."""
-    config = BertConfig(
-        vocab_size=case.vocabulary,
-        hidden_size=case.hidden,
-        num_attention_heads=case.heads,
-        intermediate_size=4 * case.hidden,
-        num_hidden_layers=case.layers,
-        type_vocab_size=0,
-        tie_word_embeddings=False,
-    )
-    model = FlaxGPTForLMModule(config, dtype=jnp.float16)
-    inputs = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
-    batch = {name: jax.ShapeDtypeStruct((case.micro_batch, case.sequence), jnp.int32) for name in (*inputs, "labels")}
-    key = jax.eval_shape(lambda: jax.random.PRNGKey(0))
-    params = jax.eval_shape(model.init, key, *(batch[name] for name in inputs))
-
-    def decays(params: Any) -> Any:
-        return jax.tree.map(lambda param: param.ndim > 1, params)
-
-    state = TrainState.create_aval(
-        apply_fn=model.apply,
-        params=params,
-        tx=optax.adamw(1e-2, mask=decays),
-        use_master_copy=True,
-        dynamic_scale=None,
-    )
-
-    def step(state: Any, batch: Any) -> Any:
-        def loss(params: Any) -> jax.Array:
-            logits = state.apply_fn(params, *(batch[name] for name in inputs), deterministic=True)[0]
-            counts = jnp.where(batch["labels"] > 0, 1.0, 0.0)
-            labels = jax.nn.one_hot(batch["labels"], logits.shape[-1])
-            losses = -jnp.sum(labels * jax.nn.log_softmax(logits, axis=-1), axis=-1)
-            return (counts * losses).sum() / counts.sum()
-
-        return state.apply_gradients(grads=jax.grad(loss)(state.params))
-
-    donated = [True] * len(jax.tree.leaves(state)) + [False] * len(jax.tree.leaves(batch))
-    return jax.make_jaxpr(step)(state, batch), donated
 
 
 @dataclasses.dataclass
@@ -251,7 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--layers", nargs="+", type=int, default=[2, 4, 8, 16, 24, 32], help="numbers of layers")
     parser.add_argument("--meshes", nargs="+", default=["2x4", "1x8"], help="logical meshes")
-    for field in dataclasses.fields(Case)[2:]:
+    for field in dataclasses.fields(Sizes)[1:]:
         option = f"--{field.name.replace('_', '-')}"
         parser.add_argument(option, type=int, default=field.default, help=f"default {field.default}")
     parser.add_argument("--limit-s", type=float, default=900, help="no case starts later (default 900)")
