@@ -146,7 +146,7 @@ def _failed(error: Exception, kind: str) -> Profile:
 
 
 def _profile(program: _Loaded) -> Profile:
-    sizes = program.executable.memory_bytes()
+    sizes, work = program.executable.memory_bytes(), program.executable.cost_analysis()
     counts = Counter((each.kind, each.size_bytes, each.group_size) for each in program.executable.program.collectives)
     return Profile(
         status="measured",
@@ -157,5 +157,7 @@ def _profile(program: _Loaded) -> Profile:
         output_bytes=sizes["outputs"],
         aliased_bytes=sizes["aliased"],
         temporary_bytes=sizes["temporaries"],
+        flops=work["flops"],
+        bytes_accessed=work["bytes_accessed"],
         collectives=tuple(Collective(*what, count) for what, count in counts.items()),
     )

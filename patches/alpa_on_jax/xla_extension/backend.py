@@ -87,3 +87,9 @@ def memory_bytes(executable: Any) -> dict[str, int]:
         "aliased": stats.alias_size_in_bytes,
         "temporaries": stats.temp_size_in_bytes,
     }
+
+
+def cost_analysis(executable: Any) -> dict[str, float | None]:
+    """What one device does in a run, by XLA's own count: "flops", "bytes_accessed"; None where it does not tell."""
+    counts = executable.cost_analysis() or {}
+    return {"flops": counts.get("flops"), "bytes_accessed": counts.get("bytes accessed")}

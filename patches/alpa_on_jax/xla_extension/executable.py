@@ -175,6 +175,10 @@ class MeshExecutable:
         """See `backend.memory_bytes`."""
         return backend.memory_bytes(self._executable)
 
+    def cost_analysis(self) -> dict[str, float | None]:
+        """See `backend.cost_analysis`."""
+        return backend.cost_analysis(self._executable)
+
     def total_allocation_size(self) -> int:
         """Bytes that one device needs to run the program: arguments + outputs - aliases + temporaries."""
         sizes = self.memory_bytes()

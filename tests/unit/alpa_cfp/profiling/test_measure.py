@@ -39,12 +39,16 @@ def database() -> ProfileDatabase:
     return ProfileDatabase.in_memory()
 
 
-def test_a_profile_has_all_samples_memory_and_communication(client: Client, database: ProfileDatabase) -> None:
+def test_a_profile_has_all_samples_memory_work_and_communication(client: Client, database: ProfileDatabase) -> None:
     (profile,) = measure([product(COLUMNS, ROWS)], client, database, QUIET)
     assert len(profile.samples_s) == 3
     assert min(profile.samples_s) > 0
     assert profile.argument_bytes == 2 * X.nbytes // 4
     assert profile.output_bytes == X.nbytes
+    assert profile.flops is not None
+    assert profile.flops >= 2 * 16 * 16 * 4
+    assert profile.bytes_accessed is not None
+    assert profile.bytes_accessed >= 2 * X.nbytes // 4 + X.nbytes
     assert [(c.kind, c.size_bytes, c.group_size, c.count) for c in profile.collectives] == [
         ("all-reduce", X.nbytes, 4, 1)
     ]
