@@ -1,0 +1,225 @@
+"""ParallelBlocks: the parts of a program that one choice of partitioning decides (CFP, section 3).
+
+Takes a `Graph`; gives `Blocks`. A block has *entries* (contractions that share an iteration space: forward, gradients,
+rematerialised clones), *members* (ops that a partition of the entries passes without communication) and *glue* (ops
+that go along with it, though a partition may need communication there). Invariants: every op is in exactly one block
+or is free; blocks are in program order of their first entries; equal programs have equal blocks.
+"""
+
+from dataclasses import dataclass
+
+from alpa_cfp.analysis.contractions import Side, find_contractions
+from alpa_cfp.analysis.glue import assign_glue
+from alpa_cfp.analysis.gradients import Family, find_families
+from alpa_cfp.analysis.graph import BARRIER, Graph
+from alpa_cfp.analysis.growth import Growth
+from alpa_cfp.analysis.loops import Iteration, find_iterations
+from alpa_cfp.analysis.structure import find_structure
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A contraction that a block's strategy decides.
+
+    Attributes:
+        op: Its op.
+        role: "forward", "gradient" or "clone" (of either).
+        forward: The op of the forward contraction whose iteration space it shares; its own for that one.
+    """
+
+    op: int
+    role: str
+    forward: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFactor:
+    """One way to partition a whole block.
+
+    Attributes:
+        side: Its side in the first entry; left is that of the activations, right that of the parameters. Along a
+            reduction factor the entry's result is a partial sum.
+        ways: Into how many parts at most; the counts that work are this one's divisors.
+        alive: Whether no member needs communication for it; of a reduction factor that nothing but the sum does.
+        places: (op, factor of that op's rule) in every entry that it splits.
+    """
+
+    side: Side
+    ways: int
+    alive: bool
+    places: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A value that leaves a block's members.
+
+    Attributes:
+        value: Its id.
+        dims: (dim, index of the live factor of the block that splits it).
+    """
+
+    value: int
+    dims: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelBlock:
+    """A ParallelBlock.
+
+    Attributes:
+        index: Its number.
+        entries: Its contractions, in program order; none in a loop's block, whose body has blocks of its own.
+        factors: The ways to partition it.
+        members: Its ops that its partition passes without communication, forward entries and their clones included.
+        glue: Its other ops, gradients included.
+        parameters: Numbers of the parameters that any of its ops uses.
+        outputs: The values of members that other ops use or that the program returns.
+        loop: The index in `Blocks.loops` of the loop that it consists of, None where it is not a loop.
+    """
+
+    index: int
+    entries: tuple[Entry, ...]
+    factors: tuple[BlockFactor, ...]
+    members: tuple[int, ...]
+    glue: tuple[int, ...]
+    parameters: tuple[int, ...]
+    outputs: tuple[Output, ...]
+    loop: int | None
+
+    @property
+    def live_factors(self) -> tuple[BlockFactor, ...]:
+        """The factors that a strategy may use."""
+        return tuple(factor for factor in self.factors if factor.alive)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBlocks:
+    """The blocks inside a loop.
+
+    Attributes:
+        iteration: One iteration of it, with its backward pass where that is a loop too.
+        blocks: The blocks of `iteration.graph`.
+    """
+
+    iteration: Iteration
+    blocks: "Blocks"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The blocks of a graph.
+
+    Attributes:
+        graph: The graph.
+        blocks: Its blocks.
+        block_of_op: For each op the index of its block; None for free ops.
+        loops: Its loops, a backward loop with its forward loop.
+    """
+
+    graph: Graph
+    blocks: tuple[ParallelBlock, ...]
+    block_of_op: tuple[int | None, ...]
+    loops: tuple[LoopBlocks, ...]
+
+
+def find_blocks(graph: Graph) -> Blocks:
+    """The ParallelBlocks of `graph` and, below them, of its loops' bodies.
+
+    A program without any contraction is one block without entries.
+    """
+    structure = find_structure(graph)
+    families = find_families(graph, structure, find_contractions(graph, structure))
+    growth = Growth(graph, structure, families).run()
+    loops = tuple(LoopBlocks(each, find_blocks(each.graph)) for each in find_iterations(graph))
+    loop_at = {loop.iteration.loops[0]: i for i, loop in enumerate(loops) if _has_entries(loop.blocks)}
+
+    roots = {number: growth.blocks[number] for number in range(len(growth.blocks)) if growth.root(number) == number}
+    starts = {families[block.families[0]].forward.op: number for number, block in roots.items()}
+    order = {op: index for index, op in enumerate(sorted([*starts, *loop_at]) or [0])}
+    index_of_root = {number: order[op] for op, number in starts.items()}
+    block_of_op: list[int | None] = [
+        index_of_root[growth.root(block)] if block >= 0 else None for block in growth.block_of_op
+    ]
+    members = [block is not None for block in block_of_op]
+    for first, number in loop_at.items():
+        for op in loops[number].iteration.loops:
+            block_of_op[op], members[op] = order[first], True
+    for number, block in roots.items():
+        for family in block.families:
+            for member in families[family].members:
+                block_of_op[member.op] = index_of_root[number]
+    if not starts and not loop_at:
+        block_of_op = [None if free else 0 for free in graph.free]
+    else:
+        forward_entries = [*(family.forward.op for family in families), *loop_at]
+        assign_glue(graph, growth.recomputed(), forward_entries, block_of_op)
+
+    root_of_index = {index: number for number, index in index_of_root.items()}
+    ops: list[list[int]] = [[] for _ in order]
+    for op, block in enumerate(block_of_op):
+        if block is not None:
+            ops[block].append(op)
+    blocks = tuple(
+        _block(graph, growth, index, root_of_index.get(index), ops[index], members, loop_at.get(op))
+        for op, index in order.items()
+    )
+    return Blocks(graph, blocks, tuple(block_of_op), loops)
+
+
+def _has_entries(blocks: Blocks) -> bool:
+    return any(block.entries or block.loop is not None for block in blocks.blocks)
+
+
+def _block(
+    graph: Graph, growth: Growth, index: int, root: int | None, ops: list[int], members: list[bool], loop: int | None
+) -> ParallelBlock:
+    inside = tuple(op for op in ops if members[op])
+    # A parameter that comes through a barrier has the parameter's own class, which is its id.
+    classes = growth.structure.class_of
+    used = {classes[v] for op in ops if graph.ops[op].name != BARRIER for v in graph.ops[op].operands}
+    entries, factors, outputs = ((), (), ()) if root is None else _entries_factors_outputs(graph, growth, root, inside)
+    return ParallelBlock(
+        index=index,
+        entries=entries,
+        factors=factors,
+        members=inside,
+        glue=tuple(op for op in ops if not members[op]),
+        parameters=tuple(sorted(graph.values[v].position for v in used if graph.values[v].op is None)),
+        outputs=outputs,
+        loop=loop,
+    )
+
+
+def _entries_factors_outputs(
+    graph: Graph, growth: Growth, root: int, members: tuple[int, ...]
+) -> tuple[tuple[Entry, ...], tuple[BlockFactor, ...], tuple[Output, ...]]:
+    families = [growth.families[family] for family in growth.blocks[root].families]
+    numbers = list(dict.fromkeys(growth.factor(number) for number in growth.blocks[root].factors))
+    entries = [Entry(m.op, m.role, family.forward.op) for family in families for m in family.members]
+    factors = tuple(_factor(growth, number, families) for number in numbers)
+    live = {number: i for i, number in enumerate(numbers) if factors[i].alive}
+    inside, returned = set(members), set(graph.results)
+    outputs: list[Output] = []
+    for op in members:
+        for result in graph.ops[op].results:
+            if result in returned or any(user not in inside for user in graph.values[result].users):
+                tags = sorted((dim, growth.factor(number)) for dim, number in growth.tags[result].items())
+                outputs.append(Output(result, tuple((dim, live[number]) for dim, number in tags if number in live)))
+    return tuple(sorted(entries, key=lambda entry: entry.op)), factors, tuple(outputs)
+
+
+def _factor(growth: Growth, number: int, families: list[Family]) -> BlockFactor:
+    factor = growth.factors[number]
+    of_forward: dict[int, list[int]] = {}
+    for op, rule_factor in factor.places:
+        of_forward.setdefault(op, []).append(rule_factor)
+    places = {
+        (member.op, member.factors[rule_factor])
+        for family in families
+        for member in family.members
+        for rule_factor in of_forward.get(family.forward.op, ())
+        if rule_factor in member.factors
+    }
+    alive = factor.ways > 1 and (factor.alive or factor.side is Side.REDUCTION)
+    return BlockFactor(factor.side, factor.ways, alive, tuple(sorted(places)))

@@ -1,0 +1,224 @@
+"""Which contractions are the gradients of which, and which are computed again.
+
+Takes a graph's contractions; gives for each forward contraction F its `Family`: F, its gradients and their
+rematerialised clones, with F's factors in terms of each member's. Nothing is known of names: what identifies a family
+is that F(a, b), dA(c, b) and dB(a, c) are the three derivatives of one trilinear form, so any two of them share one
+operand, and what is contracted in one is free in the others. Invariant: every contraction is in one family, and
+the first of a family in program order is its F.
+"""
+
+from dataclasses import dataclass
+
+from alpa_cfp.analysis.contractions import Contraction, Side
+from alpa_cfp.analysis.graph import Graph
+from alpa_cfp.analysis.structure import Structure, is_parameter
+
+MAJOR_SHARE = 0.01
+"""A family is major if its largest member's iteration volume is at least this share of the largest one of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A contraction of a family.
+
+    Attributes:
+        op: Its op.
+        role: "forward", "gradient" or "clone".
+        factors: For each factor of the family's forward contraction the member's own.
+    """
+
+    op: int
+    role: str
+    factors: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A forward contraction with everything that shares its iteration space.
+
+    Attributes:
+        forward: The forward contraction.
+        members: All of them, `forward` first, in program order.
+    """
+
+    forward: Contraction
+    members: tuple[Member, ...]
+
+
+def find_families(graph: Graph, structure: Structure, contractions: tuple[Contraction, ...]) -> tuple[Family, ...]:
+    """The major families and the embedding lookups, in program order of their forward contractions."""
+    search = _Search(graph, structure, contractions)
+    search.match_triples()
+    search.match_pairs()
+    search.match_lookups()
+    families = search.families()
+    volumes = {each.op: each.volume for each in contractions}
+    lookups = {each.op for each in contractions if graph.ops[each.op].name == "stablehlo.gather"}
+    largest = [max(volumes.get(member.op, 0) for member in family.members) for family in families]
+    least = MAJOR_SHARE * max(
+        (v for v, f in zip(largest, families, strict=True) if f.forward.op not in lookups), default=0
+    )
+    return tuple(f for v, f in zip(largest, families, strict=True) if v >= least or f.forward.op in lookups)
+
+
+class _Search:
+    def __init__(self, graph: Graph, structure: Structure, contractions: tuple[Contraction, ...]):
+        self.graph, self.structure = graph, structure
+        self.all = {each.op: each for each in contractions}
+        self.originals = [each for each in contractions if structure.original[each.op] == each.op]
+        self.gradients: dict[int, list[Member]] = {each.op: [] for each in self.originals}
+        self.taken: set[int] = set()  # gradients, which so are nobody's forward contraction
+        self.users: dict[int, list[tuple[Contraction, int]]] = {}
+        self.pairs: dict[frozenset[int], list[Contraction]] = {}
+        for each in self.originals:
+            if graph.ops[each.op].name == "stablehlo.gather":
+                continue
+            origins = self.origins(each)
+            self.pairs.setdefault(frozenset(origins), []).append(each)
+            for side, origin in enumerate(origins):
+                self.users.setdefault(origin, []).append((each, side))
+
+    def origins(self, contraction: Contraction) -> tuple[int, int]:
+        left, right = contraction.operands
+        return self.structure.origin[left], self.structure.origin[right]
+
+    def match_triples(self) -> None:
+        """Families of three: two gradients that share their cotangent, and each one operand with the forward one."""
+        for forward in self.originals:
+            if forward.op in self.taken or forward.op not in self.gradients:
+                continue
+            origins = self.origins(forward)
+            for shared in (1, 0):
+                if self.match_triple(forward, shared, origins):
+                    break
+
+    def match_triple(self, forward: Contraction, shared: int, origins: tuple[int, int]) -> bool:
+        for first, side in self.users.get(origins[shared], ()):
+            if first.op <= forward.op or first.op in self.taken:
+                continue
+            cotangent = self.origins(first)[1 - side]
+            for second in self.pairs.get(frozenset((origins[1 - shared], cotangent)), ()):
+                if second.op <= forward.op or second.op in self.taken or second is first:
+                    continue
+                maps = self.correspond(forward, shared, first, side), self.correspond_any(forward, 1 - shared, second)
+                if maps[0] is not None and maps[1] is not None:
+                    self.adopt(forward, first, maps[0])
+                    self.adopt(forward, second, maps[1])
+                    return True
+        return False
+
+    def match_pairs(self) -> None:
+        """Families of two, where one gradient is not needed or where the forward contraction is in another graph.
+
+        A pair alone may be a chance (a tied weight in two forward contractions), so it must come after the last forward
+        contraction of a triple, and the operand that is not shared is a parameter where there are no triples.
+        """
+        turning_point = max((op for op, members in self.gradients.items() if members), default=None)
+        for forward in self.originals:
+            if forward.op in self.taken or self.gradients[forward.op]:
+                continue
+            for shared, origin in enumerate(self.origins(forward)):
+                if turning_point is None and not is_parameter(self.graph, self.structure, forward.operands[1 - shared]):
+                    continue
+                for other, side in self.users.get(origin, ()):
+                    if other.op <= max(forward.op, turning_point or 0) or other.op in self.taken:
+                        continue
+                    if self.gradients[other.op]:
+                        continue
+                    factors = self.correspond(forward, shared, other, side)
+                    if factors is not None:
+                        self.adopt(forward, other, factors)
+                        break
+
+    def match_lookups(self) -> None:
+        """Gradients of gathers: the scatters by the same indices into arrays of the table's shape."""
+        scatters: dict[tuple[int, tuple[int, ...]], int] = {}
+        for op in self.graph.ops:
+            if op.name == "stablehlo.scatter" and len(op.operands) == 3:
+                scatters.setdefault((self.structure.origin[op.operands[1]], self.graph.shape(op.results[0])), op.index)
+        for forward in self.originals:
+            if self.graph.ops[forward.op].name != "stablehlo.gather":
+                continue
+            table, indices = forward.operands
+            found = scatters.pop((self.structure.origin[indices], self.graph.shape(table)), None)
+            if found is None or found <= forward.op or (rule := self.graph.ops[found].rule) is None:
+                continue
+            factors: dict[int, int] = {}
+            for mine, its in zip(forward.dims[:2], (rule.results[0], rule.operands[1]), strict=True):
+                for factor, its_factors in zip(mine, its, strict=True):
+                    if factor is not None and (major := rule.major_factor(its_factors)) is not None:
+                        factors[factor] = major
+            self.gradients[forward.op].append(Member(found, "gradient", factors))
+            self.taken.add(found)
+
+    def families(self) -> tuple[Family, ...]:
+        clones: dict[int, list[int]] = {}
+        for op in self.all:
+            if (original := self.structure.original[op]) != op:
+                clones.setdefault(original, []).append(op)
+        result: list[Family] = []
+        for forward in self.originals:
+            if forward.op in self.taken:
+                continue
+            own = Member(forward.op, "forward", {factor: factor for factor in forward.sides})
+            members = [own, *self.gradients[forward.op]]
+            members += [Member(op, "clone", each.factors) for each in tuple(members) for op in clones.get(each.op, ())]
+            result.append(Family(forward, tuple(sorted(members, key=lambda member: member.op))))
+        return tuple(result)
+
+    def adopt(self, forward: Contraction, gradient: Contraction, factors: dict[int, int]) -> None:
+        self.gradients[forward.op].append(Member(gradient.op, "gradient", factors))
+        self.taken.add(gradient.op)
+
+    def correspond_any(self, forward: Contraction, shared: int, other: Contraction) -> dict[int, int] | None:
+        """`correspond` with whichever operand of `other` is the shared one."""
+        origin = self.origins(forward)[shared]
+        for side, candidate in enumerate(self.origins(other)):
+            if candidate == origin and (factors := self.correspond(forward, shared, other, side)) is not None:
+                return factors
+        return None
+
+    def correspond(self, forward: Contraction, shared: int, other: Contraction, side: int) -> dict[int, int] | None:
+        """The factors of `other` in terms of `forward`'s if `other` may be the derivative by the operand not shared.
+
+        Args:
+            forward: A contraction.
+            shared: Which of its operands, 0 or 1, `other` has too.
+            other: The candidate.
+            side: Which operand of `other` that is.
+
+        Returns:
+            For each factor of `forward` one of `other`, or None: what is free in one must be contracted in the other.
+        """
+        free, other_free = (Side.LEFT, Side.RIGHT)[shared], (Side.LEFT, Side.RIGHT)[side]
+        expected = {free: Side.REDUCTION, Side.REDUCTION: other_free, Side.BATCH: Side.BATCH}
+        its = self.by_origin_dim(other, side)
+        factors: dict[int, int] = {}
+        for dim, factor in self.by_origin_dim(forward, shared).items():
+            match = its.get(dim)
+            if match is None or other.sides[match] is not expected[forward.sides[factor]]:
+                return None
+            factors[factor] = match
+        if not factors or len(its) != len(factors):
+            return None
+        # What only the cotangent has stands in it in the order of the forward result.
+        mine = [f for f in forward.dims[2] if f is not None and forward.sides[f] is free.swapped]
+        others = [f for f in other.dims[1 - side] if f is not None and other.sides[f] is other_free.swapped]
+        if len(mine) != len(others):
+            return None
+        rules = self.graph.ops[forward.op].rule, self.graph.ops[other.op].rule
+        factors.update(zip(mine, others, strict=True))
+        if rules[0] is None or rules[1] is None:
+            return None
+        if any(rules[0].sizes[mine] != rules[1].sizes[its] for mine, its in factors.items()):
+            return None
+        return factors
+
+    def by_origin_dim(self, contraction: Contraction, side: int) -> dict[int, int]:
+        """The factors of an operand by the dim of the operand's origin that they are."""
+        dims = self.structure.origin_dims[contraction.operands[side]]
+        return {
+            dim: factor
+            for dim, factor in zip(dims, contraction.dims[side], strict=True)
+            if dim is not None and factor is not None
+        }

@@ -1,0 +1,241 @@
+"""Read a StableHLO function into a `Graph`.
+
+Takes bytecode with one function and no calls (`HloModule.bytecode`); gives a `Graph` in which nothing refers to MLIR.
+One pass over the ops: types, attributes and rules are uniqued by MLIR, so each distinct one is read once.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from alpa_cfp.analysis.graph import BARRIER, WHILE, Graph, Loop, Op, Value
+from alpa_cfp.analysis.rules import RULE_ATTRIBUTE, FactorKind, Rule, elementwise_rule, read_rule
+from alpa_on_jax.xla_extension import mlir
+
+# Sources of values that depend on nothing.
+_SOURCES = frozenset({"stablehlo.constant", "stablehlo.iota"})
+# The CHLO ops that are not elementwise; all the others are, though Shardy has no rules for them.
+_NOT_ELEMENTWISE = frozenset(
+    {"chlo.top_k", "chlo.constant", "chlo.ragged_dot", "chlo.scan", "chlo.minimum_broadcast_shapes"}
+)
+# Attributes that say how a program came about, not what it computes.
+_IGNORED = frozenset({RULE_ATTRIBUTE, "mhlo.frontend_attributes", "mhlo.sharding", "sdy.sharding", "xla_metadata"})
+_LITERAL_BYTES = 64
+
+
+def read_graph(bytecode: bytes) -> Graph:
+    """The graph of `main`.
+
+    Args:
+        bytecode: A StableHLO module of one function without calls.
+
+    Raises:
+        ir.MLIRError: the bytecode is damaged.
+    """
+    with mlir.context():
+        module = mlir.parse(bytecode)
+        mlir.run_passes(module, "func.func(sdy-populate-op-sharding-rules)")
+        block = mlir.entry_block(mlir.main_function(module))
+        return _Reader().read(block, ())
+
+
+@dataclass
+class _Reader:
+    """What is known of the module's types, attributes and rules so far."""
+
+    types: dict[Any, tuple[tuple[int, ...], str]] = field(default_factory=dict)
+    texts: dict[Any, str] = field(default_factory=dict)
+    rules: dict[Any, Rule] = field(default_factory=dict)
+
+    def read(self, block: Any, captured: tuple[Any, ...]) -> Graph:
+        """The graph of one block; `captured` are the outer values that it uses."""
+        ids: dict[Any, int] = {}
+        kinds: list[tuple[tuple[int, ...], str, int | None, int]] = []
+        users: list[list[int]] = []
+
+        def add(value: Any, op: int | None, position: int) -> int:
+            shape, dtype = self.type(value.type)
+            ids[value] = len(kinds)
+            kinds.append((shape, dtype, op, position))
+            users.append([])
+            return len(kinds) - 1
+
+        parameters = tuple(add(value, None, i) for i, value in enumerate((*block.arguments, *captured)))
+        operations = mlir.block_operations(block)
+        ops: list[Op] = []
+        loops: list[Loop] = []
+        free: list[bool] = []
+        for index, op in enumerate(operations[:-1]):
+            name = op.name
+            inner_captured = captured_values(op) if len(op.regions) else ()
+            operands = tuple(ids[value] for value in (*op.operands, *inner_captured))
+            results = tuple(add(value, index, i) for i, value in enumerate(op.results))
+            for operand in operands:
+                if not users[operand] or users[operand][-1] != index:
+                    users[operand].append(index)
+            if name == WHILE:
+                body = op.regions[1].blocks[0]
+                loop = Loop(
+                    index,
+                    self.read(body, inner_captured),
+                    operands[len(operands) - len(inner_captured) :],
+                    trip_count(op),
+                )
+                loops.append(loop)
+            shapes = tuple(kinds[value][0] for value in operands)
+            rule = self.rule(op, name, shapes, tuple(kinds[value][0] for value in results))
+            # All that a barrier can say is which pipeline stage it marks.
+            attributes = "" if name == BARRIER else self.attributes(op)
+            ops.append(Op(index, name, operands, results, attributes, rule))
+            producers = [kinds[value][2] for value in operands]
+            free.append(
+                name in _SOURCES
+                or (bool(operands) and name != WHILE and all(p is not None and free[p] for p in producers))
+            )
+        return Graph(
+            ops=tuple(ops),
+            values=tuple(Value(i, *kind, tuple(users[i])) for i, kind in enumerate(kinds)),
+            parameters=parameters,
+            results=tuple(ids[value] for value in operations[-1].operands),
+            free=tuple(free),
+            without_rule=tuple(op.index for op in ops if op.rule is None and not free[op.index]),
+            loops=tuple(loops),
+        )
+
+    def type(self, mlir_type: Any) -> tuple[tuple[int, ...], str]:
+        found = self.types.get(mlir_type)
+        if found is None:
+            if isinstance(mlir_type, ir.RankedTensorType):
+                found = tuple(mlir_type.shape), str(mlir_type.element_type)
+            else:
+                found = (), str(mlir_type)
+            self.types[mlir_type] = found
+        return found
+
+    def rule(
+        self, op: Any, name: str, operands: tuple[tuple[int, ...], ...], results: tuple[tuple[int, ...], ...]
+    ) -> Rule | None:
+        if RULE_ATTRIBUTE in op.attributes:
+            attribute = op.attributes[RULE_ATTRIBUTE]
+            found = self.rules.get(attribute)
+            if found is None:
+                found = self.rules[attribute] = read_rule(attribute)
+            return found
+        if name == BARRIER:
+            return _pairwise_rule(operands)
+        if name.startswith("chlo.") and name not in _NOT_ELEMENTWISE and results:
+            return elementwise_rule(results[0], operands, len(results))
+        return None
+
+    def attributes(self, op: Any) -> str:
+        """Canonical text of an op's attributes and regions."""
+        attributes = op.attributes
+        parts = [f"{name}={self.text(attributes[name])}" for name in attributes if name not in _IGNORED]
+        parts += [self.region(region) for region in op.regions]
+        return ", ".join(parts)
+
+    def text(self, attribute: Any) -> str:
+        found = self.texts.get(attribute)
+        if found is None:
+            found = self.texts[attribute] = attribute_text(attribute)
+        return found
+
+    def region(self, region: Any) -> str:
+        """A region's ops with their values numbered, so that equal regions have equal texts."""
+        numbers: dict[Any, int] = {}
+        lines: list[str] = []
+        for block in region.blocks:
+            self.number(block.arguments, numbers)
+            for op in mlir.walk(block):
+                for inner in (inner for nested in op.regions for inner in nested.blocks):
+                    self.number(inner.arguments, numbers)
+                operands = ",".join(str(numbers.get(value, "outer")) for value in op.operands)
+                self.number(op.results, numbers)
+                types = ",".join(str(self.type(value.type)) for value in op.results)
+                attributes = ",".join(
+                    f"{name}={self.text(op.attributes[name])}" for name in op.attributes if name not in _IGNORED
+                )
+                lines.append(f"{op.name}({operands}){types}{attributes}")
+        return "{" + ";".join(lines) + "}"
+
+    @staticmethod
+    def number(values: Any, numbers: dict[Any, int]) -> None:
+        for value in values:
+            numbers[value] = len(numbers)
+
+
+def attribute_text(attribute: Any) -> str:
+    """An attribute as text; a large array as a digest of its elements."""
+    if isinstance(attribute, ir.DenseElementsAttr) and not attribute.is_splat:
+        try:
+            array = np.asarray(attribute)
+        except (TypeError, ValueError, RuntimeError):  # element types without a buffer, such as bf16 or i1
+            return hashlib.sha256(str(attribute).encode()).hexdigest()
+        if array.nbytes > _LITERAL_BYTES:
+            return f"{attribute.type} {hashlib.sha256(array.tobytes()).hexdigest()}"
+    return str(attribute)
+
+
+def captured_values(op: Any) -> tuple[Any, ...]:
+    """The values that an op's regions take from outside, each once."""
+    inside: set[Any] = set()
+    used: dict[Any, None] = {}
+    for region in op.regions:
+        for block in region.blocks:
+            inside.update(block.arguments)
+            for inner in mlir.walk(block):
+                inside.update(inner.results)
+                inside.update(v for nested in inner.regions for each in nested.blocks for v in each.arguments)
+                used.update(dict.fromkeys(inner.operands))
+    return tuple(value for value in used if value not in inside)
+
+
+def trip_count(op: Any) -> int | None:
+    """How often a `while` counting from a constant by a constant up to a constant runs; None for any other."""
+    condition, body = (region.blocks[0] for region in op.regions)
+    compare = mlir.defining_op(mlir.block_operations(condition)[-1].operands[0])
+    if (
+        compare is None
+        or compare.name != "stablehlo.compare"
+        or "LT" not in str(compare.attributes["comparison_direction"])
+    ):
+        return None
+    counter = compare.operands[0]
+    if mlir.defining_op(counter) is not None:
+        return None
+    position = next((i for i, each in enumerate(condition.arguments) if each == counter), None)
+    if position is None:
+        return None
+    step_op = mlir.defining_op(mlir.block_operations(body)[-1].operands[position])
+    if step_op is None or step_op.name != "stablehlo.add" or step_op.operands[0] != body.arguments[position]:
+        return None
+    bounds = [constant(each) for each in (op.operands[position], compare.operands[1], step_op.operands[1])]
+    if any(each is None for each in bounds):
+        return None
+    start, stop, step = (int(each) for each in bounds if each is not None)
+    return max(0, -(-(stop - start) // step)) if step > 0 else None
+
+
+def constant(value: Any) -> int | None:
+    """The integer that a scalar constant holds; None for any other value."""
+    op = mlir.defining_op(value)
+    if op is None or op.name != "stablehlo.constant":
+        return None
+    attribute = op.attributes["value"]
+    if not isinstance(attribute, ir.DenseIntElementsAttr) or len(attribute) != 1:
+        return None
+    return int(attribute[0])
+
+
+def _pairwise_rule(shapes: tuple[tuple[int, ...], ...]) -> Rule:
+    """The rule of an op whose i-th result is its i-th operand."""
+    sizes = tuple(size for shape in shapes for size in shape)
+    tensors: list[tuple[tuple[int, ...], ...]] = []
+    start = 0
+    for shape in shapes:
+        tensors.append(tuple((start + i,) for i in range(len(shape))))
+        start += len(shape)
+    return Rule(sizes, (FactorKind.PLAIN,) * len(sizes), tuple(tensors), tuple(tensors))

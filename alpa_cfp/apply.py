@@ -1,0 +1,126 @@
+"""Write a choice of strategies into a module (CFP, section 8).
+
+Takes an unoptimised module, its blocks and a strategy for each of them; annotates the module in place. Every entry of a
+block, its gradients and clones included, gets operands and results that lie as the strategy says; a parameter is kept
+as it is first used; sharding propagation does the rest. Invariants: what alpa has set on the inputs and outputs of the
+module stays; a result that takes a donated buffer of a parameter lies as the parameter does.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxlib import xla_client as xc
+from jaxlib.mlir import ir
+
+from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
+from alpa_cfp.strategies import BlockStrategy
+from alpa_on_jax.xla_extension import annotations, mlir
+from alpa_on_jax.xla_extension.combiner_limits import limits_of_pass_context
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.propagation import donation_pairs, propagate
+from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
+
+
+def annotate(module: HloModule, blocks: Blocks, mesh: LogicalMesh, strategies: Sequence[BlockStrategy]) -> None:
+    """Annotate `module`, of which `blocks` are the blocks, in place.
+
+    Args:
+        module: An unoptimised module.
+        blocks: Its blocks.
+        mesh: The logical mesh.
+        strategies: One for each block.
+
+    Raises:
+        ValueError: there are not as many strategies as blocks.
+    """
+    inputs = _given(module, mesh)
+
+    def write(parsed: Any) -> None:
+        annotations.declare_mesh(parsed, mesh)
+        writer = _Writer(parsed, blocks, mesh, inputs)
+        for block, strategy in zip(blocks.blocks, strategies, strict=True):
+            writer.place(block, strategy)
+
+    module.bytecode, _ = mlir.edit(module.bytecode, write)
+    propagate(module, mesh, to_outputs=True, inputs=inputs)
+    _keep_donated_in_place(module)
+    module.solved = True
+    module.combiner_limits = limits_of_pass_context()
+
+
+def _given(module: HloModule, mesh: LogicalMesh) -> list[ArraySharding | None]:
+    """The shardings that alpa has set on the inputs."""
+    if module.input_protos is None:
+        return [None] * len(module.shape.parameters)
+    result = []
+    for data, shape in zip(module.input_protos, module.shape.parameters, strict=True):
+        proto = xc.OpSharding()
+        proto.ParseFromString(data)
+        result.append(ArraySharding.from_proto(mesh, proto, len(shape.dims)))
+    return result
+
+
+def _keep_donated_in_place(module: HloModule) -> None:
+    """Bring each result that takes a donated parameter's buffer to where the parameter lies."""
+    inputs, outputs = list(module.input_shardings or ()), list(module.output_shardings or ())
+    for result, parameter in donation_pairs(module):
+        if result not in module.fixed_outputs:
+            outputs[result] = inputs[parameter]
+
+    def write(parsed: Any) -> None:
+        annotations.set_boundary(mlir.main_function(parsed), inputs, outputs)
+
+    module.bytecode, _ = mlir.edit(module.bytecode, write)
+    module.output_shardings = tuple(outputs)
+
+
+class _Writer:
+    """Writes shardings of entries into a module, and those of the parameters that they use into `inputs`."""
+
+    def __init__(self, parsed: Any, blocks: Blocks, mesh: LogicalMesh, inputs: list[ArraySharding | None]):
+        block = mlir.entry_block(mlir.main_function(parsed))
+        self._operations = mlir.block_operations(block)
+        self._graph = blocks.graph
+        self._mesh = mesh
+        self._axes = {axis.index: axis for axis in mesh.axes}  # without those of a single device
+        self._inputs = inputs
+
+    def place(self, block: ParallelBlock, strategy: BlockStrategy) -> None:
+        """Make the entries of `block` compute what `strategy` says."""
+        split: dict[int, dict[int, tuple[int, ...]]] = {}
+        for number, factor in enumerate(block.factors):
+            for op, rule_factor in factor.places:
+                split.setdefault(op, {})[rule_factor] = strategy.axes_of(number)
+        for entry in block.entries:
+            self._place_entry(entry.op, split.get(entry.op, {}))
+
+    def _place_entry(self, index: int, axes_of_factor: dict[int, tuple[int, ...]]) -> None:
+        op, operation = self._graph.ops[index], self._operations[index]
+        if op.rule is None:
+            return
+
+        def sharding(dims: tuple[tuple[int, ...], ...]) -> ArraySharding:
+            assert op.rule is not None
+            majors = (op.rule.major_factor(factors) for factors in dims)
+            axes = (axes_of_factor.get(major, ()) if major is not None else () for major in majors)
+            return ArraySharding(self._mesh, tuple(tuple(self._axes[axis] for axis in each) for each in axes))
+
+        for position, (value, dims) in enumerate(zip(op.operands, op.rule.operands, strict=True)):
+            self._place_operand(operation, position, value, sharding(dims))
+        annotations.set_result_shardings(operation, [sharding(dims) for dims in op.rule.results])
+
+    def _place_operand(self, operation: Any, position: int, value: int, sharding: ArraySharding) -> None:
+        producer = self._graph.values[value].op
+        if producer is None:
+            number = self._graph.values[value].position
+            if self._inputs[number] is None:
+                self._inputs[number] = sharding
+            if self._inputs[number] == sharding:
+                return
+        elif self._graph.free[producer]:
+            return
+        attributes = {"sharding": ir.Attribute.parse(sharding.to_sdy())}
+        with ir.InsertionPoint(operation), operation.location:
+            operand = operation.operands[position]
+            moved = mlir.create("sdy.sharding_constraint", [operand.type], [operand], attributes)
+        operation.operands[position] = moved.results[0]

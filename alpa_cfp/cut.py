@@ -1,0 +1,134 @@
+"""Cut a part of a program out as a program of its own (CFP, section 5).
+
+Takes a module, its blocks and the ops of the part; gives a module whose parameters are the values that come from
+outside and whose results are those that are used outside, and the part's blocks in it. So one segment's forward,
+backward and update can be compiled and timed alone. Invariants: the part computes what it computes in the whole; what
+derives from constants alone is computed anew in it; equal parts give equal modules.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from alpa_cfp.analysis.blocks import BlockFactor, Blocks, Entry, Output, ParallelBlock
+from alpa_cfp.analysis.graph import Graph
+from alpa_cfp.analysis.reading import read_graph
+from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a program.
+
+    Attributes:
+        module: The part as a program.
+        blocks: Its blocks, in the order of those of the whole.
+        inputs: For each parameter the value of the whole that it is.
+        outputs: For each result the value of the whole that it is.
+    """
+
+    module: HloModule
+    blocks: Blocks
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def cut(module: HloModule, blocks: Blocks, ops: Sequence[int], name: str) -> Part:
+    """Cut `ops` of `module` out, together with the blocks that lie in them entirely.
+
+    Args:
+        module: An unoptimised module.
+        blocks: Its blocks.
+        ops: Indices of ops, ascending.
+        name: What the part is called.
+    """
+    graph = blocks.graph
+    needed = _with_free_producers(graph, ops)
+    inputs, outputs = _boundary(graph, needed, set(ops))
+    with mlir.context(), ir.Location.unknown():
+        whole = mlir.parse(module.bytecode)
+        block = mlir.entry_block(mlir.main_function(whole))
+        operations = mlir.block_operations(block)
+        values = [*block.arguments, *(result for operation in operations for result in operation.results)]
+        made = ir.Module.create()
+        _, body = mlir.add_main(made, [values[value].type for value in inputs], [values[v].type for v in outputs])
+        mapping: dict[Any, Any] = {values[v]: argument for v, argument in zip(inputs, body.arguments, strict=True)}
+        with ir.InsertionPoint(body):
+            for op in needed:
+                mlir.clone_into(operations[op], mapping)
+            mlir.create("func.return", [], [mapping[values[value]] for value in outputs])
+        bytecode = mlir.to_bytecode(made)
+    donated = [_is_donated(module, graph, value, outputs) for value in inputs]
+    part = HloModule.from_stablehlo(name, bytecode, donated)
+    return Part(part, _blocks_of_part(blocks, part, needed), inputs, outputs)
+
+
+def _with_free_producers(graph: Graph, ops: Sequence[int]) -> list[int]:
+    """`ops` and the ops, derived from constants alone, that make their operands; ascending."""
+    needed = set(ops)
+    waiting = list(ops)
+    while waiting:
+        for value in graph.ops[waiting.pop()].operands:
+            producer = graph.values[value].op
+            if producer is not None and graph.free[producer] and producer not in needed:
+                needed.add(producer)
+                waiting.append(producer)
+    return sorted(needed)
+
+
+def _boundary(graph: Graph, needed: Sequence[int], own: set[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The values that come into the part, in the order of their first use, and those that leave it."""
+    made = {value for op in needed for value in graph.ops[op].results}
+    used = (value for op in needed for value in graph.ops[op].operands)
+    inputs = tuple(dict.fromkeys(value for value in used if value not in made))
+    returned = set(graph.results)
+    leaving = (
+        value
+        for op in needed
+        if op in own
+        for value in graph.ops[op].results
+        if value in returned or any(user not in own for user in graph.values[value].users)
+    )
+    return inputs, tuple(leaving)
+
+
+def _is_donated(module: HloModule, graph: Graph, value: int, outputs: Sequence[int]) -> bool:
+    """Whether `value` is a donated parameter for which the part has a new value of the same type."""
+    known = graph.values[value]
+    if known.op is not None or not module.donated[known.position]:
+        return False
+    return any((graph.values[v].shape, graph.values[v].dtype) == (known.shape, known.dtype) for v in outputs)
+
+
+def _blocks_of_part(blocks: Blocks, part: HloModule, needed: Sequence[int]) -> Blocks:
+    number = {op: i for i, op in enumerate(needed)}
+    graph = read_graph(part.bytecode)
+    value_of = {
+        value: graph.ops[number[op]].results[i] for op in needed for i, value in enumerate(blocks.graph.ops[op].results)
+    }
+    inside = [b for b in blocks.blocks if all(op in number for op in (*b.members, *b.glue))]
+    renumbered = tuple(_renumbered(block, i, number, value_of) for i, block in enumerate(inside))
+    index = {block.index: i for i, block in enumerate(inside)}
+    of_op = (blocks.block_of_op[op] for op in needed)
+    return Blocks(graph, renumbered, tuple(None if block is None else index.get(block) for block in of_op), ())
+
+
+def _renumbered(block: ParallelBlock, index: int, number: dict[int, int], value_of: dict[int, int]) -> ParallelBlock:
+    """`block` with the numbers of the part's ops and values; what parameters it uses is left out."""
+    factors = tuple(
+        BlockFactor(each.side, each.ways, each.alive, tuple((number[op], factor) for op, factor in each.places))
+        for each in block.factors
+    )
+    return replace(
+        block,
+        index=index,
+        entries=tuple(Entry(number[each.op], each.role, number[each.forward]) for each in block.entries),
+        factors=factors,
+        members=tuple(number[op] for op in block.members),
+        glue=tuple(number[op] for op in block.glue),
+        parameters=(),
+        outputs=tuple(Output(value_of[output.value], output.dims) for output in block.outputs),
+    )

@@ -1,0 +1,76 @@
+"""The programs that the tests of the analysis read: each is lowered once, and never compiled.
+
+Takes a function and example arguments, or the name of a model; gives bytecode as the seam hands it over, and blocks.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import jax
+
+from alpa_cfp.analysis.blocks import Blocks, find_blocks
+from alpa_cfp.analysis.graph import Graph
+from alpa_cfp.analysis.reading import read_graph
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from integration.models import TINY, build, train_step
+from unit.alpa_cfp.analysis import llama
+
+# Name, layers and how the layers are written: everything that has its own shape of program.
+MODELS = ("mlp", "gpt", "bert", "moe", "conv", "unet", "llama", "llama, remat", "llama, scan", "llama, scan, remat")
+
+
+def bytecode_of(function: Callable[..., Any], *args: Any) -> bytes:
+    """The bytecode of a function, calls inlined."""
+    return bytecode_of_text(jax.jit(function).trace(*args).lower().as_text())
+
+
+def bytecode_of_text(text: str) -> bytes:
+    """The bytecode of StableHLO text, calls inlined."""
+    return HloModule.from_stablehlo("program", text).bytecode
+
+
+def graph_of(function: Callable[..., Any], *args: Any) -> Graph:
+    """The graph of a function."""
+    return read_graph(bytecode_of(function, *args))
+
+
+def blocks_of(function: Callable[..., Any], *args: Any) -> Blocks:
+    """The blocks of a function."""
+    return find_blocks(graph_of(function, *args))
+
+
+@cache
+def model_bytecode(name: str, layers: int = 2) -> bytes:
+    """The bytecode of a model's training step; `name` is one of MODELS."""
+    base, *ways = name.split(", ")
+    if base == "llama":
+        size = llama.LlamaSize(layers=layers)
+        return bytecode_of_text(llama.lower(size, remat="remat" in ways, scan="scan" in ways))
+    model = build(base, dataclasses.replace(TINY, layers=layers))
+    return bytecode_of(train_step(model, jax.value_and_grad), model.state, model.batch)
+
+
+@cache
+def model_blocks(name: str, layers: int = 2) -> Blocks:
+    """The blocks of a model's training step."""
+    return find_blocks(read_graph(model_bytecode(name, layers)))
+
+
+def with_loops(blocks: Blocks) -> Iterator[Blocks]:
+    """Blocks, and those of all loops inside."""
+    yield blocks
+    for loop in blocks.loops:
+        yield from with_loops(loop.blocks)
+
+
+def forward_ops(blocks: Blocks, block: int) -> list[str]:
+    """The names without dialect of a block's forward contractions, in program order."""
+    entries = blocks.blocks[block].entries
+    return [blocks.graph.ops[entry.op].name.split(".")[1] for entry in entries if entry.role == "forward"]
+
+
+def roles(blocks: Blocks, block: int) -> list[str]:
+    """The roles of a block's entries, sorted."""
+    return sorted(entry.role for entry in blocks.blocks[block].entries)
