@@ -17,7 +17,7 @@ from typing import Any
 
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.analysis.segments import find_segments
+from alpa_cfp.analysis.segments import Segments, find_segments
 from benchmarks import machine
 from benchmarks.abstract_gpt import Sizes, training_step
 
@@ -60,26 +60,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(sizes: Sizes, repeats: int) -> dict[str, Any]:
     """Analyse one program `repeats` times."""
     bytecode = training_step(sizes).get_module().bytecode
-    samples: list[dict[str, float]] = []
-    for _ in range(repeats):
-        times = [time.perf_counter()]
-        graph = read_graph(bytecode)
-        times.append(time.perf_counter())
-        blocks = find_blocks(graph)
-        times.append(time.perf_counter())
-        segments = find_segments(blocks)
-        times.append(time.perf_counter())
-        phases = (after - before for before, after in itertools.pairwise(times))
-        samples.append({**dict(zip(_PHASES, phases, strict=True)), "all": times[-1] - times[0]})
+    samples, segments = zip(*(_analysed(bytecode) for _ in range(repeats)), strict=True)
+    found: Segments = segments[-1]
     return {
         **dataclasses.asdict(sizes),
-        "samples_s": samples,
-        "ops": len(graph.ops),
-        "blocks": len(blocks.blocks),
-        "segments": len(segments.segments),
-        "kinds": len(segments.kinds),
+        "samples_s": list(samples),
+        "ops": len(found.blocks.graph.ops),
+        "blocks": len(found.blocks.blocks),
+        "segments": len(found.segments),
+        "kinds": len(found.kinds),
         "load_average": os.getloadavg()[0],
     }
+
+
+def _analysed(bytecode: bytes) -> tuple[dict[str, float], Segments]:
+    """The seconds of each phase, and what was found."""
+    times = [time.perf_counter()]
+    graph = read_graph(bytecode)
+    times.append(time.perf_counter())
+    blocks = find_blocks(graph)
+    times.append(time.perf_counter())
+    segments = find_segments(blocks)
+    times.append(time.perf_counter())
+    phases = (after - before for before, after in itertools.pairwise(times))
+    return {**dict(zip(_PHASES, phases, strict=True)), "all": times[-1] - times[0]}, segments
 
 
 def _median_s(result: dict[str, Any], phase: str = "all") -> float:
