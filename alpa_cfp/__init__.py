@@ -1,3 +1,20 @@
-"""CFP: Alpa's intra-operator pass, planned from profiled segments instead of a symbolic cost model."""
+"""CFP: Alpa's intra-operator pass, planned from profiled parts of a program instead of a symbolic cost model."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from alpa_cfp.method import CFPShardParallel
+    from alpa_cfp.option import CFPOption
 
 __version__ = "0.1.0"
+__all__ = ["CFPOption", "CFPShardParallel"]
+
+# Imported when they are asked for: they import alpa and jax.
+_MODULES = {"CFPOption": "alpa_cfp.option", "CFPShardParallel": "alpa_cfp.method"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -13,7 +13,7 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from alpa_cfp.analysis.blocks import BlockFactor, Blocks, Entry, Output, ParallelBlock
-from alpa_cfp.analysis.graph import Graph
+from alpa_cfp.analysis.graph import BARRIER, Graph
 from alpa_cfp.analysis.reading import read_graph
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -46,6 +46,7 @@ def cut(module: HloModule, blocks: Blocks, ops: Sequence[int], name: str) -> Par
         name: What the part is called.
     """
     graph = blocks.graph
+    ops = [op for op in ops if graph.ops[op].name != BARRIER]
     needed = _with_free_producers(graph, ops)
     inputs, outputs = _boundary(graph, needed, set(ops))
     with mlir.context(), ir.Location.unknown():
@@ -109,7 +110,11 @@ def _blocks_of_part(blocks: Blocks, part: HloModule, needed: Sequence[int]) -> B
     value_of = {
         value: graph.ops[number[op]].results[i] for op in needed for i, value in enumerate(blocks.graph.ops[op].results)
     }
-    inside = [b for b in blocks.blocks if all(op in number for op in (*b.members, *b.glue))]
+    inside = [
+        block
+        for block in blocks.blocks
+        if all(op in number or blocks.graph.ops[op].name == BARRIER for op in (*block.members, *block.glue))
+    ]
     renumbered = tuple(_renumbered(block, i, number, value_of) for i, block in enumerate(inside))
     index = {block.index: i for i, block in enumerate(inside)}
     of_op = (blocks.block_of_op[op] for op in needed)
@@ -127,8 +132,8 @@ def _renumbered(block: ParallelBlock, index: int, number: dict[int, int], value_
         index=index,
         entries=tuple(Entry(number[each.op], each.role, number[each.forward]) for each in block.entries),
         factors=factors,
-        members=tuple(number[op] for op in block.members),
-        glue=tuple(number[op] for op in block.glue),
+        members=tuple(number[op] for op in block.members if op in number),
+        glue=tuple(number[op] for op in block.glue if op in number),
         parameters=(),
-        outputs=tuple(Output(value_of[output.value], output.dims) for output in block.outputs),
+        outputs=tuple(Output(value_of[each.value], each.dims) for each in block.outputs if each.value in value_of),
     )

@@ -13,8 +13,13 @@ def hlo_module_count_flop_dot_conv_only(module: HloModule) -> float:
 
     As in the fork's function of this name; ops in loops count once.
     """
+    return flop_of_program(module.bytecode)
+
+
+def flop_of_program(bytecode: bytes) -> float:
+    """The same for a program's bytecode; that of a partitioned program gives what one device does."""
     with mlir.context():
-        parsed = mlir.parse(module.bytecode)
+        parsed = mlir.parse(bytecode)
         return float(sum(_op_flop(op) for op in mlir.walk(mlir.entry_block(mlir.main_function(parsed)))))
 
 

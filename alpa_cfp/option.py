@@ -1,0 +1,52 @@
+"""`CFPOption`: that CFP plans, and how."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from alpa import AutoShardingOption
+
+from alpa_cfp.errors import OptionError
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.planner import PlanRequest
+
+Costs = Literal["measure", "estimate"]
+
+
+@dataclass
+class CFPOption(AutoShardingOption):
+    """Options of CFP, in the place of those of Alpa's ILP, whose fields say nothing to CFP.
+
+    Attributes:
+        costs: "measure" runs each candidate program on the mesh, "estimate" counts its work and its communication.
+        memory_budget_bytes: What one device may hold; None without limit, or where alpa's own budget counts.
+        database: The profile database; None for the user's (see `ProfileDatabase.open`).
+        samples: How often each candidate is timed.
+        refine: How many of the best plans are compiled whole and timed; 0 takes the best predicted one.
+        seed: Of the order in which programs are timed.
+        progress: Whether profiling shows a progress bar.
+    """
+
+    costs: Costs = "measure"
+    memory_budget_bytes: int | None = None
+    database: Path | str | None = None
+    samples: int = 5
+    refine: int = 3
+    seed: int = 0
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        if self.costs not in ("measure", "estimate"):
+            raise OptionError("costs", self.costs, 'it must be "measure" or "estimate"')
+        for field, least in (("samples", 1), ("refine", 0)):
+            value = getattr(self, field)
+            if not isinstance(value, int) or value < least:
+                raise OptionError(field, value, f"it must be a whole number of at least {least}")
+        if self.memory_budget_bytes is not None and self.memory_budget_bytes <= 0:
+            raise OptionError("memory_budget_bytes", self.memory_budget_bytes, "it must be above zero, or None")
+
+    def annotate_module(self, module: HloModule, request: PlanRequest) -> None:
+        """Plan `module` and write the plan into it: what alpa's auto-sharding pass asks for (see `Planner`)."""
+        from alpa_cfp.planner import plan_module  # not at the top: alpa pickles options, and workers need no planner
+
+        plan_module(module, request, self)

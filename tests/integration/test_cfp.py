@@ -1,0 +1,158 @@
+"""`CFPShardParallel` stands where `alpa.ShardParallel` stands, and every plan of its equals the serial run."""
+
+import dataclasses
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import alpa
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from alpa.util import count_communication_primitives
+from jax.sharding import PartitionSpec
+
+from alpa_cfp import CFPOption, CFPShardParallel
+from alpa_cfp.database import ProfileDatabase
+from alpa_cfp.errors import OptionError
+from alpa_cfp.search import NothingFitsError
+from alpa_on_jax.errors import HybridShardingError
+from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension.executable import MeshExecutable
+from integration.meshes import logical_mesh
+from integration.models import Size, build, train_step
+from integration.serial import assert_equal_up_to_rounding, expected_steps
+
+pytestmark = pytest.mark.slow
+
+ESTIMATE = CFPOption(costs="estimate")
+
+
+def planned(model: str, mesh: str, num_micro_batches: int | None, option: CFPOption) -> Any:
+    """A step planned by CFP and run once; it has been found equal to the serial one."""
+    built = build(model)
+    method = CFPShardParallel(logical_mesh(mesh), num_micro_batches, option)
+    step: Any = alpa.parallelize(train_step(built, alpa.value_and_grad), method=method)
+    actual = step(jax.tree.map(jnp.copy, built.state), built.batch)
+    wanted = expected_steps(model, num_micro_batches, 1)[0]
+    for values, expected in zip(actual, (wanted.state, wanted.metrics, wanted.grads), strict=True):
+        assert_equal_up_to_rounding(jax.tree.map(np.asarray, values), expected)
+    return step
+
+
+@pytest.mark.parametrize("num_micro_batches", [None, 2])
+@pytest.mark.parametrize("mesh", ["1x8", "2x2"])
+@pytest.mark.parametrize("model", ["mlp", "gpt", "moe", "conv"])
+def test_a_plan_of_estimated_costs_equals_the_serial_run(model: str, mesh: str, num_micro_batches: int | None) -> None:
+    planned(model, mesh, num_micro_batches, ESTIMATE)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> CFPOption:
+    """Measures, and keeps what it has measured while the tests of this file run."""
+    path = tmp_path_factory.mktemp("profiles") / "profiles.sqlite"
+    return CFPOption(database=path, samples=3, refine=2, progress=False)
+
+
+@pytest.mark.parametrize(("model", "mesh"), [("mlp", "2x2"), ("gpt", "1x8")])
+def test_a_plan_of_measured_costs_equals_the_serial_run(measured: CFPOption, model: str, mesh: str) -> None:
+    planned(model, mesh, None, measured)
+    assert isinstance(measured.database, Path)
+    with ProfileDatabase.open(measured.database, readonly=True) as database:
+        assert database.counts().failed_sessions == 0
+        assert database.counts().samples >= 3 * database.counts().keys > 0
+
+
+def test_what_was_measured_before_gives_the_same_plan_and_nothing_is_compiled_but_that(
+    measured: CFPOption, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = planned("mlp", "2x2", None, measured).get_last_executable()
+    compiled: list[str] = []
+    original = MeshExecutable.__init__
+    monkeypatch.setattr(
+        MeshExecutable,
+        "__init__",
+        lambda self, client, module: (compiled.append(module.name), original(self, client, module))[1],
+    )
+    second = planned("mlp", "2x2", None, measured).get_last_executable()
+    assert len(compiled) == 1
+    assert second.input_sharding_specs == first.input_sharding_specs
+    assert _text(second) == _text(first)
+
+
+def _text(executable: Any) -> str:
+    """One device's program, without the places in the source that its ops come from."""
+    with mlir.context():
+        return mlir.to_text(mlir.parse(executable.compiled.program.bytecode))
+
+
+def test_a_large_batch_makes_the_estimated_plan_data_parallel() -> None:
+    built = build("mlp", Size(batch=4096, hidden=64))
+    method = CFPShardParallel(logical_mesh("1x8"), None, ESTIMATE)
+    step: Any = alpa.parallelize(train_step(built, alpa.value_and_grad), method=method)
+    executable = step.get_executable(built.state, built.batch)
+    total, all_reduce, *_ = count_communication_primitives(executable.get_hlo_text())
+    assert total == all_reduce == 1
+    _, placements = executable.get_input_placement_specs()
+    assert placements["x"].sharding_specs[0].sharding[0].chunks == (8,)
+
+
+def test_a_memory_budget_that_data_parallelism_does_not_keep_to_gives_a_plan_that_splits_the_state() -> None:
+    def state_bytes(option: CFPOption) -> int:
+        executable = planned("mlp", "1x8", None, option).get_last_executable()
+        shardings, donated = executable.compiled.program.input_shardings, executable.donated_invars
+        return sum(
+            math.prod(sharding.local_shape(aval.shape)) * aval.dtype.itemsize
+            for sharding, aval, is_state in zip(shardings, executable.avals, donated, strict=True)
+            if is_state
+        )
+
+    free = state_bytes(ESTIMATE)
+    limited = state_bytes(dataclasses.replace(ESTIMATE, memory_budget_bytes=free // 2))
+    assert limited <= free // 2
+
+
+def test_a_budget_that_nothing_fits_into_says_the_least_that_would() -> None:
+    with pytest.raises(NothingFitsError) as caught:
+        planned("mlp", "1x8", None, dataclasses.replace(ESTIMATE, memory_budget_bytes=64))
+    least = caught.value.least_bytes
+    assert least > 64
+    planned("mlp", "1x8", None, dataclasses.replace(ESTIMATE, memory_budget_bytes=least))
+
+
+def test_manual_shardings_are_refused_as_beside_the_ilp() -> None:
+    manual = alpa.ManualShardingOption(("data", "model"), in_axis_resources=(PartitionSpec(None, "model"), None))
+    method = CFPShardParallel(logical_mesh("2x4"), None, ESTIMATE, manual)
+    parallel: Any = alpa.parallelize(lambda weight, x: x @ weight, method=method, donate_argnums=())
+    with pytest.raises(HybridShardingError):
+        parallel(jnp.ones((16, 16)), jnp.ones((8, 16)))
+
+
+def test_a_function_without_any_contraction_is_planned_too() -> None:
+    parallel: Any = alpa.parallelize(
+        lambda x: jnp.tanh(x) + 1, method=CFPShardParallel(logical_mesh("1x8"), None, ESTIMATE), donate_argnums=()
+    )
+    x = jnp.ones((8, 16))
+    np.testing.assert_allclose(np.asarray(parallel(x)), np.asarray(jnp.tanh(x) + 1), rtol=1e-6)
+
+
+def test_planning_says_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="alpa_cfp"):
+        planned("mlp", "2x2", None, ESTIMATE)
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("blocks of" in message and "candidates" in message for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("costs", "guess"), ("samples", 0), ("refine", -1), ("memory_budget_bytes", 0)]
+)
+def test_an_option_that_cannot_be_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=rf"CFPOption\({field}="):
+        CFPOption(**{field: value})
+
+
+def test_the_ilps_option_is_refused() -> None:
+    with pytest.raises(OptionError, match="takes a CFPOption"):
+        CFPShardParallel(auto_sharding_option=alpa.AutoShardingOption())  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,61 @@
+"""What communication costs: nothing where an array already lies as it should, more for more bytes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpa_cfp.costs import Rates, collective_s, resharding_matrix, resharding_s
+from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, all_shardings, split
+
+SHAPE = (16, 32)
+RATES = Rates(latency_s=1.0, link_bytes_per_s=1.0)
+SHARDINGS = all_shardings(MESH_2X4, SHAPE)
+
+
+def moved(before: tuple[str, str], after: tuple[str, str]) -> float:
+    return resharding_s(SHAPE, 4, split(MESH_2X4, *before), split(MESH_2X4, *after), RATES)
+
+
+def test_slicing_is_free() -> None:
+    assert moved(("", ""), ("x", "y")) == 0
+    assert moved(("x", ""), ("xy", "")) == 0
+
+
+def test_gathering_costs_what_the_other_devices_hold() -> None:
+    part_bytes = 16 * 32 * 4 / 4
+    assert moved(("y", ""), ("", "")) == 1 + 3 * part_bytes
+
+
+def test_exchanging_parts_costs_less_than_gathering_them() -> None:
+    part_bytes = 16 * 32 * 4 / 4
+    assert moved(("y", ""), ("", "y")) == 1 + 3 / 4 * part_bytes
+    assert moved(("y", ""), ("", "y")) < moved(("y", ""), ("", ""))
+
+
+def test_an_axis_under_another_one_is_gathered_alone() -> None:
+    assert moved(("xy", ""), ("x", "")) == 1 + 3 * 16 * 32 * 4 / 8
+
+
+def test_an_all_reduce_costs_a_reduce_scatter_and_an_all_gather_of_the_parts() -> None:
+    once, rates = 400.0, Rates(latency_s=0.0, link_bytes_per_s=1.0)
+    both = collective_s("reduce-scatter", once, 4, rates) + collective_s("all-gather", once / 4, 4, rates)
+    assert collective_s("all-reduce", once, 4, rates) == pytest.approx(both)
+
+
+@given(st.sampled_from(SHARDINGS), st.sampled_from(SHARDINGS))
+def test_only_what_moves_costs(source, target) -> None:
+    cost = resharding_s(SHAPE, 4, source, target, RATES)
+    # Each device holds already what it is to hold: nothing has to come from another one.
+    sliced = all(new[: len(old)] == old for old, new in zip(source.dims, target.dims, strict=True))
+    assert (cost == 0) == sliced
+
+
+@given(
+    st.lists(st.sampled_from(SHARDINGS), min_size=1, max_size=5),
+    st.lists(st.sampled_from(SHARDINGS), min_size=1, max_size=5),
+)
+def test_the_matrix_has_each_pair(sources, targets) -> None:
+    matrix = resharding_matrix(SHAPE, 4, sources, targets, RATES)
+    expected = [[resharding_s(SHAPE, 4, source, target, RATES) for target in targets] for source in sources]
+    np.testing.assert_array_equal(matrix, expected)
