@@ -1,0 +1,111 @@
+"""The plans that people write by hand for a GPT are among CFP's, with the communication that the literature counts.
+
+Data parallelism sums all gradients once a step. Megatron-LM (arXiv 1909.08053, section 3) splits attention and the
+first half of the MLP by columns and what follows each by rows: two all-reduces a layer forward, two backward, no more.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+
+import jax
+import pytest
+
+from alpa_cfp.analysis.blocks import Blocks, ParallelBlock, find_blocks
+from alpa_cfp.analysis.contractions import Side
+from alpa_cfp.analysis.reading import read_graph
+from alpa_cfp.apply import annotate
+from alpa_cfp.candidates import find_units
+from alpa_cfp.costs import Rates, estimated_s
+from alpa_cfp.problem import CandidateCost, make_problem
+from alpa_cfp.search import search
+from alpa_cfp.strategies import BlockStrategy
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition import partition
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from integration.models import TINY, build, train_step
+
+MESH = LogicalMesh((8,))
+LAYERS = TINY.layers
+# The token and the position embedding come before the layers, the head after them.
+BEFORE, AFTER = 2, 1
+WHOLE = BlockStrategy((None,))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A training step of a GPT."""
+
+    text: str
+    donated: tuple[bool, ...]
+
+    def module(self) -> HloModule:
+        return HloModule.from_stablehlo("gpt", self.text, self.donated)
+
+
+@cache
+def gpt() -> tuple[Program, Blocks]:
+    model = build("gpt")
+    step = jax.jit(train_step(model, jax.value_and_grad), keep_unused=True, donate_argnums=(0,))
+    lowered = step.trace(model.state, model.batch).lower(lowering_platforms=("cpu",))
+    counts = (len(jax.tree.leaves(model.state)), len(jax.tree.leaves(model.batch)))
+    program = Program(str(lowered.compiler_ir("stablehlo")), (True,) * counts[0] + (False,) * counts[1])
+    return program, find_blocks(read_graph(program.module().bytecode))
+
+
+def split(block: ParallelBlock, side: Side) -> BlockStrategy:
+    """The strategy that splits the first factor of `side` over all devices."""
+    usable = (
+        i for i, factor in enumerate(block.factors) if factor.side is side and factor.alive and factor.ways % 8 == 0
+    )
+    return BlockStrategy((next(usable),))
+
+
+def data_parallel(blocks: Blocks) -> tuple[BlockStrategy, ...]:
+    return tuple(split(block, Side.LEFT) for block in blocks.blocks)
+
+
+def megatron(blocks: Blocks) -> tuple[BlockStrategy, ...]:
+    layers = blocks.blocks[BEFORE:-AFTER]
+    sides = (Side.RIGHT, Side.REDUCTION) * (len(layers) // 2)
+    inside = (split(block, side) for block, side in zip(layers, sides, strict=True))
+    return (*(WHOLE,) * BEFORE, *inside, *(WHOLE,) * AFTER)
+
+
+def communication(strategies: tuple[BlockStrategy, ...]) -> Counter[str]:
+    """The collectives of a step, by kind."""
+    program, blocks = gpt()
+    module = program.module()
+    annotate(module, blocks, MESH, strategies)
+    partitioned = partition(module)
+    assert partitioned.partitioner == "shardy"
+    return Counter(collective.kind for collective in partitioned.collectives)
+
+
+def test_a_gpt_has_four_blocks_a_layer() -> None:
+    assert len(gpt()[1].blocks) == BEFORE + 4 * LAYERS + AFTER
+
+
+def test_data_parallelism_sums_the_gradients_at_once() -> None:
+    assert communication(data_parallel(gpt()[1])) == {"all-reduce": 1}
+
+
+def test_megatron_has_four_all_reduces_a_layer_and_no_other_communication() -> None:
+    assert communication(megatron(gpt()[1])) == {"all-reduce": 4 * LAYERS}
+
+
+@pytest.mark.slow
+def test_the_two_best_estimated_plans_of_a_gpt_are_data_parallelism_and_megatrons() -> None:
+    program, blocks = gpt()
+    module, rates = program.module(), Rates()
+    units = find_units(module, blocks, MESH)
+    costs = [
+        [CandidateCost(estimated_s(c.module.partitioned, rates), 0) for c in unit.candidates if c.module.partitioned]
+        for unit in units
+    ]
+    found = search(make_problem(module, blocks.graph, units, costs, rates), None, best=2)
+    plans = [
+        tuple(unit.candidates[choice].strategy for unit, choice in zip(units, solution.choices, strict=True))
+        for solution in found
+    ]
+    assert plans == [data_parallel(blocks), megatron(blocks)]
