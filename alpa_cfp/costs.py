@@ -30,13 +30,11 @@ class Rates:
 
     Attributes:
         flops_per_s: Floating-point operations.
-        bytes_per_s: Of its memory.
         latency_s: Of one collective.
         link_bytes_per_s: Of its link.
     """
 
     flops_per_s: float = 2e10
-    bytes_per_s: float = 5e9
     latency_s: float = 1e-4
     link_bytes_per_s: float = 2e9
 
@@ -47,7 +45,7 @@ def collective_s(kind: str, size_bytes: float, group_size: int, rates: Rates) ->
 
 
 def estimated_s(program: PartitionedProgram, rates: Rates) -> float:
-    """One run of a program: its contractions, its arguments and results, and its communication, one after the other."""
+    """One run of a program: its contractions and its communication, one after the other."""
     flops = flop_of_program(program.bytecode)
     communication = sum(collective_s(c.kind, c.size_bytes, c.group_size, rates) for c in program.collectives)
     return flops / rates.flops_per_s + communication

@@ -7,7 +7,7 @@ order; the number of kinds of a model of equal layers does not depend on how man
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from alpa_cfp.analysis.blocks import Blocks
@@ -161,8 +161,3 @@ class _Fingerprints:
             parts = (op.name, op.attributes, inputs, op.results.index(top), self._type(top))
             self._free[top] = hashlib.sha256(repr(parts).encode()).digest()
         return self._free[value]
-
-
-def distinct(segments: Iterable[Segment]) -> int:
-    """How many kinds there are among `segments`."""
-    return len({segment.kind for segment in segments})

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from alpa_cfp.costs import Rates
-from alpa_cfp.database import Profile, ProfileDatabase
+from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.profiling.measure import MeasureOptions, measure
 from alpa_on_jax.xla_extension.executable import Client
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -33,11 +33,7 @@ def calibrate(mesh: LogicalMesh, client: Client, database: ProfileDatabase, opti
     part_bytes = [count // devices * _COLUMNS * 4 for count in rows]
     seconds = max(large.minimum_s - small.minimum_s, 1e-9)
     link = (devices - 1) * (part_bytes[1] - part_bytes[0]) / seconds
-    return Rates(latency_s=_latency(small), link_bytes_per_s=link)
-
-
-def _latency(profile: Profile) -> float:
-    return profile.minimum_s
+    return Rates(latency_s=small.minimum_s, link_bytes_per_s=link)
 
 
 def _moved(rows: int, source: ArraySharding, target: ArraySharding) -> HloModule:
