@@ -6,6 +6,7 @@ backward and update can be compiled and timed alone. Invariants: the part comput
 derives from constants alone is computed anew in it; equal parts give equal modules.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,7 +63,7 @@ def cut(module: HloModule, blocks: Blocks, ops: Sequence[int], name: str) -> Par
                 mlir.clone_into(operations[op], mapping)
             mlir.create("func.return", [], [mapping[values[value]] for value in outputs])
         bytecode = mlir.to_bytecode(made)
-    donated = [_is_donated(module, graph, value, outputs) for value in inputs]
+    donated = _donated(module, graph, inputs, outputs)
     part = HloModule.from_stablehlo(name, bytecode, donated)
     return Part(part, _blocks_of_part(blocks, part, needed), inputs, outputs)
 
@@ -96,12 +97,17 @@ def _boundary(graph: Graph, needed: Sequence[int], own: set[int]) -> tuple[tuple
     return inputs, tuple(leaving)
 
 
-def _is_donated(module: HloModule, graph: Graph, value: int, outputs: Sequence[int]) -> bool:
-    """Whether `value` is a donated parameter for which the part has a new value of the same type."""
-    known = graph.values[value]
-    if known.op is not None or not module.donated[known.position]:
-        return False
-    return any((graph.values[v].shape, graph.values[v].dtype) == (known.shape, known.dtype) for v in outputs)
+def _donated(module: HloModule, graph: Graph, inputs: Sequence[int], outputs: Sequence[int]) -> list[bool]:
+    """Which inputs are donated parameters for which the part has new values of the same types, one for each."""
+    new = Counter((graph.values[value].shape, graph.values[value].dtype) for value in outputs)
+    donated = []
+    for value in inputs:
+        known = graph.values[value]
+        type_ = (known.shape, known.dtype)
+        taken = known.op is None and module.donated[known.position] and new[type_] > 0
+        new[type_] -= taken
+        donated.append(taken)
+    return donated
 
 
 def _blocks_of_part(blocks: Blocks, part: HloModule, needed: Sequence[int]) -> Blocks:

@@ -130,18 +130,31 @@ class MeshExecutable:
         return results
 
     def runner_with_dummy_inputs(self) -> Callable[[], None]:
-        """A function that runs the program once on arrays of zeros and waits for it, for timing."""
-        inputs = [
-            jax.device_put(np.zeros(shape.dims, shape.dtype), named_sharding(self._devices, sharding))
-            for shape, sharding in zip(self.module.shape.parameters, self.program.input_shardings, strict=True)
-        ]
-        pairs = donation_pairs(self.module)
+        """A function that runs the program once on arrays of zeros and waits for it, for timing.
+
+        What a run has taken the buffer of is there again for the next one: as its result where there is one of the same
+        place, else as zeros.
+        """
+        shapes, shardings = self.module.shape.parameters, self.program.input_shardings
+
+        def zeros(parameter: int) -> jax.Array:
+            shape = shapes[parameter]
+            sharding = named_sharding(self._devices, shardings[parameter])
+            return jax.device_put(np.zeros(shape.dims, shape.dtype), sharding)
+
+        inputs = [zeros(parameter) for parameter in range(len(shapes))]
+        new_value = {
+            parameter: result
+            for result, parameter in donation_pairs(self.module)
+            if self.program.output_shardings[result] == shardings[parameter]
+        }
 
         def run() -> None:
             results = jax.block_until_ready(self.execute_sharded_on_local_devices(inputs))
-            for result, parameter in pairs:
-                if inputs[parameter].is_deleted():
-                    inputs[parameter] = results[result]
+            for parameter, array in enumerate(inputs):
+                if array.is_deleted():
+                    result = new_value.get(parameter)
+                    inputs[parameter] = zeros(parameter) if result is None else results[result]
 
         return run
 

@@ -77,6 +77,15 @@ def test_a_donated_parameter_that_a_part_updates_is_donated_to_it() -> None:
     assert dict(zip(part.inputs, part.module.donated, strict=True)) == {0: True, 1: False}
 
 
+def test_no_more_parameters_are_donated_than_the_part_has_new_values_for() -> None:
+    def update(v, w, x):
+        return v - w * (x.T @ x)
+
+    module = lower(update, (V, W, X), donated=(True, True, False))
+    part = cut(module, blocks_of(module), ops_of(blocks_of(module), 0), "part")
+    assert sum(part.module.donated) == 1
+
+
 @cache
 def llama() -> tuple[HloModule, Blocks]:
     module = HloModule.from_stablehlo("llama", lower_llama(LlamaSize(layers=4)))
