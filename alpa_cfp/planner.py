@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from alpa.shard_parallel import auto_sharding
+
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.apply import annotate
@@ -38,7 +40,7 @@ _FAILED_S = float("inf")
 
 
 def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption") -> None:
-    """Plan `module` and write the plan into it.
+    """Plan `module` and write the plan into it; the predicted seconds of a step are alpa's objective.
 
     Raises:
         NoDevicesError: costs are to be measured, and the mesh has no devices here.
@@ -63,6 +65,8 @@ def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption") ->
         if isinstance(mesh_costs, _Measured) and len(plans) > 1:
             chosen = mesh_costs.fastest([_with_plan(module, blocks, mesh, plan) for plan in plans])
     annotate(module, blocks, mesh, plans[chosen])
+    # Where alpa's ILP leaves its choices and its objective: the executable has them from there.
+    auto_sharding.last_s_val, auto_sharding.last_objective = list(found[chosen].choices), found[chosen].time_s
     logger.info(
         "CFP: plan %d of the %d best, predicted %.2f ms, in %.2f s",
         chosen + 1, len(plans), found[chosen].time_s * 1e3, time.perf_counter() - started,

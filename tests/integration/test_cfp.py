@@ -88,6 +88,11 @@ def _text(executable: Any) -> str:
         return mlir.to_text(mlir.parse(executable.compiled.program.bytecode))
 
 
+def test_the_predicted_seconds_are_alpas_objective() -> None:
+    executable = planned("mlp", "1x8", None, ESTIMATE).get_last_executable()
+    assert 0 < executable.auto_sharding_objective < 1
+
+
 def test_a_large_batch_makes_the_estimated_plan_data_parallel() -> None:
     built = build("mlp", Size(batch=4096, hidden=64))
     method = CFPShardParallel(logical_mesh("1x8"), None, ESTIMATE)
