@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from alpa_cfp.method import CFPShardParallel
     from alpa_cfp.option import CFPOption
+    from alpa_cfp.plan import Plan
 
 __version__ = "0.1.0"
-__all__ = ["CFPOption", "CFPShardParallel"]
+__all__ = ["CFPOption", "CFPShardParallel", "Plan"]
 
 # Imported when they are asked for: they import alpa and jax.
-_MODULES = {"CFPOption": "alpa_cfp.option", "CFPShardParallel": "alpa_cfp.method"}
+_MODULES = {"CFPOption": "alpa_cfp.option", "CFPShardParallel": "alpa_cfp.method", "Plan": "alpa_cfp.plan"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,12 +1,13 @@
 """`CFPOption`: that CFP plans, and how."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from alpa import AutoShardingOption
 
 from alpa_cfp.errors import OptionError
+from alpa_cfp.plan import Plan
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.planner import PlanRequest
 
@@ -25,6 +26,8 @@ class CFPOption(AutoShardingOption):
         refine: How many of the best plans are compiled whole and timed; 0 takes the best predicted one.
         seed: Of the order in which programs are timed.
         progress: Whether profiling shows a progress bar.
+        plan: A plan, or the file of one, that is used as it is; nothing is measured or searched then.
+        plans: The plans that were made or used with this option in this process, the newest last.
     """
 
     costs: Costs = "measure"
@@ -34,14 +37,16 @@ class CFPOption(AutoShardingOption):
     refine: int = 3
     seed: int = 0
     progress: bool = True
+    plan: Plan | Path | str | None = None
+    plans: list[Plan] = field(default_factory=list, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.costs not in ("measure", "estimate"):
             raise OptionError("costs", self.costs, 'it must be "measure" or "estimate"')
-        for field, least in (("samples", 1), ("refine", 0)):
-            value = getattr(self, field)
+        for name, least in (("samples", 1), ("refine", 0)):
+            value = getattr(self, name)
             if not isinstance(value, int) or value < least:
-                raise OptionError(field, value, f"it must be a whole number of at least {least}")
+                raise OptionError(name, value, f"it must be a whole number of at least {least}")
         if self.memory_budget_bytes is not None and self.memory_budget_bytes <= 0:
             raise OptionError("memory_budget_bytes", self.memory_budget_bytes, "it must be above zero, or None")
 
@@ -49,4 +54,4 @@ class CFPOption(AutoShardingOption):
         """Plan `module` and write the plan into it: what alpa's auto-sharding pass asks for (see `Planner`)."""
         from alpa_cfp.planner import plan_module  # not at the top: alpa pickles options, and workers need no planner
 
-        plan_module(module, request, self)
+        self.plans.append(plan_module(module, request, self))

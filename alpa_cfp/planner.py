@@ -14,11 +14,13 @@ from alpa.shard_parallel import auto_sharding
 
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
+from alpa_cfp.analysis.segments import digest_of
 from alpa_cfp.apply import annotate
 from alpa_cfp.candidates import Candidate, Unit, distinct, find_units
 from alpa_cfp.costs import Rates, estimated_s
 from alpa_cfp.database import Profile, ProfileDatabase
-from alpa_cfp.errors import NoDevicesError
+from alpa_cfp.errors import NoDevicesError, PlanError
+from alpa_cfp.plan import Plan
 from alpa_cfp.problem import CandidateCost, make_problem
 from alpa_cfp.profiling import MeasureOptions, calibrate, measure
 from alpa_cfp.search import Solution, search
@@ -39,38 +41,58 @@ Strategies = tuple[BlockStrategy, ...]
 _FAILED_S = float("inf")
 
 
-def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption") -> None:
+def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption") -> Plan:
     """Plan `module` and write the plan into it; the predicted seconds of a step are alpa's objective.
 
     Raises:
         NoDevicesError: costs are to be measured, and the mesh has no devices here.
         NothingFitsError: no plan fits into the memory budget.
+        PlanError: the option has a plan, and it is for something else, or cannot be read.
     """
     started = time.perf_counter()
     mesh = LogicalMesh(tuple(int(size) for size in request.logical_mesh.shape))
     blocks = find_blocks(read_graph(module.bytecode))
+    if option.plan is None:
+        plan = _made(module, blocks, mesh, request, option)
+    else:
+        plan = option.plan if isinstance(option.plan, Plan) else Plan.load(option.plan)
+        _check(plan, blocks, mesh)
+    annotate(module, blocks, mesh, plan.strategies)
+    # Where alpa's ILP leaves its objective: the executable has it from there.
+    auto_sharding.last_objective = plan.predicted_s
+    seconds = time.perf_counter() - started
+    logger.info("CFP: a plan of predicted %.2f ms a step, in %.2f s", plan.predicted_s * 1e3, seconds)
+    return plan
+
+
+def _made(module: HloModule, blocks: Blocks, mesh: LogicalMesh, request: PlanRequest, option: "CFPOption") -> Plan:
+    """A new plan."""
     units = find_units(module, blocks, mesh)
     logger.info(
-        "CFP: %d ops, %d blocks of %d kinds, %d candidates, in %.2f s",
+        "CFP: %d ops, %d blocks of %d kinds, %d candidates",
         len(blocks.graph.ops), len(blocks.blocks), len({unit.kind for unit in units}), len(distinct(units)),
-        time.perf_counter() - started,
     )  # fmt: skip
     with ProfileDatabase.open(option.database) as database:
-        mesh_costs = _Measured(request, mesh, option, database) if option.costs == "measure" else _Estimated()
-        problem = make_problem(module, blocks.graph, units, mesh_costs.of(units), mesh_costs.rates)
+        costs = _Measured(request, mesh, option, database) if option.costs == "measure" else _Estimated()
+        problem = make_problem(module, blocks.graph, units, costs.of(units), costs.rates)
         budget = option.memory_budget_bytes or request.memory_budget_bytes
         found = search(problem, budget, best=max(1, option.refine))
-        plans = [_strategies(units, solution) for solution in found]
-        chosen = 0
-        if isinstance(mesh_costs, _Measured) and len(plans) > 1:
-            chosen = mesh_costs.fastest([_with_plan(module, blocks, mesh, plan) for plan in plans])
-    annotate(module, blocks, mesh, plans[chosen])
-    # Where alpa's ILP leaves its choices and its objective: the executable has them from there.
-    auto_sharding.last_s_val, auto_sharding.last_objective = list(found[chosen].choices), found[chosen].time_s
-    logger.info(
-        "CFP: plan %d of the %d best, predicted %.2f ms, in %.2f s",
-        chosen + 1, len(plans), found[chosen].time_s * 1e3, time.perf_counter() - started,
-    )  # fmt: skip
+        plans = [
+            Plan(digest_of(blocks.graph), mesh.shape, _strategies(units, each), each.time_s, each.memory, option.costs)
+            for each in found
+        ]
+        if isinstance(costs, _Measured) and len(plans) > 1:
+            fastest = costs.fastest([_with_plan(module, blocks, mesh, plan.strategies) for plan in plans])
+            logger.info("CFP: of the %d best plans, number %d is the fastest as a whole", len(plans), fastest + 1)
+            return plans[fastest]
+    return plans[0]
+
+
+def _check(plan: Plan, blocks: Blocks, mesh: LogicalMesh) -> None:
+    if plan.mesh_shape != mesh.shape:
+        raise PlanError.other_mesh(plan.mesh_shape, mesh.shape)
+    if plan.program != digest_of(blocks.graph) or len(plan.strategies) != len(blocks.blocks):
+        raise PlanError.other_program()
 
 
 def _strategies(units: Sequence[Unit], solution: Solution) -> Strategies:

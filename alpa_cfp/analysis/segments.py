@@ -64,6 +64,11 @@ def find_segments(blocks: Blocks) -> Segments:
     return Segments(blocks, tuple(segments))
 
 
+def digest_of(graph: Graph) -> str:
+    """64 hexadecimal digits that are the same for equal programs."""
+    return _Fingerprints(graph).of([op.index for op in graph.ops if not graph.free[op.index]]).hex()
+
+
 def kinds_of(graph: Graph, parts: Sequence[Sequence[int]]) -> list[int]:
     """For each part, ops in program order, the index of the first one that is the same program."""
     fingerprints = _Fingerprints(graph)

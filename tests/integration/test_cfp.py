@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 
 from alpa_cfp import CFPOption, CFPShardParallel
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.errors import OptionError
+from alpa_cfp.errors import OptionError, PlanError
 from alpa_cfp.search import NothingFitsError
 from alpa_on_jax.errors import HybridShardingError
 from alpa_on_jax.xla_extension import mlir
@@ -69,6 +69,7 @@ def test_what_was_measured_before_gives_the_same_plan_and_nothing_is_compiled_bu
     measured: CFPOption, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = planned("mlp", "2x2", None, measured).get_last_executable()
+    plan = measured.plans[-1]
     compiled: list[str] = []
     original = MeshExecutable.__init__
     monkeypatch.setattr(
@@ -78,6 +79,7 @@ def test_what_was_measured_before_gives_the_same_plan_and_nothing_is_compiled_bu
     )
     second = planned("mlp", "2x2", None, measured).get_last_executable()
     assert len(compiled) == 1
+    assert measured.plans[-1].to_json() == plan.to_json()
     assert second.input_sharding_specs == first.input_sharding_specs
     assert _text(second) == _text(first)
 
@@ -86,6 +88,25 @@ def _text(executable: Any) -> str:
     """One device's program, without the places in the source that its ops come from."""
     with mlir.context():
         return mlir.to_text(mlir.parse(executable.compiled.program.bytecode))
+
+
+def test_a_plan_that_was_kept_is_used_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    option = dataclasses.replace(ESTIMATE, plans=[])
+    planned("mlp", "1x8", None, option)
+    option.plans[-1].save(tmp_path / "plan.json")
+    with caplog.at_level(logging.INFO, logger="alpa_cfp"):
+        again = CFPOption(plan=tmp_path / "plan.json")
+        planned("mlp", "1x8", None, again)
+    assert again.plans == option.plans
+    assert not any("candidates" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(("model", "mesh", "what"), [("mlp", "2x4", "1x8 mesh"), ("gpt", "1x8", "another program")])
+def test_a_plan_for_something_else_is_refused(model: str, mesh: str, what: str) -> None:
+    option = dataclasses.replace(ESTIMATE, plans=[])
+    planned("mlp", "1x8", None, option)
+    with pytest.raises(PlanError, match=what):
+        planned(model, mesh, None, CFPOption(plan=option.plans[-1]))
 
 
 def test_the_predicted_seconds_are_alpas_objective() -> None:
