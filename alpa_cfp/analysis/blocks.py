@@ -8,6 +8,7 @@ or is free; blocks are in program order of their first entries; equal programs h
 
 from dataclasses import dataclass
 
+from alpa_cfp.analysis.collection import without_collection
 from alpa_cfp.analysis.contractions import Side, find_contractions
 from alpa_cfp.analysis.glue import assign_glue
 from alpa_cfp.analysis.gradients import Family, find_families
@@ -123,6 +124,7 @@ class Blocks:
     loops: tuple[LoopBlocks, ...]
 
 
+@without_collection
 def find_blocks(graph: Graph) -> Blocks:
     """The ParallelBlocks of `graph` and, below them, of its loops' bodies.
 

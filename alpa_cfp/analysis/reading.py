@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxlib.mlir import ir
 
+from alpa_cfp.analysis.collection import without_collection
 from alpa_cfp.analysis.graph import BARRIER, WHILE, Graph, Loop, Op, Value
 from alpa_cfp.analysis.rules import RULE_ATTRIBUTE, FactorKind, Rule, elementwise_rule, read_rule
 from alpa_on_jax.xla_extension import mlir
@@ -26,6 +27,7 @@ _IGNORED = frozenset({RULE_ATTRIBUTE, "mhlo.frontend_attributes", "mhlo.sharding
 _LITERAL_BYTES = 64
 
 
+@without_collection
 def read_graph(bytecode: bytes) -> Graph:
     """The graph of `main`.
 

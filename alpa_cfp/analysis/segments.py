@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from alpa_cfp.analysis.blocks import Blocks
+from alpa_cfp.analysis.collection import without_collection
 from alpa_cfp.analysis.graph import Graph
 
 
@@ -49,6 +50,7 @@ class Segments:
         return tuple(segment.index for segment in self.segments if segment.kind == segment.index)
 
 
+@without_collection
 def find_segments(blocks: Blocks) -> Segments:
     """Cut the blocks of a program into segments."""
     fingerprints = _Fingerprints(blocks.graph)
