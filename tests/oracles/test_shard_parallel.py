@@ -13,9 +13,8 @@ from alpa.util import count_communication_primitives
 from jax.interpreters import pxla
 
 from alpa_on_jax.errors import MeshShapeError
-from oracles.shard_parallel_cases import (
-    BASIC,
-    CASES,
+from oracles.shard_parallel_cases import BASIC, CASES
+from oracles.shard_parallel_compile import (
     KINDS,
     WHOLE,
     Case,
