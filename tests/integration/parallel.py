@@ -85,14 +85,13 @@ def cases(*models: str) -> list[Case]:
 
 
 def automatic_cases(*models: str) -> list[Case]:
-    """The cases in which alpa decides: the ILP on each mesh, the other methods on all and on half of the devices."""
-    ilp = [(mesh, "ilp") for mesh in MESHES]
-    others = [(mesh, method) for mesh in ("1x8", "2x2") for method in METHODS if method != "ilp"]
-    few = [(mesh, method) for mesh, method in others if mesh == "1x8"]
+    """The cases in which alpa decides: each method on each mesh."""
+    layouts = list(product(MESHES, METHODS))
+    few = [(mesh, method) for mesh, method in layouts if method == "ilp" or mesh == "1x8"]
     return [
         Case(model, mesh, method, num_micro_batches)
         for model in models or MODELS
-        for mesh, method in (*ilp, *(few if model in _FEW_CASES else others))
+        for mesh, method in (few if model in _FEW_CASES else layouts)
         for num_micro_batches in (None, 2)
     ]
 
