@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from alpa_cfp.method import CFPShardParallel
     from alpa_cfp.option import CFPOption
+    from alpa_cfp.plain.planning import autoshard
     from alpa_cfp.plan import Plan
 
 __version__ = "0.1.0"
-__all__ = ["CFPOption", "CFPShardParallel", "Plan"]
+__all__ = ["CFPOption", "CFPShardParallel", "Plan", "autoshard"]
 
 # Imported when they are asked for: they import alpa and jax.
-_MODULES = {"CFPOption": "alpa_cfp.option", "CFPShardParallel": "alpa_cfp.method", "Plan": "alpa_cfp.plan"}
+_MODULES = {
+    "CFPOption": "alpa_cfp.option",
+    "CFPShardParallel": "alpa_cfp.method",
+    "Plan": "alpa_cfp.plan",
+    "autoshard": "alpa_cfp.plain.planning",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,8 +2,9 @@
 
 Takes an unoptimised module, its blocks and a strategy for each of them; annotates the module in place. Every entry of a
 block, its gradients and clones included, gets operands and results that lie as the strategy says; a parameter is kept
-as it is first used; sharding propagation does the rest. Invariants: what alpa has set on the inputs and outputs of the
-module stays; a result that takes a donated buffer of a parameter lies as the parameter does.
+as it is first used, or shared (see `sharing.py`); sharding propagation does the rest. Invariants: what alpa has set on
+the inputs and outputs of the module stays; a result that takes a donated buffer of a parameter lies as the parameter
+does.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,9 @@ from jaxlib import xla_client as xc
 from jaxlib.mlir import ir
 
 from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
-from alpa_cfp.strategies import BlockStrategy
+from alpa_cfp.analysis.updates import find_updates
+from alpa_cfp.sharing import Shared, shared_state
+from alpa_cfp.strategies import BlockStrategy, Kept
 from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.combiner_limits import limits_of_pass_context
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -21,7 +24,13 @@ from alpa_on_jax.xla_extension.propagation import donation_pairs, propagate
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 
-def annotate(module: HloModule, blocks: Blocks, mesh: LogicalMesh, strategies: Sequence[BlockStrategy]) -> None:
+def annotate(
+    module: HloModule,
+    blocks: Blocks,
+    mesh: LogicalMesh,
+    strategies: Sequence[BlockStrategy],
+    used: Sequence[ArraySharding] | None = None,
+) -> None:
     """Annotate `module`, of which `blocks` are the blocks, in place.
 
     Args:
@@ -29,23 +38,51 @@ def annotate(module: HloModule, blocks: Blocks, mesh: LogicalMesh, strategies: S
         blocks: Its blocks.
         mesh: The logical mesh.
         strategies: One for each block.
+        used: How the module's parameters lie under the same strategies where all state is kept as it is used, if that
+            is known.
 
     Raises:
         ValueError: there are not as many strategies as blocks.
     """
-    inputs = _given(module, mesh)
+    given, original = _given(module, mesh), module.bytecode
+    if used is None:
+        _place(module, blocks, mesh, strategies, given, Shared({}, {}))
+        used = module.input_shardings
+        assert used is not None
+    if any(strategy.kept is not Kept.AS_USED for strategy in strategies):
+        fixed = frozenset(i for i, sharding in enumerate(given) if sharding is not None)
+        updates = find_updates(blocks.graph, donation_pairs(module))
+        shared = shared_state(blocks, updates, strategies, used, fixed)
+        if shared.ops or module.mesh is None:
+            module.bytecode = original
+            _place(module, blocks, mesh, strategies, given, shared)
+    module.solved = True
+    module.combiner_limits = limits_of_pass_context()
+
+
+def _place(
+    module: HloModule,
+    blocks: Blocks,
+    mesh: LogicalMesh,
+    strategies: Sequence[BlockStrategy],
+    given: Sequence[ArraySharding | None],
+    shared: Shared,
+) -> None:
+    """Write what is decided, and propagate it."""
+    inputs = list(given)
+    for parameter, sharding in shared.parameters.items():
+        inputs[parameter] = sharding
 
     def write(parsed: Any) -> None:
         annotations.declare_mesh(parsed, mesh)
         writer = _Writer(parsed, blocks, mesh, inputs)
         for block, strategy in zip(blocks.blocks, strategies, strict=True):
             writer.place(block, strategy)
+        writer.place_updates(shared.ops)
 
     module.bytecode, _ = mlir.edit(module.bytecode, write)
     propagate(module, mesh, to_outputs=True, inputs=inputs)
     _keep_donated_in_place(module)
-    module.solved = True
-    module.combiner_limits = limits_of_pass_context()
 
 
 def _given(module: HloModule, mesh: LogicalMesh) -> list[ArraySharding | None]:
@@ -93,6 +130,11 @@ class _Writer:
                 split.setdefault(op, {})[rule_factor] = strategy.axes_of(number)
         for entry in block.entries:
             self._place_entry(entry.op, split.get(entry.op, {}))
+
+    def place_updates(self, shardings: dict[int, ArraySharding]) -> None:
+        """Make the ops with these indices compute results that lie as it says."""
+        for op, sharding in shardings.items():
+            annotations.set_result_shardings(self._operations[op], [sharding])
 
     def _place_entry(self, index: int, axes_of_factor: dict[int, tuple[int, ...]]) -> None:
         op, operation = self._graph.ops[index], self._operations[index]

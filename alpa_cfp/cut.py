@@ -6,7 +6,6 @@ backward and update can be compiled and timed alone. Invariants: the part comput
 derives from constants alone is computed anew in it; equal parts give equal modules.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,9 +14,11 @@ from jaxlib.mlir import ir
 
 from alpa_cfp.analysis.blocks import BlockFactor, Blocks, Entry, Output, ParallelBlock
 from alpa_cfp.analysis.graph import BARRIER, Graph
+from alpa_cfp.analysis.ordering import Order
 from alpa_cfp.analysis.reading import read_graph
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.propagation import donation_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,52 +38,77 @@ class Part:
     outputs: tuple[int, ...]
 
 
-def cut(module: HloModule, blocks: Blocks, ops: Sequence[int], name: str) -> Part:
-    """Cut `ops` of `module` out, together with the blocks that lie in them entirely.
+class Cutter:
+    """Cuts parts out of one module; it is read once.
 
     Args:
         module: An unoptimised module.
         blocks: Its blocks.
-        ops: Indices of ops, ascending.
-        name: What the part is called.
     """
-    graph = blocks.graph
-    ops = [op for op in ops if graph.ops[op].name != BARRIER]
-    needed = _with_free_producers(graph, ops)
-    inputs, outputs = _boundary(graph, needed, set(ops))
-    with mlir.context(), ir.Location.unknown():
-        whole = mlir.parse(module.bytecode)
-        block = mlir.entry_block(mlir.main_function(whole))
-        operations = mlir.block_operations(block)
-        values = [*block.arguments, *(result for operation in operations for result in operation.results)]
-        made = ir.Module.create()
-        _, body = mlir.add_main(made, [values[value].type for value in inputs], [values[v].type for v in outputs])
-        mapping: dict[Any, Any] = {values[v]: argument for v, argument in zip(inputs, body.arguments, strict=True)}
-        with ir.InsertionPoint(body):
-            for op in needed:
-                mlir.clone_into(operations[op], mapping)
-            mlir.create("func.return", [], [mapping[values[value]] for value in outputs])
-        bytecode = mlir.to_bytecode(made)
-    donated = _donated(module, graph, inputs, outputs)
-    part = HloModule.from_stablehlo(name, bytecode, donated)
-    return Part(part, _blocks_of_part(blocks, part, needed), inputs, outputs)
+
+    def __init__(self, module: HloModule, blocks: Blocks):
+        self._module, self._blocks, self._order = module, blocks, Order(blocks.graph)
+        with mlir.context():
+            self._whole = mlir.parse(module.bytecode)
+            block = mlir.entry_block(mlir.main_function(self._whole))
+            self._operations = mlir.block_operations(block)
+            results = (result for operation in self._operations for result in operation.results)
+            self._values = [*block.arguments, *results]
+
+    def boundary(self, ops: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The values that come into a part and those that leave it, in the order that `cut` has them in."""
+        return _boundary(self._blocks.graph, self._needed(ops), ops)
+
+    def cut(self, ops: Sequence[int], name: str) -> Part:
+        """Cut `ops` out, together with the blocks that lie in them entirely.
+
+        Args:
+            ops: Indices of ops, ascending.
+            name: What the part is called.
+        """
+        graph, values = self._blocks.graph, self._values
+        needed = self._needed(ops)
+        inputs, outputs = _boundary(graph, needed, ops)
+        with self._whole.context, ir.Location.unknown():
+            made = ir.Module.create()
+            _, body = mlir.add_main(made, [values[value].type for value in inputs], [values[v].type for v in outputs])
+            mapping: dict[Any, Any] = {values[v]: argument for v, argument in zip(inputs, body.arguments, strict=True)}
+            with ir.InsertionPoint(body):
+                for op in needed:
+                    mlir.clone_into(self._operations[op], mapping)
+                mlir.create("func.return", [], [mapping[values[value]] for value in outputs])
+            bytecode = mlir.to_bytecode(made)
+        aliases = _aliases(self._module, graph, inputs, outputs)
+        taken = {parameter for _, parameter in aliases}
+        part = HloModule.from_stablehlo(name, bytecode, [number in taken for number in range(len(inputs))])
+        part.aliases = aliases
+        return Part(part, _blocks_of_part(self._blocks, part, needed), inputs, outputs)
+
+    def _needed(self, ops: Sequence[int]) -> list[int]:
+        """`ops` and the ops, derived from constants alone, that make their operands, in the order of `ordering`.
+
+        Without barriers: what comes through one comes from outside.
+        """
+        graph = self._blocks.graph
+        waiting = [op for op in ops if graph.ops[op].name != BARRIER]
+        needed = set(waiting)
+        while waiting:
+            for value in graph.ops[waiting.pop()].operands:
+                producer = graph.values[value].op
+                if producer is not None and graph.free[producer] and producer not in needed:
+                    needed.add(producer)
+                    waiting.append(producer)
+        return self._order.of(needed)
 
 
-def _with_free_producers(graph: Graph, ops: Sequence[int]) -> list[int]:
-    """`ops` and the ops, derived from constants alone, that make their operands; ascending."""
-    needed = set(ops)
-    waiting = list(ops)
-    while waiting:
-        for value in graph.ops[waiting.pop()].operands:
-            producer = graph.values[value].op
-            if producer is not None and graph.free[producer] and producer not in needed:
-                needed.add(producer)
-                waiting.append(producer)
-    return sorted(needed)
+def cut(module: HloModule, blocks: Blocks, ops: Sequence[int], name: str) -> Part:
+    """`Cutter.cut` for a single part."""
+    return Cutter(module, blocks).cut(ops, name)
 
 
-def _boundary(graph: Graph, needed: Sequence[int], own: set[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _boundary(graph: Graph, needed: Sequence[int], ops: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The values that come into the part, in the order of their first use, and those that leave it."""
+    own = {op for op in ops if graph.ops[op].name != BARRIER}
     made = {value for op in needed for value in graph.ops[op].results}
     used = (value for op in needed for value in graph.ops[op].operands)
     inputs = tuple(dict.fromkeys(value for value in used if value not in made))
@@ -97,17 +123,17 @@ def _boundary(graph: Graph, needed: Sequence[int], own: set[int]) -> tuple[tuple
     return inputs, tuple(leaving)
 
 
-def _donated(module: HloModule, graph: Graph, inputs: Sequence[int], outputs: Sequence[int]) -> list[bool]:
-    """Which inputs are donated parameters for which the part has new values of the same types, one for each."""
-    new = Counter((graph.values[value].shape, graph.values[value].dtype) for value in outputs)
-    donated = []
-    for value in inputs:
-        known = graph.values[value]
-        type_ = (known.shape, known.dtype)
-        taken = known.op is None and module.donated[known.position] and new[type_] > 0
-        new[type_] -= taken
-        donated.append(taken)
-    return donated
+def _aliases(
+    module: HloModule, graph: Graph, inputs: Sequence[int], outputs: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    """Pairs (result, input) of the part where the result takes the place of a donated parameter of the whole."""
+    result_of = {value: number for number, value in enumerate(outputs)}
+    input_of = {graph.origin(value): number for number, value in enumerate(inputs)}
+    pairs = (
+        (result_of.get(graph.origin(graph.results[result])), input_of.get(graph.parameters[parameter]))
+        for result, parameter in donation_pairs(module)
+    )
+    return tuple((result, number) for result, number in pairs if result is not None and number is not None)
 
 
 def _blocks_of_part(blocks: Blocks, part: HloModule, needed: Sequence[int]) -> Blocks:
@@ -138,8 +164,8 @@ def _renumbered(block: ParallelBlock, index: int, number: dict[int, int], value_
         index=index,
         entries=tuple(Entry(number[each.op], each.role, number[each.forward]) for each in block.entries),
         factors=factors,
-        members=tuple(number[op] for op in block.members if op in number),
-        glue=tuple(number[op] for op in block.glue if op in number),
+        members=tuple(sorted(number[op] for op in block.members if op in number)),
+        glue=tuple(sorted(number[op] for op in block.glue if op in number)),
         parameters=(),
         outputs=tuple(Output(value_of[each.value], each.dims) for each in block.outputs if each.value in value_of),
     )

@@ -1,5 +1,7 @@
 """Every error that a user of CFP can cause, worded once: what failed, the value, why, what to do."""
 
+from collections.abc import Sequence
+
 
 class CFPError(Exception):
     """Of CFP."""
@@ -37,7 +39,7 @@ class PlanError(CFPError, ValueError):
         """The plan was made for something else."""
         return cls(
             "the plan is for another program: another function, other shapes, another optimizer, or another version of "
-            "JAX or flax traced it. Leave CFPOption(plan=...) out to make a new one"
+            "JAX or flax traced it. Make a new one: leave CFPOption(plan=...) out, or call alpa_cfp.autoshard again"
         )
 
     @classmethod
@@ -45,3 +47,126 @@ class PlanError(CFPError, ValueError):
         """The plan was made for a mesh of another shape."""
         shapes = ("x".join(map(str, shape)) for shape in (planned, given))
         return cls("the plan is for a {} mesh and this is a {} mesh: give a mesh of that shape".format(*shapes))
+
+    @classmethod
+    def without_signature(cls) -> "PlanError":
+        """The plan was made through alpa, and is to run without it."""
+        return cls(
+            "the plan was made through alpa and knows nothing of a function's arguments. Give it to "
+            "CFPOption(plan=...), or make one by alpa_cfp.autoshard"
+        )
+
+    @classmethod
+    def other_arguments(cls, what: str) -> "PlanError":
+        """A planned function is called with other arguments, or gives other results, than were planned."""
+        return cls(f"the plan is for other arguments: {what}. Make a plan for these by alpa_cfp.autoshard")
+
+    @classmethod
+    def traced_arguments(cls) -> "PlanError":
+        """A planned function is called by one that jax is tracing."""
+        return cls(
+            "a planned function is a whole program: it cannot be called inside jax.jit, jax.grad or jax.vmap. Plan the "
+            "function that is the whole step"
+        )
+
+    @classmethod
+    def not_compiled(cls) -> "PlanError":
+        """A planned function is asked for its program, and has none yet."""
+        return cls("the planned function is not compiled yet: call it, or its compile(...) with arguments, first")
+
+    @classmethod
+    def no_devices(cls, reason: str) -> "PlanError":
+        """The devices that a plan was made on are not here."""
+        return cls(f"{reason}. Say on which devices to run: plan.jit(fn, mesh)")
+
+    @classmethod
+    def other_axes(cls, planned: tuple[str, ...], given: tuple[object, ...]) -> "PlanError":
+        """The plan was made for a mesh whose axes are called otherwise."""
+        return cls(f"the plan is for a mesh with the axes {planned} and this one has {given}: call them alike")
+
+
+class AutoshardError(CFPError, ValueError):
+    """`autoshard` is given what it cannot plan."""
+
+    @classmethod
+    def axes(cls, axis_names: tuple[object, ...]) -> "AutoshardError":
+        """A mesh of none or too many axes, or whose axes are not called by texts."""
+        return cls(f"a mesh for autoshard has one or two axes, each with a text as its name, and not {axis_names}")
+
+    @classmethod
+    def no_mesh(cls, mesh: object) -> "AutoshardError":
+        """The second argument is no mesh."""
+        return cls(
+            f"autoshard(fn, mesh, *args) wants a jax.sharding.Mesh or AbstractMesh, not {type(mesh).__name__}. "
+            'For example jax.sharding.Mesh(numpy.array(jax.devices()), ("x",))'
+        )
+
+    @classmethod
+    def no_array(cls, path: str, value: object) -> "AutoshardError":
+        """A leaf of the arguments is no array."""
+        return cls(
+            f"{path} is a {type(value).__name__}, and not an array, a number or a jax.ShapeDtypeStruct. Bind what is "
+            "no array beforehand: functools.partial(fn, ...)"
+        )
+
+    @classmethod
+    def already_sharded(cls, primitives: tuple[str, ...]) -> "AutoshardError":
+        """The function says itself where arrays lie."""
+        return cls(
+            f"the function decides itself how arrays are split, by {', '.join(primitives)}: that is what autoshard is "
+            "to decide. Leave it out (jax.lax.with_sharding_constraint, jax.shard_map, jax.reshard)"
+        )
+
+
+class ProfilingError(CFPError, RuntimeError):
+    """Programs cannot be measured."""
+
+    @classmethod
+    def no_worker(cls, reason: str) -> "ProfilingError":
+        """The process that is to measure cannot do so."""
+        return cls(
+            f"there is no process of its own for profiling: {reason}. MeasureOptions(isolated=False) measures in this "
+            "process, which a program that crashes would end"
+        )
+
+
+class ReplayError(CFPError, LookupError):
+    """The database lacks what a plan from recorded profiles needs."""
+
+    @classmethod
+    def no_profiles(
+        cls, mesh_shape: Sequence[int], named: dict[str, str], known: Sequence[tuple[Sequence[int], str]]
+    ) -> "ReplayError":
+        """No profile was made on such a mesh."""
+        devices = "".join(f" with {name}={value!r}" for name, value in named.items())
+        has = "; ".join(f"{_by(shape)} on {name}" for shape, name in known) or "none at all"
+        return cls(
+            f"the profile database has no profiles of a {_by(mesh_shape)} mesh{devices}. It has: {has}. Measure there "
+            "first, or name the database in which you have (CFPOption(database=...))"
+        )
+
+    @classmethod
+    def several_devices(cls, mesh_shape: Sequence[int], found: Sequence[str]) -> "ReplayError":
+        """Profiles were made on several kinds of devices, and none is named."""
+        return cls(
+            f"the profile database has profiles of a {_by(mesh_shape)} mesh on {len(found)} kinds of devices: "
+            f"{'; '.join(found)}. Say which are meant"
+        )
+
+    @classmethod
+    def missing(cls, names: Sequence[str], of: int, devices: str) -> "ReplayError":
+        """Programs have no profile."""
+        first = ", ".join(names[:_NAMED])
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return cls(
+            f"{len(names)} of {of} programs have no profile on {devices}: {first}{more}. The function, its shapes, the "
+            "mesh or the version of JAX is another one than when they were measured, or measuring was broken off: "
+            "measure there once more"
+        )
+
+
+_NAMED = 5
+
+
+def _by(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from alpa import AutoShardingOption
 
@@ -11,7 +11,8 @@ from alpa_cfp.plan import Plan
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.planner import PlanRequest
 
-Costs = Literal["measure", "estimate"]
+Costs = Literal["measure", "replay", "estimate"]
+MeshShapes = Literal["given", "all"]
 
 
 @dataclass
@@ -19,13 +20,21 @@ class CFPOption(AutoShardingOption):
     """Options of CFP, in the place of those of Alpa's ILP, whose fields say nothing to CFP.
 
     Attributes:
-        costs: "measure" runs each candidate program on the mesh, "estimate" counts its work and its communication.
+        costs: "measure" runs candidate programs on the mesh, "replay" takes profiles that were recorded on such a mesh
+            (no device of that kind is needed), "estimate" counts work and communication.
         memory_budget_bytes: What one device may hold; None without limit, or where alpa's own budget counts.
         database: The profile database; None for the user's (see `ProfileDatabase.open`).
         samples: How often each candidate is timed.
-        refine: How many of the best plans are compiled whole and timed; 0 takes the best predicted one.
+        refine: How many of the best plans are compiled whole and timed beside the plain ones (data parallel, ZeRO,
+            Megatron-style); 0 takes the best predicted one.
+        pruning_margin: A candidate is measured only if a plan with it would be among the best when it was so many times
+            faster than estimated; inf measures all.
+        search_limit_s: How long one search may take; at the limit the best plan so far is taken, with a warning.
+        device_kind: Of which devices profiles are replayed, where the database has them of several.
         seed: Of the order in which programs are timed.
         progress: Whether profiling shows a progress bar.
+        logical_mesh_shapes: "given" plans for the logical mesh that it is given; "all" for each shape that its devices
+            can have in one or two axes, and takes the fastest plan.
         plan: A plan, or the file of one, that is used as it is; nothing is measured or searched then.
         plans: The plans that were made or used with this option in this process, the newest last.
     """
@@ -35,14 +44,21 @@ class CFPOption(AutoShardingOption):
     database: Path | str | None = None
     samples: int = 5
     refine: int = 3
+    pruning_margin: float = 1.5
+    search_limit_s: float = 60.0
+    device_kind: str | None = None
     seed: int = 0
     progress: bool = True
+    logical_mesh_shapes: MeshShapes = "given"
     plan: Plan | Path | str | None = None
     plans: list[Plan] = field(default_factory=list, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.costs not in ("measure", "estimate"):
-            raise OptionError("costs", self.costs, 'it must be "measure" or "estimate"')
+        for name, choices in (("costs", get_args(Costs)), ("logical_mesh_shapes", get_args(MeshShapes))):
+            if getattr(self, name) not in choices:
+                raise OptionError(name, getattr(self, name), f"it must be one of {', '.join(choices)}")
+        if not self.pruning_margin >= 1:
+            raise OptionError("pruning_margin", self.pruning_margin, "it must be at least 1")
         for name, least in (("samples", 1), ("refine", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:

@@ -5,15 +5,23 @@ is read back is an equal plan.
 """
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from alpa_cfp.errors import PlanError
+from alpa_cfp.plain.signature import Placed, Signature
 from alpa_cfp.search import MemoryUse
-from alpa_cfp.strategies import BlockStrategy
+from alpa_cfp.strategies import BlockStrategy, Kept
 
-FORMAT = 1
+if TYPE_CHECKING:
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    from alpa_cfp.plain.running import PlannedFunction
+
+FORMAT = 3
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +34,11 @@ class Plan:
         strategies: One for each block, in program order.
         predicted_s: What a step was predicted to take, in seconds.
         memory: What a device was predicted to need, in bytes.
-        costs: Where the prediction came from: "measure" or "estimate".
+        costs: Where the prediction came from: "measure", "replay" or "estimate".
+        signature: The arguments and results of the function, and where they lie, of a plan that `autoshard` made;
+            None of one that was made through alpa.
+        measured_s: What a step took when it was compiled whole; None where it was not.
+        needed_bytes: What a device needs by the program that was compiled whole; None where none was.
     """
 
     program: str
@@ -35,6 +47,48 @@ class Plan:
     predicted_s: float
     memory: MemoryUse
     costs: str
+    signature: Signature | None = None
+    measured_s: float | None = None
+    needed_bytes: int | None = None
+
+    @property
+    def in_shardings(self) -> dict[str, "PartitionSpec"]:
+        """Where each argument lies, by its path: `{"args[0].params['w']": P(None, 'x')}`; empty without signature."""
+        return _specs(self.signature.inputs if self.signature else ())
+
+    @property
+    def out_shardings(self) -> dict[str, "PartitionSpec"]:
+        """Where each result lies, by its path: `{"result[1]": P()}`; empty without signature."""
+        return _specs(self.signature.outputs if self.signature else ())
+
+    def named_shardings(self, mesh: "Mesh | None" = None) -> dict[str, "NamedSharding"]:
+        """Where each argument and each result lies on `mesh`, by path; without it on the mesh that it was made on.
+
+        Raises:
+            PlanError: the plan was made through alpa, or on devices that this process does not have.
+        """
+        from jax.sharding import NamedSharding
+
+        from alpa_cfp.plain.running import mesh_of
+
+        if self.signature is None:
+            raise PlanError.without_signature()
+        mesh = mesh_of(self, self.signature) if mesh is None else mesh
+        return {path: NamedSharding(mesh, spec) for path, spec in (self.in_shardings | self.out_shardings).items()}
+
+    def jit(self, fn: Callable[..., Any], mesh: "Mesh | None" = None) -> "PlannedFunction":
+        """`fn` as planned: to be called like `jax.jit(fn)`, with arguments that lie anywhere.
+
+        Args:
+            fn: The function that the plan was made for.
+            mesh: Where it runs: a mesh of the same shape and axis names; None for the devices that it was made on.
+
+        Raises:
+            PlanError: the plan was made through alpa, for another mesh, or on devices that this process does not have.
+        """
+        from alpa_cfp.plain.running import PlannedFunction  # not at the top: it imports alpa, and this module too
+
+        return PlannedFunction(fn, self, mesh)
 
     def to_json(self) -> str:
         """The plan as text."""
@@ -42,10 +96,13 @@ class Plan:
             "format": FORMAT,
             "program": self.program,
             "mesh_shape": list(self.mesh_shape),
-            "strategies": [list(strategy.factors) for strategy in self.strategies],
+            "strategies": [{"factors": list(each.factors), "kept": each.kept} for each in self.strategies],
             "predicted_s": self.predicted_s,
             "memory": asdict(self.memory),
             "costs": self.costs,
+            "signature": None if self.signature is None else self.signature.to_content(),
+            "measured_s": self.measured_s,
+            "needed_bytes": self.needed_bytes,
         }
         return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
@@ -70,10 +127,13 @@ class Plan:
             return cls(
                 program=_text(content["program"]),
                 mesh_shape=tuple(map(_whole, content["mesh_shape"])),
-                strategies=tuple(BlockStrategy(tuple(map(_factor, each))) for each in content["strategies"]),
+                strategies=tuple(map(_strategy, content["strategies"])),
                 predicted_s=float(content["predicted_s"]),
                 memory=MemoryUse(**{name: _whole(size) for name, size in content["memory"].items()}),
                 costs=_text(content["costs"]),
+                signature=_optional(Signature.from_content, content["signature"]),
+                measured_s=_optional(float, content["measured_s"]),
+                needed_bytes=_optional(_whole, content["needed_bytes"]),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise PlanError.unreadable(source, f"{type(error).__name__}: {error}") from error
@@ -93,6 +153,12 @@ class Plan:
         return cls.from_json(Path(path).read_text(), str(path))
 
 
+def _specs(placed: Sequence[Placed]) -> dict[str, "PartitionSpec"]:
+    from alpa_cfp.plain.meshes import spec_of
+
+    return {each.path: spec_of(each.dims) for each in placed}
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
@@ -105,5 +171,9 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _factor(value: Any) -> int | None:
-    return None if value is None else _whole(value)
+def _strategy(value: Any) -> BlockStrategy:
+    return BlockStrategy(tuple(_optional(_whole, factor) for factor in value["factors"]), Kept(value["kept"]))
+
+
+def _optional(read: Callable[[Any], T], value: Any) -> T | None:
+    return None if value is None else read(value)

@@ -6,26 +6,31 @@ are estimated, or measured before, the same module gets the same plan.
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from alpa.shard_parallel import auto_sharding
 
+from alpa_cfp import __version__
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import digest_of
 from alpa_cfp.apply import annotate
-from alpa_cfp.candidates import Candidate, Unit, distinct, find_units
-from alpa_cfp.costs import Rates, estimated_s
-from alpa_cfp.database import Profile, ProfileDatabase
-from alpa_cfp.errors import NoDevicesError, PlanError
+from alpa_cfp.calibration import calibration_programs, rates_of
+from alpa_cfp.candidates import distinct, find_units
+from alpa_cfp.choosing import Choosing
+from alpa_cfp.costs import Rates
+from alpa_cfp.database import ProfileDatabase
+from alpa_cfp.errors import PlanError
 from alpa_cfp.plan import Plan
-from alpa_cfp.problem import CandidateCost, make_problem
-from alpa_cfp.profiling import MeasureOptions, calibrate, measure
-from alpa_cfp.search import Solution, search
+from alpa_cfp.problem import find_boundaries
+from alpa_cfp.refining import Refined, Refinement
+from alpa_cfp.remembered import Memory
+from alpa_cfp.search import NothingFitsError
+from alpa_cfp.sources import Source, profile_source
 from alpa_cfp.strategies import BlockStrategy
-from alpa_on_jax.xla_extension.executable import Client
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import partition_to_run
 from alpa_on_jax.xla_extension.planner import PlanRequest
@@ -36,10 +41,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Strategies = tuple[BlockStrategy, ...]
-# What a candidate that cannot be run costs: it is never chosen where another one can be.
-_FAILED_S = float("inf")
-
 
 def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption") -> Plan:
     """Plan `module` and write the plan into it; the predicted seconds of a step are alpa's objective.
@@ -48,16 +49,18 @@ def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption") ->
         NoDevicesError: costs are to be measured, and the mesh has no devices here.
         NothingFitsError: no plan fits into the memory budget.
         PlanError: the option has a plan, and it is for something else, or cannot be read.
+        ReplayError: costs are to be replayed, and the database lacks profiles.
     """
     started = time.perf_counter()
-    mesh = LogicalMesh(tuple(int(size) for size in request.logical_mesh.shape))
+    given = LogicalMesh(tuple(int(size) for size in request.logical_mesh.shape))
+    meshes = [given] if option.logical_mesh_shapes == "given" else _shapes(given)
     blocks = find_blocks(read_graph(module.bytecode))
     if option.plan is None:
-        plan = _made(module, blocks, mesh, request, option)
+        plan = min(_plans(module, blocks, meshes, request, option), key=_expected_s)
     else:
         plan = option.plan if isinstance(option.plan, Plan) else Plan.load(option.plan)
-        _check(plan, blocks, mesh)
-    annotate(module, blocks, mesh, plan.strategies)
+        _check(plan, blocks, meshes)
+    annotate(module, blocks, LogicalMesh(plan.mesh_shape), plan.strategies)
     # Where alpa's ILP leaves its objective: the executable has it from there.
     auto_sharding.last_objective = plan.predicted_s
     seconds = time.perf_counter() - started
@@ -65,105 +68,124 @@ def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption") ->
     return plan
 
 
+def _shapes(mesh: LogicalMesh) -> list[LogicalMesh]:
+    """`mesh` first, then each other way to lay its devices out in one or two axes, the order of devices unchanged.
+
+    Shardings on one of them are shardings on the others too, along parts of their axes.
+    """
+    count = mesh.num_devices
+    others = [(rows, count // rows) for rows in range(1, math.isqrt(count) + 1) if count % rows == 0]
+    sizes = {tuple(size for size in mesh.shape if size > 1)}
+    found = [mesh]
+    for shape in others:
+        size = tuple(each for each in shape if each > 1)
+        if size not in sizes:
+            sizes.add(size)
+            found.append(LogicalMesh(shape))
+    return found
+
+
+def _plans(
+    module: HloModule, blocks: Blocks, meshes: Sequence[LogicalMesh], request: PlanRequest, option: "CFPOption"
+) -> list[Plan]:
+    """The best plan for each mesh on which there is one.
+
+    Raises:
+        NothingFitsError: there is none; it is that of the mesh on which least is needed.
+    """
+    plans, errors = [], []
+    for mesh in meshes:
+        try:
+            plans.append(_made(module, blocks, mesh, request, option))
+        except NothingFitsError as error:
+            errors.append(error)
+    if not plans:
+        raise min(errors, key=lambda error: error.least_bytes)
+    return plans
+
+
+def _expected_s(plan: Plan) -> float:
+    return plan.predicted_s if plan.measured_s is None else plan.measured_s
+
+
 def _made(module: HloModule, blocks: Blocks, mesh: LogicalMesh, request: PlanRequest, option: "CFPOption") -> Plan:
+    """A new plan, or the one that was made before from the same profiles."""
+    budget = option.memory_budget_bytes or request.memory_budget_bytes
+    with (
+        ProfileDatabase.open(option.database) as database,
+        profile_source(option, request, mesh, database) as source,
+    ):
+        if source is None:
+            return _planned(module, blocks, mesh, None, budget, option)
+        memory = Memory(database, _words(module, blocks, mesh, source, budget, option))
+        plan = memory.recall()
+        if plan is None:
+            plan = _planned(module, blocks, mesh, source, budget, option)
+            memory.keep(plan, source.keys)
+        return plan
+
+
+def _words(
+    module: HloModule, blocks: Blocks, mesh: LogicalMesh, source: Source, budget: int | None, option: "CFPOption"
+) -> str:
+    """Everything but profiles that decides about a plan."""
+    given = (module.donated, module.aliases, module.input_protos, module.output_protos)
+    options = (option.costs, option.samples, option.refine, option.pruning_margin, option.seed)
+    return repr((__version__, digest_of(blocks.graph), mesh.shape, source.devices, given, budget, options))
+
+
+def _planned(
+    module: HloModule,
+    blocks: Blocks,
+    mesh: LogicalMesh,
+    profiles: Source | None,
+    budget: int | None,
+    option: "CFPOption",
+) -> Plan:
     """A new plan."""
     units = find_units(module, blocks, mesh)
     logger.info(
         "CFP: %d ops, %d blocks of %d kinds, %d candidates",
         len(blocks.graph.ops), len(blocks.blocks), len({unit.kind for unit in units}), len(distinct(units)),
     )  # fmt: skip
-    with ProfileDatabase.open(option.database) as database:
-        costs = _Measured(request, mesh, option, database) if option.costs == "measure" else _Estimated()
-        problem = make_problem(module, blocks.graph, units, costs.of(units), costs.rates)
-        budget = option.memory_budget_bytes or request.memory_budget_bytes
-        found = search(problem, budget, best=max(1, option.refine))
-        plans = [
-            Plan(digest_of(blocks.graph), mesh.shape, _strategies(units, each), each.time_s, each.memory, option.costs)
-            for each in found
-        ]
-        if isinstance(costs, _Measured) and len(plans) > 1:
-            fastest = costs.fastest([_with_plan(module, blocks, mesh, plan.strategies) for plan in plans])
-            logger.info("CFP: of the %d best plans, number %d is the fastest as a whole", len(plans), fastest + 1)
-            return plans[fastest]
-    return plans[0]
+
+    def strategies(choices: Sequence[int]) -> tuple[BlockStrategy, ...]:
+        return tuple(unit.candidates[choice].strategy for unit, choice in zip(units, choices, strict=True))
+
+    def whole(choices: Sequence[int]) -> HloModule:
+        return with_plan(module, blocks, mesh, strategies(choices))
+
+    rates = Rates() if profiles is None else rates_of(mesh, profiles(calibration_programs(mesh)))
+    boundaries = find_boundaries(module, blocks, units, rates)
+    choosing = Choosing(units, boundaries, rates, profiles, option.pruning_margin, option.search_limit_s)
+    if profiles is None or option.refine == 0:
+        refined = Refined(choosing.best(1, budget)[0])
+    else:
+        refined = Refinement(blocks, units, choosing, profiles, whole, option.refine).best(budget)
+    solution = refined.solution
+    predicted_s = solution.time_s + rates.overhead_s(len(blocks.graph.parameters) + len(blocks.graph.results))
+    return Plan(
+        digest_of(blocks.graph),
+        mesh.shape,
+        strategies(solution.choices),
+        predicted_s,
+        solution.memory,
+        option.costs,
+        measured_s=refined.measured_s,
+        needed_bytes=refined.needed_bytes,
+    )
 
 
-def _check(plan: Plan, blocks: Blocks, mesh: LogicalMesh) -> None:
-    if plan.mesh_shape != mesh.shape:
-        raise PlanError.other_mesh(plan.mesh_shape, mesh.shape)
-    if plan.program != digest_of(blocks.graph) or len(plan.strategies) != len(blocks.blocks):
-        raise PlanError.other_program()
-
-
-def _strategies(units: Sequence[Unit], solution: Solution) -> Strategies:
-    return tuple(unit.candidates[choice].strategy for unit, choice in zip(units, solution.choices, strict=True))
-
-
-def _with_plan(module: HloModule, blocks: Blocks, mesh: LogicalMesh, plan: Strategies) -> HloModule:
-    """A copy of `module` with a plan, partitioned."""
+def with_plan(module: HloModule, blocks: Blocks, mesh: LogicalMesh, plan: Sequence[BlockStrategy]) -> HloModule:
+    """A copy of `module` with a strategy for each block, partitioned."""
     planned = dataclasses.replace(module)
     annotate(planned, blocks, mesh, plan)
     planned.partitioned = partition_to_run(planned)
     return planned
 
 
-class _Estimated:
-    """Costs by counting."""
-
-    rates = Rates()
-
-    def of(self, units: Sequence[Unit]) -> list[list[CandidateCost]]:
-        """The costs of each unit's candidates."""
-
-        def cost(candidate: Candidate) -> CandidateCost:
-            assert candidate.module.partitioned is not None
-            return CandidateCost(estimated_s(candidate.module.partitioned, self.rates), 0)
-
-        return _for_each_unit(units, [cost(candidate) for candidate in distinct(units)])
-
-
-class _Measured:
-    """Costs by running programs on the mesh."""
-
-    def __init__(self, request: PlanRequest, mesh: LogicalMesh, option: "CFPOption", database: ProfileDatabase):
-        devices = getattr(request.logical_mesh.physical_mesh, "devices", None)
-        if not devices or any(device is None for device in devices):
-            raise NoDevicesError(mesh.shape)
-        self._client = Client(_in_mesh_order(request.logical_mesh, devices))
-        self._database = database
-        self._options = MeasureOptions(option.samples, seed=option.seed, progress=option.progress)
-        self.rates = calibrate(mesh, self._client, database, self._options)
-
-    def of(self, units: Sequence[Unit]) -> list[list[CandidateCost]]:
-        """The costs of each unit's candidates."""
-        profiles = self._measure([candidate.module for candidate in distinct(units)])
-        return _for_each_unit(units, [_cost(profile) for profile in profiles])
-
-    def fastest(self, modules: Sequence[HloModule]) -> int:
-        """The number of the module that runs fastest."""
-        seconds = [_cost(profile).time_s for profile in self._measure(modules)]
-        return seconds.index(min(seconds))
-
-    def _measure(self, modules: Sequence[HloModule]) -> list[Profile]:
-        return measure(modules, self._client, self._database, self._options)
-
-
-def _in_mesh_order(logical_mesh: Any, devices: Sequence[Any]) -> list[Any]:
-    return [devices[number] for number in logical_mesh.id_mesh.flatten()]
-
-
-def _cost(profile: Profile) -> CandidateCost:
-    if profile.status == "failed":
-        return CandidateCost(_FAILED_S, 0)
-    return CandidateCost(profile.minimum_s, profile.temporary_bytes or 0)
-
-
-def _for_each_unit(units: Sequence[Unit], costs: Sequence[CandidateCost]) -> list[list[CandidateCost]]:
-    """The costs of `distinct(units)` as a list a unit."""
-    of_kind: dict[int, list[CandidateCost]] = {}
-    start = 0
-    for unit in units:
-        if unit.kind == unit.block:
-            of_kind[unit.kind] = list(costs[start : start + len(unit.candidates)])
-            start += len(unit.candidates)
-    return [of_kind[unit.kind] for unit in units]
+def _check(plan: Plan, blocks: Blocks, meshes: Sequence[LogicalMesh]) -> None:
+    if plan.mesh_shape not in {mesh.shape for mesh in meshes}:
+        raise PlanError.other_mesh(plan.mesh_shape, meshes[0].shape)
+    if plan.program != digest_of(blocks.graph) or len(plan.strategies) != len(blocks.blocks):
+        raise PlanError.other_program()

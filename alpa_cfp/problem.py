@@ -1,35 +1,24 @@
 """The search problem of a program: one variable a block, one edge for each two blocks that exchange values.
 
-Takes the units, their candidates' costs and the mesh's rates; gives a `SearchProblem` whose choices are candidates.
+Takes the units, what their candidates cost and the mesh's rates; gives a `SearchProblem` whose choices are candidates.
 A block's own time and memory are its candidates'; an edge costs what bringing the values that go from one block to the
 other costs, from where the one leaves them to where the other needs them. Invariant: variables are in block order.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from alpa_cfp.analysis.graph import BARRIER, Graph
+from alpa_cfp.analysis.blocks import Blocks
+from alpa_cfp.analysis.graph import Graph
 from alpa_cfp.candidates import Unit
 from alpa_cfp.costs import Rates, resharding_matrix
 from alpa_cfp.search import Edge, SearchProblem, Variable
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.propagation import donation_pairs
 from alpa_on_jax.xla_extension.sharding import ArraySharding
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateCost:
-    """What a candidate costs.
-
-    Attributes:
-        time_s: One run.
-        saved_bytes: What a device holds for it beside arguments and results.
-    """
-
-    time_s: float
-    saved_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,42 +29,68 @@ class _End:
     shardings: tuple[ArraySharding, ...]
 
 
-def make_problem(
-    module: HloModule, graph: Graph, units: Sequence[Unit], costs: Sequence[Sequence[CandidateCost]], rates: Rates
-) -> SearchProblem:
-    """The search problem.
+@dataclass(frozen=True, slots=True, eq=False)
+class Boundaries:
+    """What the search problem has whatever blocks cost by themselves.
+
+    Attributes:
+        state: For each unit, for each candidate, the bytes that a device holds during the whole step: of parameters
+            that this block uses first, and of results.
+        waiting: The bytes of what the block leaves and the backward pass needs.
+        edges: What it costs to bring values from block to block.
+    """
+
+    state: tuple[np.ndarray, ...]
+    waiting: tuple[np.ndarray, ...]
+    edges: tuple[Edge, ...]
+
+
+def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[Unit], rates: Rates) -> Boundaries:
+    """The boundaries of a program's blocks.
 
     Args:
         module: The whole module.
-        graph: Its graph.
+        blocks: Its blocks.
         units: Its units.
-        costs: For each unit the costs of its candidates.
         rates: How fast the mesh is.
     """
+    graph = blocks.graph
     sources, uses = _sources_and_uses(module, graph, units)
-    variables = [
-        Variable(
-            _name(unit.block),
-            np.array([cost.time_s for cost in costs[unit.block]]),
-            state_bytes=_state_bytes(module, graph, unit, sources),
-            saved_bytes=np.array([cost.saved_bytes for cost in costs[unit.block]]),
-        )
-        for unit in units
-    ]
+    state, waiting = (_bytes(graph, units, sources, values) for values in (_held(module, graph), _waiting(blocks)))
     matrices: dict[tuple[int, int], np.ndarray] = {}
     for value, end in uses:
         source = sources.get(value)
         if source is None or source.unit == end.unit:
             continue
-        cost = resharding_matrix(
-            graph.shape(value), _itemsize(graph.values[value].dtype), source.shardings, end.shardings, rates
-        )
+        itemsize = _itemsize(graph.values[value].dtype)
+        cost = resharding_matrix(graph.shape(value), itemsize, source.shardings, end.shardings, rates)
         pair = (source.unit, end.unit)
         if source.unit > end.unit:
             pair, cost = (end.unit, source.unit), cost.T
         matrices[pair] = matrices.get(pair, 0.0) + cost
-    edges = [Edge(_name(a), _name(b), matrix) for (a, b), matrix in sorted(matrices.items()) if matrix.any()]
-    return SearchProblem(tuple(variables), tuple(edges))
+    edges = tuple(Edge(_name(a), _name(b), matrix) for (a, b), matrix in sorted(matrices.items()) if matrix.any())
+    return Boundaries(state, waiting, edges)
+
+
+def make_problem(units: Sequence[Unit], boundaries: Boundaries, times_s: Sequence[Sequence[float]]) -> SearchProblem:
+    """The search problem.
+
+    Args:
+        units: The units of a program.
+        boundaries: Their boundaries.
+        times_s: For each unit what its candidates take by themselves; inf for one that cannot be.
+    """
+    variables = tuple(
+        Variable(
+            _name(unit.block),
+            times_s[unit.block],
+            state_bytes=boundaries.state[unit.block],
+            saved_bytes=boundaries.waiting[unit.block] + [candidate.saved_bytes for candidate in unit.candidates],
+            transient_bytes=[candidate.transient_bytes for candidate in unit.candidates],
+        )
+        for unit in units
+    )
+    return SearchProblem(variables, boundaries.edges)
 
 
 def _name(block: int) -> str:
@@ -93,7 +108,7 @@ def _sources_and_uses(
             sources[value] = _End(unit.block, tuple(candidate.outputs[i] for candidate in unit.candidates))
     for unit in units:
         for i, value in enumerate(unit.inputs):
-            origin = _origin(graph, value)
+            origin = graph.origin(value)
             end = _End(unit.block, tuple(candidate.inputs[i] for candidate in unit.candidates))
             if graph.values[origin].op is None:
                 sources.setdefault(origin, end)
@@ -102,30 +117,40 @@ def _sources_and_uses(
     for result, parameter in donation_pairs(module):
         kept = sources.get(graph.parameters[parameter])
         if kept is not None:
-            uses.append((_origin(graph, graph.results[result]), kept))
+            uses.append((graph.origin(graph.results[result]), kept))
     return sources, uses
 
 
-def _origin(graph: Graph, value: int) -> int:
-    """`value` before the barriers that it came through."""
-    producer = graph.producer(value)
-    while producer is not None and producer.name == BARRIER:
-        value = producer.operands[producer.results.index(value)]
-        producer = graph.producer(value)
-    return value
+def _held(module: HloModule, graph: Graph) -> list[int]:
+    """The values that a device holds during the whole step: parameters, and results that take no parameter's place."""
+    aliased = {result for result, _ in donation_pairs(module)}
+    results = (graph.origin(value) for number, value in enumerate(graph.results) if number not in aliased)
+    return list(dict.fromkeys((*graph.parameters, *results)))
 
 
-def _state_bytes(module: HloModule, graph: Graph, unit: Unit, sources: dict[int, _End]) -> np.ndarray:
-    """The bytes that a device keeps of the donated parameters that this unit uses first, for each candidate."""
-    total = np.zeros(len(unit.candidates), np.int64)
-    for parameter, donated in enumerate(module.donated):
-        value = graph.parameters[parameter]
-        kept = sources.get(value)
-        if donated and kept is not None and kept.unit == unit.block:
-            itemsize = _itemsize(graph.values[value].dtype)
-            sizes = [int(np.prod(s.local_shape(graph.shape(value)), dtype=np.int64)) * itemsize for s in kept.shardings]
-            total += np.array(sizes, np.int64)
-    return total
+def _waiting(blocks: Blocks) -> list[int]:
+    """The values that blocks leave before the backward pass begins, and that it needs."""
+    gradients = [entry.op for block in blocks.blocks for entry in block.entries if entry.role == "gradient"]
+    turn = min(gradients, default=len(blocks.graph.ops))
+    return [
+        value.id
+        for value in blocks.graph.values
+        if value.op is not None and value.op < turn and value.users and value.users[-1] >= turn
+    ]
+
+
+def _bytes(
+    graph: Graph, units: Sequence[Unit], sources: dict[int, _End], values: Sequence[int]
+) -> tuple[np.ndarray, ...]:
+    """For each unit the bytes of those of `values` that lie as it says, for each of its candidates."""
+    totals = [np.zeros(len(unit.candidates), np.int64) for unit in units]
+    for value in values:
+        source = sources.get(value)
+        if source is not None:
+            shape, itemsize = graph.shape(value), _itemsize(graph.values[value].dtype)
+            sizes = [math.prod(sharding.local_shape(shape)) * itemsize for sharding in source.shardings]
+            totals[source.unit] += np.array(sizes, np.int64)
+    return tuple(totals)
 
 
 def _itemsize(dtype: str) -> int:

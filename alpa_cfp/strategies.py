@@ -1,15 +1,27 @@
-"""Strategies of a ParallelBlock: which of its factors each mesh axis splits (CFP, section 4).
+"""Strategies of a ParallelBlock: which of its factors each mesh axis splits, where its state is kept (CFP, section 4).
 
 Takes a block and the shape of a logical mesh; gives every strategy that there is, in a fixed order. Invariant: along
 each factor the parts are equal, so a strategy never pads.
 """
 
+import enum
 import itertools
 import math
 from dataclasses import dataclass
 
 from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.contractions import Side
+
+
+class Kept(enum.StrEnum):
+    """Where weights and the optimizer's moments are kept between steps, and updated (ZeRO, arXiv 1910.02054)."""
+
+    AS_USED = "as used"
+    """As the contractions want them: devices that want the same part all keep and update it."""
+    MOMENTS_SPLIT = "moments split"
+    """Such devices share the moments and the update between them; the weights are gathered after it (ZeRO-2)."""
+    ALL_SPLIT = "all split"
+    """They share the weights, too, which are gathered where they are used (ZeRO-3, FSDP)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +31,11 @@ class BlockStrategy:
     Attributes:
         factors: For each mesh axis the index of the block's factor that it splits; None where it splits none, so that
             devices along it do the same.
+        kept: Where the state is kept that the block updates.
     """
 
     factors: tuple[int | None, ...]
+    kept: Kept = Kept.AS_USED
 
     def axes_of(self, factor: int) -> tuple[int, ...]:
         """The mesh axes that split a factor, major to minor."""
@@ -31,7 +45,7 @@ class BlockStrategy:
 def strategies_of(
     block: ParallelBlock, mesh_shape: tuple[int, ...], *, partial_sums: bool = True
 ) -> tuple[BlockStrategy, ...]:
-    """The strategies of `block`; the one that splits nothing comes first.
+    """The strategies of `block` whose state is kept as it is used; the one that splits nothing comes first.
 
     Args:
         block: The block.

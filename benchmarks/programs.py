@@ -37,6 +37,7 @@ SIZES = {
     "conv": Size(batch=32, image=16, channels=32),
     "wide_resnet": Size(batch=16, image=16, channels=16),
     "unet": Size(batch=8),
+    "llama": Size(batch=16, hidden=128, sequence=64, vocabulary=512),
 }
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")

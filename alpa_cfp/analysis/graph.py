@@ -116,3 +116,11 @@ class Graph:
         """The op that computes a value; None for a parameter."""
         index = self.values[value].op
         return None if index is None else self.ops[index]
+
+    def origin(self, value: int) -> int:
+        """`value` before the barriers that it came through."""
+        producer = self.producer(value)
+        while producer is not None and producer.name == BARRIER:
+            value = producer.operands[producer.results.index(value)]
+            producer = self.producer(value)
+        return value

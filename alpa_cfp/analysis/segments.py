@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.analysis.collection import without_collection
 from alpa_cfp.analysis.graph import Graph
+from alpa_cfp.analysis.ordering import Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Segment:
         index: Its number.
         blocks: The indices of its blocks.
         kind: The index of the first segment that is the same program.
-        ops: Its ops, in program order; those of segments of one kind correspond to each other.
+        ops: Its ops, in the order of `ordering`; those of segments of one kind correspond to each other.
     """
 
     index: int
@@ -53,14 +54,14 @@ class Segments:
 @without_collection
 def find_segments(blocks: Blocks) -> Segments:
     """Cut the blocks of a program into segments."""
-    fingerprints = _Fingerprints(blocks.graph)
-    ops_of_block = [tuple(sorted((*block.members, *block.glue))) for block in blocks.blocks]
+    fingerprints, order = _Fingerprints(blocks.graph), Order(blocks.graph)
+    ops_of_block = [order.of((*block.members, *block.glue)) for block in blocks.blocks]
     numbers: dict[bytes, int] = {}
     runs = tiles([numbers.setdefault(fingerprints.of(ops), len(numbers)) for ops in ops_of_block])
     segments: list[Segment] = []
     first_of: dict[bytes, int] = {}
     for start, stop in runs:
-        ops = tuple(sorted(op for block in range(start, stop) for op in ops_of_block[block]))
+        ops = tuple(order.of(op for block in range(start, stop) for op in ops_of_block[block]))
         kind = first_of.setdefault(fingerprints.of(ops), len(segments))
         segments.append(Segment(len(segments), tuple(range(start, stop)), kind, ops))
     return Segments(blocks, tuple(segments))
@@ -72,10 +73,10 @@ def digest_of(graph: Graph) -> str:
 
 
 def kinds_of(graph: Graph, parts: Sequence[Sequence[int]]) -> list[int]:
-    """For each part, ops in program order, the index of the first one that is the same program."""
-    fingerprints = _Fingerprints(graph)
+    """For each part, which is some ops, the index of the first one that is the same program."""
+    fingerprints, order = _Fingerprints(graph), Order(graph)
     first_of: dict[bytes, int] = {}
-    return [first_of.setdefault(fingerprints.of(ops), number) for number, ops in enumerate(parts)]
+    return [first_of.setdefault(fingerprints.of(order.of(ops)), number) for number, ops in enumerate(parts)]
 
 
 def tiles(sequence: Sequence[int]) -> list[tuple[int, int]]:
@@ -127,7 +128,7 @@ class _Fingerprints:
         self._returned = returned
 
     def of(self, ops: Sequence[int]) -> bytes:
-        """The digest of the program that consists of `ops`, which are in program order."""
+        """The digest of the program that consists of `ops`, each behind those that make its operands."""
         graph, inside = self._graph, set(ops)
         local: dict[int, int] = {}
         digest = hashlib.sha256()

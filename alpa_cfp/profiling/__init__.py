@@ -1,7 +1,17 @@
-"""Profiling on a mesh of this process: what partitioned programs take, kept in the profile database."""
+"""Profiling: what partitioned programs take, measured on the mesh of this process or replayed from the database."""
 
-from alpa_cfp.profiling.calibrate import calibrate
-from alpa_cfp.profiling.keys import canonical_text, key_of
-from alpa_cfp.profiling.measure import MeasureOptions, measure
+from alpa_cfp.profiling.keys import DeviceDescription, canonical_text, key_of
+from alpa_cfp.profiling.measure import Profiler, measure
+from alpa_cfp.profiling.options import MeasureOptions
+from alpa_cfp.profiling.replay import recorded_devices, replay
 
-__all__ = ["MeasureOptions", "calibrate", "canonical_text", "key_of", "measure"]
+__all__ = [
+    "DeviceDescription",
+    "MeasureOptions",
+    "Profiler",
+    "canonical_text",
+    "key_of",
+    "measure",
+    "recorded_devices",
+    "replay",
+]

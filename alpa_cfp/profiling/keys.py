@@ -1,12 +1,14 @@
 """Which profile a program has: programs that are equal by construction share one.
 
-Takes a partitioned module and the devices it is to run on; gives the database's key and the text that it stands for.
-Invariant: the text says everything that decides what is compiled, and nothing else: no names, no source locations.
+Takes a partitioned module and what is known of the devices that it is to run on; gives the database's key and the text
+that it stands for. Invariant: the text says everything that decides what is compiled, and nothing else: no names, no
+source locations. The devices themselves are not needed, so a key can be made where there are none.
 """
 
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jaxlib
@@ -19,12 +21,41 @@ from alpa_on_jax.xla_extension.hlo_module import HloModule
 _WITHOUT_EFFECT = ("--xla_dump", "--xla_force_host_platform_device_count", "--xla_hlo_profile", "--xla_log")
 
 
-def key_of(module: HloModule, devices: Sequence[Any]) -> tuple[ProfileKey, str]:
-    """The key of a partitioned module on `devices`, and its canonical text.
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceDescription:
+    """What a profile's key says of the devices and of what compiles for them.
 
-    Args:
-        module: A module with its partitioned program.
-        devices: The devices in the order of the logical mesh.
+    Attributes:
+        device_kind: JAX's name of the devices.
+        hosts: How many devices each host has, in the order of the mesh: "4+4" for two hosts of four.
+        jaxlib_version: The compiler's version.
+        xla_flags: Those of XLA_FLAGS that may change the compiled code.
+    """
+
+    device_kind: str
+    hosts: str
+    jaxlib_version: str
+    xla_flags: str = ""
+
+    @classmethod
+    def of(cls, devices: Sequence[Any]) -> "DeviceDescription":
+        """Of devices of this process, in the order of the logical mesh."""
+        flags = code_flags(os.environ.get("XLA_FLAGS", ""))
+        return cls(devices[0].device_kind, host_layout(devices), jaxlib.__version__, flags)
+
+    @classmethod
+    def of_key(cls, key: ProfileKey) -> "DeviceDescription":
+        """Of the devices that a profile was made on."""
+        return cls(key.device_kind, key.hosts, key.jaxlib_version, key.xla_flags)
+
+    def __str__(self) -> str:
+        """The devices as an error names them."""
+        flags = f", XLA_FLAGS={self.xla_flags!r}" if self.xla_flags else ""
+        return f"{self.device_kind} (hosts {self.hosts}, jaxlib {self.jaxlib_version}{flags})"
+
+
+def key_of(module: HloModule, devices: DeviceDescription) -> tuple[ProfileKey, str]:
+    """The key of a partitioned module on `devices`, and its canonical text.
 
     Raises:
         ValueError: the module is not partitioned.
@@ -34,10 +65,10 @@ def key_of(module: HloModule, devices: Sequence[Any]) -> tuple[ProfileKey, str]:
     key = ProfileKey.of(
         text,
         mesh_shape=module.partitioned.mesh.shape,
-        hosts=host_layout(devices),
-        device_kind=devices[0].device_kind,
-        jaxlib_version=jaxlib.__version__,
-        xla_flags=code_flags(os.environ.get("XLA_FLAGS", "")),
+        hosts=devices.hosts,
+        device_kind=devices.device_kind,
+        jaxlib_version=devices.jaxlib_version,
+        xla_flags=devices.xla_flags,
     )
     return key, text
 

@@ -1,89 +1,158 @@
 """Measure partitioned programs on the devices that they are meant for.
 
 Takes modules with their partitioned programs; gives a profile for each, from the database where it has one. Programs
-are compiled in groups and run interleaved, in an order drawn anew each round, since the speed of a machine drifts.
-Every profile goes into the database as soon as its group has run, so a run that is broken off loses no finished one,
-and one that is started again measures only what is missing. A program that cannot be compiled or run costs that
-program only: its profile says why.
+are measured in groups (`group`), in a process of their own where that can be (`isolated`). Every profile goes into the
+database as soon as its group has run, so a run that is broken off loses no finished one, and one that is started again
+measures only what is missing: of a group that was not finished, all of it. A program that cannot be compiled or run
+costs that program only: its profile says why, and it is not tried again.
 """
 
-import gc
+import contextlib
 import logging
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Generator, Sequence
+from types import TracebackType
 
-import jax
 from tqdm import tqdm
 
-from alpa_cfp.database import Collective, Profile, ProfileDatabase, ProfileKey, utc_now
-from alpa_cfp.profiling.keys import key_of
-from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
+from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey
+from alpa_cfp.errors import ProfilingError
+from alpa_cfp.profiling.group import Finished, measure_group
+from alpa_cfp.profiling.isolated import Worker
+from alpa_cfp.profiling.keys import DeviceDescription, key_of
+from alpa_cfp.profiling.options import MeasureOptions
+from alpa_on_jax.xla_extension.executable import Client
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class MeasureOptions:
-    """How to measure.
-
-    Attributes:
-        samples: How often each program is timed, after one run that is not.
-        group: How many programs are loaded at once and run interleaved.
-        seed: Of the order.
-        progress: Whether to show a progress bar.
-    """
-
-    samples: int = 7
-    group: int = 8
-    seed: int = 0
-    progress: bool = True
-
-
-@dataclass(slots=True)
-class _Loaded:
-    key: ProfileKey
-    text: str
-    module: HloModule
-    executable: MeshExecutable
-    run: Callable[[], None]
-    compile_s: float
-    samples_s: list[float]
+# Of these, another program that is loaded at the same time may be the cause.
+_DOUBTFUL = ("out_of_memory", "crashed")
+_DEFAULTS = MeasureOptions()
 
 
 def measure(
     modules: Sequence[HloModule],
     client: Client,
     database: ProfileDatabase,
-    options: MeasureOptions = MeasureOptions(),
+    options: MeasureOptions = _DEFAULTS,
 ) -> list[Profile]:
-    """The profile of each of `modules`; equal programs are measured once.
+    """The profile of each of `modules`; equal programs are measured once. See `Profiler` for more than one call.
 
     Args:
         modules: Modules with their partitioned programs, for the mesh of `client`.
         client: The backend of the mesh.
         database: Where profiles come from and go to.
         options: See `MeasureOptions`.
+
+    Raises:
+        ProfilingError: as `Profiler.measure`.
     """
-    devices = client.devices()
-    keys = [key_of(module, devices) for module in modules]
-    missing: dict[ProfileKey, tuple[str, HloModule]] = {}
-    for (key, text), module in zip(keys, modules, strict=True):
-        if not _is_measured(database.get(key), options.samples):
-            missing.setdefault(key, (text, module))
-    logger.info("profiling %d programs: %d are in the database", len(set(keys)), len(set(keys)) - len(missing))
-    drawn = random.Random(options.seed)
-    waiting = list(missing.items())
-    with tqdm(total=len(waiting), desc="profiling", disable=not options.progress) as bar:
-        for start in range(0, len(waiting), options.group):
-            group = waiting[start : start + options.group]
-            _measure_group(group, client, database, options.samples, drawn)
-            bar.update(len(group))
-    profiles = [database.get(key) for key, _ in keys]
-    return [profile for profile in profiles if profile is not None]
+    with Profiler(client, database, options) as profiler:
+        return profiler.measure(modules)
+
+
+class Profiler:
+    """Measures programs on the mesh of `client`; a context manager that ends the process which it may have started.
+
+    The process is started when there is something to measure, and then kept for the next calls.
+    """
+
+    def __init__(self, client: Client, database: ProfileDatabase, options: MeasureOptions = _DEFAULTS) -> None:
+        self._client = client
+        self._devices = DeviceDescription.of(client.devices())
+        self._database = database
+        self._options = options
+        self._drawn = random.Random(options.seed)
+        wanted = client.platform == "cpu" if options.isolated is None else options.isolated
+        self._worker = Worker(client, options) if wanted else None
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The id of the process that measures, while there is one."""
+        return None if self._worker is None else self._worker.pid
+
+    def measure(self, modules: Sequence[HloModule]) -> list[Profile]:
+        """The profile of each of `modules`; equal programs are measured once.
+
+        Raises:
+            ProfilingError: the process that is to measure cannot be started, though the options demand it, or though
+                it could be before.
+        """
+        keys = [key_of(module, self._devices) for module in modules]
+        missing: dict[ProfileKey, tuple[str, HloModule]] = {}
+        for (key, text), module in zip(keys, modules, strict=True):
+            if not _is_measured(self._database.get(key), self._options.samples):
+                missing.setdefault(key, (text, module))
+        count = len({key for key, _ in keys})
+        started = time.perf_counter()
+        if missing:
+            self._measure_missing(missing)
+        seconds = time.perf_counter() - started
+        logger.info("profiles of %d programs: %d measured in %.2f s", count, len(missing), seconds)
+        profiles = [self._database.get(key) for key, _ in keys]
+        return [profile for profile in profiles if profile is not None]
+
+    def close(self) -> None:
+        """End the process that measures, if there is one."""
+        if self._worker is not None:
+            self._worker.close()
+
+    def __enter__(self) -> "Profiler":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _measure_missing(self, missing: dict[ProfileKey, tuple[str, HloModule]]) -> None:
+        """Measure group by group; what may have failed for another program's sake is tried again alone at the end."""
+        self._start()
+        waiting, alone = deque(missing), deque[ProfileKey]()
+        with tqdm(total=len(missing), desc="profiling", disable=not self._options.progress) as bar:
+            while waiting or alone:
+                group = _take(waiting, self._options.group) if waiting else _take(alone, 1)
+                left = dict(enumerate(group))
+                # Closed at once if this is interrupted: its process must be gone before the next one starts.
+                with contextlib.closing(self._run([missing[key][1] for key in group])) as events:
+                    for finished in events:
+                        key = left.pop(finished.index)
+                        if finished.profile.failure in _DOUBTFUL and len(group) > 1:
+                            alone.append(key)
+                            continue
+                        self._record(key, missing[key][0], finished.profile)
+                        bar.update()
+                waiting.extendleft(reversed(left.values()))
+
+    def _start(self) -> None:
+        """Start the process that measures; where only the devices speak for one, this process does it instead."""
+        if self._worker is None:
+            return
+        try:
+            self._worker.start()
+        except ProfilingError as error:
+            if self._options.isolated:
+                raise
+            logger.warning("%s. Profiling goes on in this process, which a program that crashes would end", error)
+            self._worker = None
+
+    def _run(self, modules: Sequence[HloModule]) -> Generator[Finished]:
+        drawn = random.Random(self._drawn.getrandbits(64))
+        if self._worker is not None:
+            yield from self._worker.measure(modules, drawn)
+            return
+        for event in measure_group(modules, self._client, self._options.samples, drawn):
+            if isinstance(event, Finished):
+                yield event
+
+    def _record(self, key: ProfileKey, text: str, profile: Profile) -> None:
+        if profile.status == "failed":
+            first_line = profile.failure_message.partition("\n")[0]
+            logger.warning("a program cannot be profiled (%s): %s", profile.failure, first_line)
+        self._database.put(key, profile, program_text=text)
 
 
 def _is_measured(profile: Profile | None, samples: int) -> bool:
@@ -91,73 +160,5 @@ def _is_measured(profile: Profile | None, samples: int) -> bool:
     return profile is not None and (profile.status == "failed" or len(profile.samples_s) >= samples)
 
 
-def _measure_group(
-    group: Sequence[tuple[ProfileKey, tuple[str, HloModule]]],
-    client: Client,
-    database: ProfileDatabase,
-    samples: int,
-    drawn: random.Random,
-) -> None:
-    loaded: list[_Loaded] = []
-    for key, (text, module) in group:
-        result = _load(key, text, module, client)
-        if isinstance(result, Profile):
-            database.put(key, result, program_text=text)
-        else:
-            loaded.append(result)
-    gc.collect()  # not in the middle of a sample
-    for _ in range(samples):
-        drawn.shuffle(loaded)
-        for program in list(loaded):
-            try:
-                started = time.perf_counter()
-                program.run()
-                program.samples_s.append(time.perf_counter() - started)
-            except jax.errors.JaxRuntimeError as error:
-                loaded.remove(program)
-                database.put(program.key, _failed(error, "crashed"), program_text=program.text)
-    for program in sorted(loaded, key=lambda each: each.key):
-        database.put(program.key, _profile(program), program_text=program.text)
-        program.executable.delete()
-
-
-def _load(key: ProfileKey, text: str, module: HloModule, client: Client) -> _Loaded | Profile:
-    """The program compiled, loaded and run once; or the profile that says why it could not be."""
-    started = time.perf_counter()
-    try:
-        executable = MeshExecutable(client, module)
-    except jax.errors.JaxRuntimeError as error:
-        return _failed(error, "compile_failed")
-    compile_s = time.perf_counter() - started
-    try:
-        run = executable.runner_with_dummy_inputs()
-        run()
-    except jax.errors.JaxRuntimeError as error:
-        return _failed(error, "crashed")
-    return _Loaded(key, text, module, executable, run, compile_s, [])
-
-
-def _failed(error: Exception, kind: str) -> Profile:
-    message = str(error)
-    if "RESOURCE_EXHAUSTED" in message or "out of memory" in message.lower():
-        kind = "out_of_memory"
-    logger.warning("a program cannot be profiled (%s): %s", kind, message.partition("\n")[0])
-    return Profile(status="failed", created_at=utc_now(), failure=kind, failure_message=message)  # pyright: ignore[reportArgumentType]
-
-
-def _profile(program: _Loaded) -> Profile:
-    sizes, work = program.executable.memory_bytes(), program.executable.cost_analysis()
-    counts = Counter((each.kind, each.size_bytes, each.group_size) for each in program.executable.program.collectives)
-    return Profile(
-        status="measured",
-        created_at=utc_now(),
-        samples_s=tuple(program.samples_s),
-        compile_s=program.compile_s,
-        argument_bytes=sizes["arguments"],
-        output_bytes=sizes["outputs"],
-        aliased_bytes=sizes["aliased"],
-        temporary_bytes=sizes["temporaries"],
-        flops=work["flops"],
-        bytes_accessed=work["bytes_accessed"],
-        collectives=tuple(Collective(*what, count) for what, count in counts.items()),
-    )
+def _take(keys: deque[ProfileKey], count: int) -> list[ProfileKey]:
+    return [keys.popleft() for _ in range(min(count, len(keys)))]

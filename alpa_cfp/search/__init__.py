@@ -1,10 +1,11 @@
-"""Exact search for the cheapest plans that fit in memory: `search(problem, budget_bytes, best=k)`.
+"""Exact search for the cheapest plans that fit in memory: `search(problem, budget_bytes, best=k,
+time_limit_s=s)`.
 
 Takes a `SearchProblem` (a `Variable` for each segment instance or boundary, `Edge`s between two of them); gives back
 `Solution`s. Pure numpy. Invariant: what this package exports is its public surface.
 """
 
-from alpa_cfp.search.errors import InvalidProblemError, NoPlanError, NothingFitsError, SearchError
+from alpa_cfp.search.errors import InvalidProblemError, NoPlanError, NothingFitsError, SearchError, TimeLimitError
 from alpa_cfp.search.problem import Edge, MemoryUse, SearchProblem, Solution, Variable
 from alpa_cfp.search.solver import search
 
@@ -17,6 +18,7 @@ __all__ = [
     "SearchError",
     "SearchProblem",
     "Solution",
+    "TimeLimitError",
     "Variable",
     "search",
 ]

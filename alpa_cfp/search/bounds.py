@@ -8,17 +8,24 @@ room).
 
 Transient bytes are a maximum, which no sum bounds well. So everything here is done for plans whose largest transient
 lies in an *interval* (low, high]: entries above `high` are excluded, and every plan is charged at least `low`.
+
+Each weighting belongs to a *case*, a choice for each hub (tree.py); many cases are bounded in one go.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from alpa_cfp.search.order import Bucket, Tree
+from alpa_cfp.search.deadline import Deadline
+from alpa_cfp.search.frontier import Index
 from alpa_cfp.search.problem import Array
+from alpa_cfp.search.tree import Bucket, Table, Tree
 
 # Room for rounding, relative to a price: sums of a few thousand float64 terms are good to 1e-13.
 _SLACK = 1e-11
+# Entries of prices worked on at once: enough to hide what a call costs, few enough for the cache and the memory.
+_AT_ONCE = 2**21
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +38,27 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """Weightings, one a row: what a second and what a byte are worth."""
+    """Weightings, one a row: what a second and what a byte are worth, and in which case."""
 
     second: Array
     byte: Array
+    case: Index
 
     @staticmethod
-    def of(multipliers: list[float], *, bytes_alone: bool = True) -> "Weights":
-        """(1, lambda) for each multiplier, and (0, 1) as the last row."""
-        second = [1.0] * len(multipliers) + [0.0] * bytes_alone
-        return Weights(np.array(second), np.array([*multipliers, *[1.0] * bytes_alone]))
+    def of(multipliers: list[float], case: int, *, bytes_alone: bool = True) -> "Weights":
+        """(1, lambda) for each multiplier, and (0, 1) as the last row, all in one case."""
+        return Weights.grid(np.array([multipliers]), np.array([case]), bytes_alone=bytes_alone)
+
+    @staticmethod
+    def grid(multipliers: Array, cases: Index, *, bytes_alone: bool = True) -> "Weights":
+        """(1, lambda) for each of a case's multipliers ([case, multiplier]), then (0, 1); then the next case's."""
+        second = np.pad(np.ones_like(multipliers), ((0, 0), (0, int(bytes_alone))))
+        byte = np.pad(multipliers, ((0, 0), (0, int(bytes_alone))), constant_values=1.0)
+        return Weights(second.ravel(), byte.ravel(), np.repeat(cases, second.shape[1]))
+
+    def rows(self, first: int, last: int) -> "Weights":
+        """Some of them."""
+        return Weights(self.second[first:last], self.byte[first:last], self.case[first:last])
 
     def limits(self, time_s: float, budget_bytes: float) -> Array:
         """The most that a plan may cost, at each weighting, if it takes at most so long and so many bytes."""
@@ -53,31 +71,48 @@ class Weights:
 class Upward:
     """Prices of all tables and, for each bucket, the least price of what has been eliminated, by separator state.
 
-    `prices[i]` and `messages[i]` have the weightings as leading dim.
+    `prices[i]`, `by_case[i]` and `messages[i]` have the weightings as leading dim.
     """
 
     tree: Tree
     weights: Weights
     interval: Interval
     prices: tuple[Array, ...]
+    by_case: tuple[Array, ...]
     messages: tuple[Array, ...]
+    deadline: Deadline
 
     @property
     def least(self) -> Array:
         """The least price of a whole plan at each weighting, without the transient; inf if there is none."""
         return self.messages[-1]
 
+    def own(self, bucket: Bucket) -> list[Array]:
+        """The prices of a bucket's own tables."""
+        return [*(self.prices[number] for number in bucket.tables), *(self.by_case[n] for n in bucket.by_case)]
 
-def upward(tree: Tree, interval: Interval, weights: Weights) -> Upward:
+
+def upward(tree: Tree, interval: Interval, weights: Weights, deadline: Deadline) -> Upward:
     """Sends messages from the first bucket to the last."""
-    prices = _prices(tree, interval, weights)
     messages: list[Array] = []
+    prices = _prices(tree.flat, [table.time_s.shape for table in tree.tables], interval, weights)
+    flat = Table(*(part[weights.case] for part in tree.flat_by_case.parts))
+    by_case = _prices(flat, [table.time_s.shape[1:] for table in tree.by_case], interval, weights)
+    up = Upward(tree, weights, interval, prices, by_case, (), deadline)
     for bucket in tree.buckets:
-        total = _sum(
-            [prices[number] for number in bucket.tables] + [_lifted(messages[c], tree, c) for c in bucket.children]
-        )
+        deadline.check()
+        total = _sum([*up.own(bucket), *(_lifted(messages[c], tree, c) for c in bucket.children)])
         messages.append(total.min(axis=1))
-    return Upward(tree, weights, interval, prices, tuple(messages))
+    return replace(up, messages=tuple(messages))
+
+
+def least_prices(tree: Tree, interval: Interval, weights: Weights, deadline: Deadline) -> Array:
+    """The least price of a whole plan at each of many weightings, without the transient."""
+    widest = max(tree.flat.time_s.size, *(math.prod(bucket.sizes) for bucket in tree.buckets))
+    step = max(1, _AT_ONCE // widest)
+    rows = range(0, len(weights.second), step)
+    parts = [upward(tree, interval, weights.rows(first, first + step), deadline).least for first in rows]
+    return np.concatenate(parts)
 
 
 def downward(up: Upward) -> tuple[Array, ...]:
@@ -89,6 +124,7 @@ def downward(up: Upward) -> tuple[Array, ...]:
         bucket = tree.buckets[number]
         if not bucket.children:
             continue
+        up.deadline.check()
         own = outside(up, bucket, down[number])
         lifted = [_lifted(up.messages[c], tree, c) for c in bucket.children]
         after: list[Array | None] = [None] * len(lifted)  # sums of the later siblings' messages
@@ -109,7 +145,7 @@ def downward(up: Upward) -> tuple[Array, ...]:
 
 def outside(up: Upward, bucket: Bucket, down: Array) -> Array:
     """A bucket's own tables and everything above it, priced over its scope: [weighting, *scope]."""
-    return _sum([down[:, None], *(up.prices[number] for number in bucket.tables)])
+    return _sum([down[:, None], *up.own(bucket)])
 
 
 def lifted_message(up: Upward, child: int) -> Array:
@@ -126,32 +162,28 @@ def cheapest_choices(up: Upward, row: int) -> tuple[int, ...] | None:
     for bucket in reversed(tree.buckets):
         at = [chosen[v] for v in bucket.scope[1:]]
         total = 0.0
-        for number in bucket.tables:
-            price = up.prices[number]
-            total = (
-                total
-                + price[(row, slice(None), *(c * (size > 1) for c, size in zip(at, price.shape[2:], strict=True)))]
-            )
+        for price in up.own(bucket):
+            entry = tuple(c * (size > 1) for c, size in zip(at, price.shape[2:], strict=True))
+            total = total + price[(row, slice(None), *entry)]
         for child in bucket.children:
             kept = tree.buckets[child].scope[1:]
             message = up.messages[child][row]
             total = total + message[tuple(slice(None) if v == bucket.scope[0] else chosen[v] for v in kept)]
         chosen[bucket.scope[0]] = int(np.argmin(total))
-    return tuple(chosen[v] for v in range(len(tree.buckets)))
+    return tree.whole(chosen, int(up.weights.case[row]))
 
 
-def _prices(tree: Tree, interval: Interval, weights: Weights) -> tuple[Array, ...]:
-    """Prices of all tables, worked out in one go: [weighting, *scope] each."""
-    flat = tree.flat
+def _prices(flat: Table, shapes: list[tuple[int, ...]], interval: Interval, weights: Weights) -> tuple[Array, ...]:
+    """Prices of tables that lie in a row, worked out in one go: [weighting, *scope] each."""
     excluded = ~np.isfinite(flat.time_s) | (flat.transient_bytes > interval.high)
     time = np.where(excluded, 0.0, flat.time_s)  # not inf, which times 0 is NaN
     price = weights.second[:, None] * time + weights.byte[:, None] * flat.summed_bytes
-    price[:, excluded] = np.inf
-    rows, tables, start = len(price), [], 0
-    for table in tree.tables:
-        shape = table.time_s.shape
-        tables.append(price[:, start : start + table.time_s.size].reshape((rows, *shape)))
-        start += table.time_s.size
+    price[np.broadcast_to(excluded, price.shape)] = np.inf
+    tables, start = [], 0
+    for shape in shapes:
+        size = math.prod(shape)
+        tables.append(price[:, start : start + size].reshape((len(price), *shape)))
+        start += size
     return tuple(tables)
 
 

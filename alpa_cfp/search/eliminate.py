@@ -9,8 +9,8 @@ dropped, so what stays is within the gap between the best known plan and the Lag
 because their sums coincide and one of two equal labels suffices. A `width` truncates what is still too much (then the
 result is a heuristic, which tightens the limits of the next, wider run).
 
-Where that gap is wide (a variable joined to every layer moves all sums at once, so no single multiplier is good for all
-of its choices) the frontiers, and the time, can still grow exponentially.
+Where that gap is wide the frontiers, and the time, can still grow exponentially. A variable joined to every layer moves
+all sums at once, so no single multiplier is good for all of its choices; it is branched on (order.py).
 """
 
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ import numpy as np
 
 from alpa_cfp.search.bounds import Upward, lifted_message, outside
 from alpa_cfp.search.frontier import Index, Labels, frontier, joined
-from alpa_cfp.search.order import Bucket, Tree
 from alpa_cfp.search.problem import Array
+from alpa_cfp.search.tree import Bucket, Table, Tree
 
 # Candidates for each label that a run may keep: more are not even compared.
 _CANDIDATES = 4
@@ -39,11 +39,16 @@ class Eliminated:
 def eliminate(
     up: Upward, down: tuple[Array, ...], time_s: float, budget_bytes: float, *, best: int, width: int
 ) -> Eliminated:
-    """Runs it within `time_s` (inclusive, may be inf) and `budget_bytes`, with at most `width` labels a bucket."""
+    """Runs it within `time_s` (inclusive, may be inf) and `budget_bytes`, with at most `width` labels a bucket.
+
+    All of `up`'s weightings are in one case, and so are the plans.
+    """
     tree, limits = up.tree, up.weights.limits(time_s, budget_bytes)
     done: list[Labels] = []
     truncated, largest, count = False, 0, 0
+    case = int(up.weights.case[0])
     for number, bucket in enumerate(tree.buckets):
+        up.deadline.check()
         around = outside(up, bucket, down[number])
         # rest[i] covers all but the first i children's messages: the labels hold these and the bucket's own tables.
         rests = [around]
@@ -52,7 +57,7 @@ def eliminate(
         flat = [_flat(rest, bucket) for rest in reversed(rests)]
         floor = up.weights.byte * up.interval.low
         entry = np.flatnonzero((flat[0] + floor[:, None] <= limits[:, None]).all(axis=0))
-        time, summed, transient = _own(tree, bucket, entry, up.interval.low)
+        time, summed, transient = _own(tree, bucket, entry, up.interval.low, case)
         # What `around` already prices of the bucket's own tables must not be counted twice.
         own = _priced(up, time, summed)
         rest_above = [values[:, entry] - own for values in flat]
@@ -88,7 +93,7 @@ def eliminate(
     final = done[-1]
     fits = np.flatnonzero(final.summed_bytes + final.transient_bytes <= budget_bytes)
     order = fits[np.lexsort(((final.summed_bytes + final.transient_bytes)[fits], final.time_s[fits]))][:best]
-    return Eliminated(tuple(_traced(tree, done, int(last)) for last in order), truncated, largest, count)
+    return Eliminated(tuple(_traced(tree, done, int(last), case) for last in order), truncated, largest, count)
 
 
 def _flat(values: Array, bucket: Bucket) -> Array:
@@ -99,12 +104,12 @@ def _priced(up: Upward, time_s: Array, size_bytes: Array) -> Array:
     return up.weights.second[:, None] * time_s + up.weights.byte[:, None] * size_bytes
 
 
-def _own(tree: Tree, bucket: Bucket, entry: Index, low: float) -> tuple[Array, Array, Array]:
+def _own(tree: Tree, bucket: Bucket, entry: Index, low: float, case: int) -> tuple[Array, Array, Array]:
     """Seconds, summed bytes and largest transient of a bucket's own tables at entries of its scope."""
     at = np.unravel_index(entry, bucket.sizes)
     time, summed, transient = np.zeros(len(entry)), np.zeros(len(entry)), np.full(len(entry), low)
-    for number in bucket.tables:
-        table = tree.tables[number]
+    in_case = (Table(*(part[case] for part in tree.by_case[number].parts)) for number in bucket.by_case)
+    for table in (*(tree.tables[number] for number in bucket.tables), *in_case):
         where = tuple(
             coordinate if size > 1 else np.zeros_like(coordinate)
             for coordinate, size in zip(at, table.time_s.shape, strict=True)
@@ -131,7 +136,7 @@ def _narrowed(keep: Index, price: Array, up: Upward, width: int, budget_bytes: f
     return keep[np.sort(np.argsort(bound, kind="stable")[:width])], True
 
 
-def _traced(tree: Tree, done: list[Labels], last: int) -> tuple[int, ...]:
+def _traced(tree: Tree, done: list[Labels], last: int, case: int) -> tuple[int, ...]:
     """Follows a label of the last bucket back to every variable's choice."""
     chosen: dict[int, int] = {}
     stack = [(len(tree.buckets) - 1, last)]
@@ -140,4 +145,4 @@ def _traced(tree: Tree, done: list[Labels], last: int) -> tuple[int, ...]:
         bucket, labels = tree.buckets[number], done[number]
         chosen[bucket.scope[0]] = int(labels.choice[row])
         stack.extend((child, int(origin[row])) for child, origin in zip(bucket.children, labels.origins, strict=True))
-    return tuple(chosen[v] for v in range(len(tree.buckets)))
+    return tree.whole(chosen, case)

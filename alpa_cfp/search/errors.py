@@ -58,6 +58,22 @@ class NothingFitsError(SearchError):
         return (_restore, (self.args, self.__dict__.copy()))
 
 
+class TimeLimitError(SearchError):
+    """The time limit was met before any plan that fits was; it is not known whether there is one."""
+
+    def __init__(self, passed_s: float, budget_bytes: int | None) -> None:
+        within = "" if budget_bytes is None else f" within {budget_bytes:,} bytes"
+        super().__init__(
+            f"no plan{within} was found in {passed_s:.1f} s, and none was proved not to exist. The budget is probably "
+            "close to the least that any plan takes, or the program has many variables that all others depend on. What "
+            "helps: a longer time limit, a larger budget, or fewer strategies."
+        )
+        self._given = (passed_s, budget_bytes)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (TimeLimitError, self._given)
+
+
 def _restore(args: tuple[str, ...], fields: dict[str, object]) -> NothingFitsError:
     """Unpickles a `NothingFitsError`, whose arguments are not its message (Ray sends errors between processes)."""
     error = NothingFitsError.__new__(NothingFitsError)

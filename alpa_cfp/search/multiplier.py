@@ -6,6 +6,7 @@ none does).
 
 The dual is concave and piecewise linear in the multiplier, each plan a line. Two plans, one too big and one that fits,
 bracket its maximum; where their lines cross is the next multiplier, until the plan found there lies on the crossing.
+Layers that are alike change their choices all at once, so the maximum is often a sharp corner: near it is not enough.
 """
 
 import math
@@ -14,15 +15,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from alpa_cfp.search.bounds import Interval, Weights, cheapest_choices, upward
-from alpa_cfp.search.order import Tree
+from alpa_cfp.search.bounds import Interval, Weights, cheapest_choices, least_prices, upward
+from alpa_cfp.search.deadline import Deadline
+from alpa_cfp.search.frontier import Index
 from alpa_cfp.search.problem import Array
+from alpa_cfp.search.tree import Tree
 
 # Crossings are rarely more than ten; each one is a valid bound, so stopping early costs tightness only.
 _MOST_CROSSINGS = 20
 _CLOSE = 1e-10
 _ROUNDING = 1e-12
-_FACTORS = (0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 4.0)
+# Slopes are taken over this share of a multiplier; the bound is then exact to about as much.
+_STEP = 1e-6
+_SETTLED = 1e-7
+_TURNS = 8
+# How far to go on while the best multiplier is only known to be larger, or only to be smaller.
+_REACH = (1.25, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +41,58 @@ class Relaxed:
     bound_s: float
 
 
-def relax_quickly(tree: Tree, interval: Interval, budget_bytes: float, around: float) -> Relaxed:
-    """A bound from two passes: multipliers near a known one, then near the best of these."""
+def relax_quickly(
+    tree: Tree,
+    interval: Interval,
+    budget_bytes: float,
+    around: Array,
+    cases: Index,
+    limit_s: float,
+    deadline: Deadline,
+) -> tuple[Array, Array]:
+    """The bounds of many cases and their multipliers, from a few passes over all of them that are not settled.
+
+    `around` are known multipliers of `cases`, which are tried first; 0 stays 0. A case is settled if its bound is above
+    `limit_s`, or is as good as any.
+    """
+    if not len(cases):
+        return np.zeros(0), np.zeros(0)
     capacity = budget_bytes - interval.low
-    multipliers = [0.0, *(around * factor for factor in _FACTORS)] if around else [0.0]
-    best = Relaxed(0.0, -math.inf)
-    for _ in range(2 if around else 1):
-        up = upward(tree, interval, Weights.of(multipliers))
-        if not up.least[-1] <= capacity:
-            return Relaxed(0.0, math.inf)
-        bounds = _proved(up.least[:-1], up.weights.byte[:-1] * capacity)
-        at = int(np.argmax(bounds))
-        if bounds[at] > best.bound_s:
-            best = Relaxed(multipliers[at], float(bounds[at]))
-        below, above = multipliers[max(at - 1, 0)], multipliers[min(at + 1, len(multipliers) - 1)]
-        multipliers = [float(multiplier) for multiplier in np.linspace(below, above, 9)[1:-1]]
-    return best
+
+    def bounds(rows: Index, at: Array) -> Array:
+        """The bounds at each of these rows' multipliers, one a little below and one a little above."""
+        grid = at[:, None] * np.array([1.0, 1.0 - _STEP, 1.0 + _STEP])
+        least = least_prices(tree, interval, Weights.grid(grid, cases[rows], bytes_alone=False), deadline)
+        return _proved(least.reshape(grid.shape), grid * capacity)
+
+    least = least_prices(tree, interval, Weights.grid(around[:, None], cases), deadline).reshape(-1, 2)
+    bound_s, multiplier = _proved(least[:, 0], around * capacity), around.copy()
+    bound_s[least[:, 1] > capacity] = np.inf
+    rows = np.flatnonzero((around > 0) & np.isfinite(bound_s) & (bound_s <= limit_s))
+    # Tangents from below and from above the best multiplier: [row, (multiplier, bound, slope)].
+    below, above = np.full((2, len(cases), 3), np.nan)
+    at = around.copy()
+    for turn in range(_TURNS):
+        if not len(rows):
+            break
+        here = at[rows]
+        found = bounds(rows, here)
+        better = found[:, 0] > bound_s[rows]
+        bound_s[rows[better]], multiplier[rows[better]] = found[better, 0], here[better]
+        left = (found[:, 0] - found[:, 1]) / (here * _STEP)
+        right = (found[:, 2] - found[:, 0]) / (here * _STEP)
+        rises, falls = right > 0, left < 0
+        below[rows[rises]] = np.stack([here, found[:, 0], right], axis=1)[rises]
+        above[rows[falls]] = np.stack([here, found[:, 0], left], axis=1)[falls]
+        (x, f, s), (y, g, t) = below[rows].T, above[rows].T
+        crossing = (g - f + s * x - t * y) / (s - t)
+        open_end = np.isnan(crossing)
+        top = f + s * (crossing - x)
+        reach = _REACH[min(turn, len(_REACH) - 1)]
+        at[rows] = np.where(open_end, np.where(rises, here * reach, here / reach), crossing)
+        settled = ~(rises | falls) | (top - bound_s[rows] <= _SETTLED * np.abs(bound_s[rows]))
+        rows = rows[~settled & (bound_s[rows] <= limit_s) & (at[rows] > 0)]
+    return bound_s, np.where(np.isfinite(bound_s), multiplier, 0.0)
 
 
 def relax(
@@ -56,10 +100,12 @@ def relax(
     interval: Interval,
     budget_bytes: float,
     evaluate: Callable[[tuple[int, ...]], tuple[float, float]],
+    case: int,
+    deadline: Deadline,
 ) -> Relaxed:
-    """The best multiplier. `evaluate` gives a plan's seconds and summed bytes (and may keep the plan)."""
+    """The best multiplier of a case. `evaluate` gives a plan's seconds and summed bytes (and may keep the plan)."""
     capacity = budget_bytes - interval.low
-    up = upward(tree, interval, Weights.of([0.0]))
+    up = upward(tree, interval, Weights.of([0.0], case), deadline)
     fastest = cheapest_choices(up, 0)
     if fastest is None or up.least[-1] > capacity:
         return Relaxed(0.0, math.inf)
@@ -74,7 +120,7 @@ def relax(
         if big_bytes <= fits_bytes:  # only rounding can make the two meet
             break
         multiplier = max(0.0, (fits_s - big_s) / (big_bytes - fits_bytes))
-        up = upward(tree, interval, Weights.of([multiplier], bytes_alone=False))
+        up = upward(tree, interval, Weights.of([multiplier], case, bytes_alone=False), deadline)
         bound = float(_proved(up.least, np.array([multiplier * capacity]))[0])
         if bound > best.bound_s:
             best = Relaxed(multiplier, bound)
@@ -93,4 +139,5 @@ def relax(
 
 def _proved(least: Array, allowance: Array) -> Array:
     """The bound, in seconds, less what rounding may have added: both terms can be far larger than their difference."""
-    return least - allowance - _ROUNDING * (np.abs(least) + np.abs(allowance))
+    finite = np.where(np.isfinite(least), least, 0.0)
+    return np.where(np.isfinite(least), finite - allowance - _ROUNDING * (np.abs(finite) + np.abs(allowance)), np.inf)

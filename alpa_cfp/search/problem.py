@@ -115,11 +115,16 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A plan: one choice for each variable, in the problem's order, with its seconds and bytes."""
+    """A plan: one choice for each variable, in the problem's order, with its seconds and bytes.
+
+    `gap_s`: by how many seconds at most another could be faster (inf: nothing was proved). It is 0 unless the search
+    met its time limit; of several plans the n-th's gap is that to the true n-th best.
+    """
 
     choices: tuple[int, ...]
     time_s: float
     memory: MemoryUse
+    gap_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

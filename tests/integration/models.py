@@ -8,7 +8,7 @@ from fixed seeds.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -24,6 +24,9 @@ from alpa.model.unet_2d import get_unet_2d
 from alpa.model.wide_resnet import BottleneckResNetBlock, ResNet, ResNetBlock
 from alpa.model.wide_resnet import TrainState as ResNetTrainState
 from flax import linen as nn
+
+from integration.batches import masked_sentences, next_tokens
+from integration.llama_model import Llama
 
 BATCH_SIZE = 16
 
@@ -127,17 +130,7 @@ def _mlp(size: Size) -> Model:
 
 
 def _language_model(name: str, module: nn.Module, size: Size, learning_rate: float) -> Model:
-    rng = np.random.default_rng(0)
-    shape = (size.batch, size.sequence)
-    # Tokens of the upper quarter of the vocabulary do not occur: those rows get no gradient through the input.
-    tokens = rng.integers(0, size.vocabulary * 3 // 4, size=(size.batch, size.sequence + 1))
-    batch = {
-        "input_ids": jnp.asarray(tokens[:, :-1], jnp.int32),
-        "labels": jnp.asarray(tokens[:, 1:], jnp.int32),
-        "attention_mask": jnp.ones(shape, jnp.int32),
-        "token_type_ids": jnp.zeros(shape, jnp.int32),
-        "position_ids": jnp.broadcast_to(jnp.arange(size.sequence, dtype=jnp.int32), shape),
-    }
+    batch = next_tokens(size.batch, size.sequence, size.vocabulary)
     inputs = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
     state = _initial_state(module, [batch[key] for key in inputs], learning_rate)
 
@@ -163,7 +156,7 @@ def _bert(size: Size) -> Model:
         tie_word_embeddings=True,
     )
     module = FlaxBertForMaskedLMModule(config)
-    batch = _masked_batch(size)
+    batch = masked_sentences(size.batch, size.sequence, size.vocabulary)
     inputs = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
     state = _initial_state(module, [batch[key] for key in inputs], 0.5)
 
@@ -178,27 +171,6 @@ def _bert(size: Size) -> Model:
         return value, {"metrics": {"accuracy": jnp.sum(counts * hits) / jnp.sum(counts)}}
 
     return Model("bert", state, batch, loss, _apply_gradients)
-
-
-def _masked_batch(size: Size) -> dict[str, jax.Array]:
-    """Sentences of different lengths, padded; in each as many tokens are masked, so that all samples weigh the same."""
-    rng = np.random.default_rng(0)
-    shape = (size.batch, size.sequence)
-    padding, mask = 0, 1
-    positions = np.broadcast_to(np.arange(size.sequence), shape)
-    shortest = size.sequence // 2
-    is_token = positions < rng.integers(shortest, size.sequence + 1, size=(size.batch, 1))
-    tokens = np.where(is_token, rng.integers(2, size.vocabulary, size=shape), padding)
-    is_masked = rng.permuted(positions[:, :shortest], axis=1) < size.sequence // 4
-    is_masked = np.pad(is_masked, ((0, 0), (0, size.sequence - shortest)))
-    arrays = {
-        "input_ids": np.where(is_masked, mask, tokens),
-        "labels": np.where(is_masked, tokens, padding),
-        "attention_mask": is_token,
-        "token_type_ids": positions * 8 // size.sequence,
-        "position_ids": positions,
-    }
-    return {name: jnp.asarray(array, jnp.int32) for name, array in arrays.items()}
 
 
 def _gpt(size: Size) -> Model:
@@ -230,6 +202,21 @@ def _moe(size: Size) -> Model:
         expert_number=8,
     )
     return _language_model("moe", FlaxMoEForLMModule(config), size, 0.5)
+
+
+def _llama(size: Size, *ways: str) -> Model:
+    module = Llama(
+        vocabulary=size.vocabulary,
+        hidden=size.hidden,
+        layers=size.layers,
+        heads=size.heads,
+        kv_heads=size.heads // 2,
+        remat="remat" in ways,
+        scan="scan" in ways,
+        tied="tied" in ways,
+        dtype=jnp.dtype(jnp.bfloat16 if "bf16" in ways else jnp.float32),
+    )
+    return _language_model(", ".join(("llama", *ways)), module, size, 0.5)
 
 
 def _wide_resnet(size: Size) -> Model:
@@ -315,7 +302,7 @@ def _unet(size: Size) -> Model:
     return Model("unet", state, batch, loss, _apply_gradients)
 
 
-_BUILDERS = {
+_BUILDERS: dict[str, Callable[..., Model]] = {
     "mlp": _mlp,
     "gpt": _gpt,
     "bert": _bert,
@@ -324,10 +311,33 @@ _BUILDERS = {
     "wide_resnet": _wide_resnet,
     "unet": _unet,
 }
+# What every program that alpa makes is tested with.
 MODELS = tuple(_BUILDERS)
+# What there is besides, for tests of CFP and for benchmarks.
+_BUILDERS["llama"] = _llama
+LLAMA_WAYS = ("remat", "scan", "tied", "bf16")
 
 
 @cache
 def build(name: str, size: Size = TINY) -> Model:
-    """The model called `name`, one of `MODELS`."""
-    return _BUILDERS[name](size)
+    """The model called `name`: one of `MODELS`, or "llama", then any of LLAMA_WAYS, such as "llama, scan, remat".
+
+    Raises:
+        ValueError: there is no such model.
+    """
+    base, *ways = name.split(", ")
+    if base not in _BUILDERS or not set(ways) <= set(LLAMA_WAYS if base == "llama" else ()):
+        raise ValueError(f"no model is called {name!r}: there are {', '.join(_BUILDERS)}")
+    return _BUILDERS[base](size, *ways)
+
+
+def abstract(name: str, size: Size) -> Model:
+    """As `build`, with shapes in the place of arrays: nothing is computed, so a model may be as large as it likes."""
+    built: list[Model] = []
+
+    def arrays() -> tuple[Any, Any]:
+        built.append(build.__wrapped__(name, size))
+        return built[0].state, built[0].batch
+
+    state, batch = jax.eval_shape(arrays)
+    return replace(built[0], state=state, batch=batch)

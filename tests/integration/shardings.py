@@ -47,6 +47,12 @@ _MEGATRON_RULES: dict[str, dict[str, PartitionSpec]] = {
         r"moe/w[io]": PartitionSpec("model", None, None),
         r"decoder/kernel": _COLUMN,
     },
+    "llama": {
+        r"embedding/embedding": _ROW,
+        r"layer_\d+/([qkv]|gate|up)/kernel": _COLUMN,
+        r"layer_\d+/(o|down)/kernel": _ROW,
+        r"head/kernel": _COLUMN,
+    },
     # Kernels are (height, width, in, out).
     "conv": {
         r"ResNetBlock_\d/Conv_0/kernel": PartitionSpec(None, None, None, "model"),

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import alpa
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -23,23 +22,9 @@ from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.executable import MeshExecutable
 from integration.meshes import logical_mesh
 from integration.models import Size, build, train_step
-from integration.serial import assert_equal_up_to_rounding, expected_steps
+from integration.planned import ESTIMATE, planned
 
 pytestmark = pytest.mark.slow
-
-ESTIMATE = CFPOption(costs="estimate")
-
-
-def planned(model: str, mesh: str, num_micro_batches: int | None, option: CFPOption) -> Any:
-    """A step planned by CFP and run once; it has been found equal to the serial one."""
-    built = build(model)
-    method = CFPShardParallel(logical_mesh(mesh), num_micro_batches, option)
-    step: Any = alpa.parallelize(train_step(built, alpa.value_and_grad), method=method)
-    actual = step(jax.tree.map(jnp.copy, built.state), built.batch)
-    wanted = expected_steps(model, num_micro_batches, 1)[0]
-    for values, expected in zip(actual, (wanted.state, wanted.metrics, wanted.grads), strict=True):
-        assert_equal_up_to_rounding(jax.tree.map(np.asarray, values), expected)
-    return step
 
 
 @pytest.mark.parametrize("num_micro_batches", [None, 2])

@@ -25,6 +25,12 @@ def test_the_gpt_example_equals_the_serial_run_at_each_step() -> None:
     assert "every step equals the serial run" in result.stdout
 
 
+def test_the_plain_jax_example_equals_jax_jit_at_each_step() -> None:
+    result = run(str(ROOT / "examples" / "plain_jax.py"))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "every step equals jax.jit" in result.stdout
+
+
 def test_the_program_in_the_readme_computes_its_training_step() -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(blocks) == 1

@@ -4,6 +4,7 @@ Data parallelism sums all gradients once a step. Megatron-LM (arXiv 1909.08053, 
 first half of the MLP by columns and what follows each by rows: two all-reduces a layer forward, two backward, no more.
 """
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
@@ -17,9 +18,9 @@ from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.apply import annotate
 from alpa_cfp.candidates import find_units
 from alpa_cfp.costs import Rates, estimated_s
-from alpa_cfp.problem import CandidateCost, make_problem
+from alpa_cfp.problem import find_boundaries, make_problem
 from alpa_cfp.search import search
-from alpa_cfp.strategies import BlockStrategy
+from alpa_cfp.strategies import BlockStrategy, Kept
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import partition
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
@@ -97,13 +98,14 @@ def test_megatron_has_four_all_reduces_a_layer_and_no_other_communication() -> N
 @pytest.mark.slow
 def test_the_two_best_estimated_plans_of_a_gpt_are_data_parallelism_and_megatrons() -> None:
     program, blocks = gpt()
-    module, rates = program.module(), Rates()
+    # As the literature counts: contractions and communication.
+    module, rates = program.module(), Rates(bytes_per_s=math.inf)
     units = find_units(module, blocks, MESH)
-    costs = [
-        [CandidateCost(estimated_s(c.module.partitioned, rates), 0) for c in unit.candidates if c.module.partitioned]
+    times = [
+        [estimated_s(each.work, rates) if each.strategy.kept is Kept.AS_USED else math.inf for each in unit.candidates]
         for unit in units
     ]
-    found = search(make_problem(module, blocks.graph, units, costs, rates), None, best=2)
+    found = search(make_problem(units, find_boundaries(module, blocks, units, rates), times), None, best=2)
     plans = [
         tuple(unit.candidates[choice].strategy for unit, choice in zip(units, solution.choices, strict=True))
         for solution in found

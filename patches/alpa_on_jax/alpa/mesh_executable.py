@@ -1,6 +1,6 @@
 """Replacements in `alpa.mesh_executable`: waiting for the devices of a local mesh, and forgetting programs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +26,9 @@ def apply(module: ModuleType) -> None:
     def __init__(self: Any, *args: Any, **options: Any) -> None:
         """As alpa's own, and a check of what it takes for granted: gradients go from one program to the other."""
         original_init(self, *args, **options)
+        # Alpa hands the micro-batches on in this order, and takes them back in the order of those that the loss uses:
+        # a batch argument without use must not come before one with.
+        self.global_batch_arg_indices = _used_first(self.global_batch_arg_indices, self.accumulate_grad_invar_indices)
         accumulate, apply_grad = self.accumulate_grad_hlo.get_module(), self.apply_grad_hlo.get_module()
         count = len(self.grad_avals)
         if accumulate.partitioned.output_shardings != apply_grad.partitioned.input_shardings[-count:]:
@@ -34,3 +37,9 @@ def apply(module: ModuleType) -> None:
     replace(module, get_sync_func_driver)
     replace_in_class(module.GradAccMeshDriverExecutable, __init__)
     replace_in_class(module.MeshDriverExecutable, __del__)
+
+
+def _used_first(batch_arguments: Sequence[int], used: Sequence[int]) -> list[int]:
+    """The numbers of the batch arguments, those that are among `used` in the order there and before the others."""
+    first = [number for number in used if number in batch_arguments]
+    return [*first, *(number for number in batch_arguments if number not in first)]

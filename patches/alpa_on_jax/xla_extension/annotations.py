@@ -92,6 +92,15 @@ def make_plain_constant(op: Operation) -> None:
     op.erase()
 
 
+def make_constraint(op: Operation) -> None:
+    """Put an `sdy.sharding_constraint`, which the compiler knows, in place of an `sdy.reshard`."""
+    with ir.InsertionPoint(op), op.location:
+        types, attributes = [op.results[0].type], {"sharding": op.attributes["sharding"]}
+        new = mlir.create("sdy.sharding_constraint", types, [op.operands[0]], attributes)
+    op.results[0].replace_all_uses_with(new.results[0])
+    op.erase()
+
+
 def axes_attribute(op: Operation, name: str, mesh: LogicalMesh) -> tuple[Axis, ...]:
     """An axis list attribute of one of Shardy's collectives, such as `reduction_axes`."""
     return parse_axes(mesh, str(op.attributes[name]))

@@ -1,6 +1,7 @@
 """Counting the floating-point operations of a program."""
 
 import math
+from typing import Any
 
 from jaxlib.mlir.dialects import stablehlo
 
@@ -20,7 +21,12 @@ def flop_of_program(bytecode: bytes) -> float:
     """The same for a program's bytecode; that of a partitioned program gives what one device does."""
     with mlir.context():
         parsed = mlir.parse(bytecode)
-        return float(sum(_op_flop(op) for op in mlir.walk(mlir.entry_block(mlir.main_function(parsed)))))
+        return flop_of_block(mlir.entry_block(mlir.main_function(parsed)))
+
+
+def flop_of_block(block: Any) -> float:
+    """The same for the ops of a block, and those inside them."""
+    return float(sum(_op_flop(op) for op in mlir.walk(block)))
 
 
 def _op_flop(op: mlir.Operation) -> int:

@@ -6,6 +6,7 @@ objects that come from here. Tested with jaxlib 0.10.2 and 0.11.2.
 
 import io
 import re
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -22,9 +23,18 @@ Operation: TypeAlias = Any
 Value: TypeAlias = Any
 
 
+# A context takes some 3 ms to make, as long as a pass over a small program; but it keeps every attribute it has met.
+_USES_OF_CONTEXT = 64
+_kept = threading.local()
+
+
 def context() -> Any:
-    """A fresh MLIR context with the dialects that JAX programs use, StableHLO and Shardy among them."""
-    return _jax_mlir.make_ir_context()
+    """An MLIR context of this thread with the dialects that JAX programs use, StableHLO and Shardy among them."""
+    uses = getattr(_kept, "uses", _USES_OF_CONTEXT)
+    if uses >= _USES_OF_CONTEXT:
+        _kept.context, uses = _jax_mlir.make_ir_context(), 0
+    _kept.uses = uses + 1
+    return _kept.context
 
 
 def parse(module: bytes | str) -> Any:
@@ -222,9 +232,9 @@ def remap_operands(op: Operation, mapping: dict[Value, Value]) -> None:
 
 
 def edit(bytecode: bytes, change: Callable[[Any], Any]) -> tuple[bytes, Any]:
-    """Parse `bytecode` in a fresh context, call `change(module)`, and return the new bytecode and what `change` gave.
+    """Parse `bytecode`, call `change(module)`, and return the new bytecode and what `change` gave.
 
-    What `change` returns must hold no `ir` object, since those die with the context.
+    What `change` returns must hold no `ir` object, since those die with the module.
     """
     with context(), ir.Location.unknown():
         module = parse(bytecode)

@@ -1,29 +1,48 @@
 """A plan is a value: its text is the same for equal plans, and what cannot be read is refused with a reason."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from alpa_cfp import Plan
 from alpa_cfp.errors import PlanError
+from alpa_cfp.plain.signature import Placed, Signature
 from alpa_cfp.search import MemoryUse
-from alpa_cfp.strategies import BlockStrategy
+from alpa_cfp.strategies import BlockStrategy, Kept
 
 PLAN = Plan("ab" * 32, (2, 4), (BlockStrategy((0, None)), BlockStrategy((None, 3))), 0.1, MemoryUse(1, 2, 3), "measure")
+
+SIGNATURE = Signature(
+    axis_names=("data", "model"),
+    axis_types=("Auto", "Auto"),
+    devices=(1, 0, 2, 3, 4, 5, 6, 7),
+    inputs=(
+        Placed("args[0]['w']", (16, 8), "float32", (("data",), ("model",)), donated=True),
+        Placed("kwargs['x']", (64,), "bfloat16", (("model", "data"),)),
+    ),
+    outputs=(Placed("result", (16, 8), "float32", ((), ("model",))),),
+)
 
 factors = st.tuples(*[st.none() | st.integers(0, 9)] * 2)
 plans = st.builds(
     Plan,
     st.text("0123456789abcdef", min_size=64, max_size=64),
     st.just((2, 4)),
-    st.lists(st.builds(BlockStrategy, factors), max_size=5).map(tuple),
+    st.lists(st.builds(BlockStrategy, factors, st.sampled_from(Kept)), max_size=5).map(tuple),
     st.floats(0, 1e6),
     st.builds(MemoryUse, st.integers(0, 2**50), st.integers(0, 2**50), st.integers(0, 2**50)),
     st.sampled_from(["measure", "estimate"]),
+    st.sampled_from([None, SIGNATURE]),
+    st.none() | st.floats(0, 1e6),
+    st.none() | st.integers(0, 2**50),
 )
 
 
@@ -50,8 +69,42 @@ def test_what_is_no_plan_is_refused_with_where_it_came_from(tmp_path: Path, text
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("strategies", [["a"]]), ("strategies", 3), ("memory", {"state": 1}), ("mesh_shape", [2.5]), ("program", None)],
+    [
+        ("strategies", [["a"]]),
+        ("strategies", 3),
+        ("memory", {"state": 1}),
+        ("mesh_shape", [2.5]),
+        ("program", None),
+        ("signature", {}),
+    ],
 )
 def test_a_plan_with_a_damaged_field_is_refused(field: str, value: Any) -> None:
     with pytest.raises(PlanError):
         Plan.from_json(json.dumps({**json.loads(PLAN.to_json()), field: value}))
+
+
+def test_a_plan_says_by_path_where_arguments_and_results_lie() -> None:
+    plan = dataclasses.replace(PLAN, signature=SIGNATURE)
+    assert plan.in_shardings == {
+        "args[0]['w']": PartitionSpec("data", "model"),
+        "kwargs['x']": PartitionSpec(("model", "data")),
+    }
+    assert plan.out_shardings == {"result": PartitionSpec(None, "model")}
+    assert PLAN.in_shardings == PLAN.out_shardings == {}
+
+
+def test_a_plan_says_on_which_devices_arguments_and_results_lie() -> None:
+    plan = dataclasses.replace(PLAN, signature=SIGNATURE)
+    made_on = plan.named_shardings()["result"].mesh
+    assert [device.id for device in made_on.devices.flat] == list(SIGNATURE.devices)
+    assert made_on.axis_names == ("data", "model")
+    other = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "model"))
+    assert plan.named_shardings(other)["args[0]['w']"] == NamedSharding(other, PartitionSpec("data", "model"))
+    with pytest.raises(PlanError, match="made through alpa"):
+        PLAN.named_shardings()
+
+
+def test_a_plan_made_on_devices_that_are_not_here_asks_for_some() -> None:
+    plan = dataclasses.replace(PLAN, signature=dataclasses.replace(SIGNATURE, devices=tuple(range(90, 98))))
+    with pytest.raises(PlanError, match=r"does not have: \[90, .*Say on which devices"):
+        plan.named_shardings()

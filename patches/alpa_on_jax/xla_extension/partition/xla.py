@@ -41,6 +41,8 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
                 del op.attributes[annotations.SHARDING]
             if op.name == "sdy.constant":
                 annotations.make_plain_constant(op)
+            elif op.name == "sdy.reshard":
+                annotations.make_constraint(op)
         annotations.set_boundary(main, inputs, outputs)
         state = random_ops.add_state_parameter(main)
         if state is None:

@@ -1,32 +1,22 @@
 """Programs are measured once each, all samples are kept, and what fails costs nothing but itself."""
 
 import dataclasses
-from typing import Any
+import os
+from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.profiling import MeasureOptions, key_of, measure
+from alpa_cfp.errors import ProfilingError
+from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, key_of, measure
+from alpa_cfp.profiling.isolated import Worker
 from alpa_cfp.profiling.keys import code_flags, host_layout
 from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
 from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import partition
-from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, split
-from unit.alpa_on_jax.xla_extension.partition.solved_programs import solve
+from unit.alpa_cfp.profiling.programs import COLUMNS, ROWS, WHOLE, X, crashing, product, scaled
 
-X = np.ones((16, 16), np.float32)
-WHOLE, ROWS, COLUMNS = split(MESH_2X4, "", ""), split(MESH_2X4, "y", ""), split(MESH_2X4, "", "y")
-QUIET = MeasureOptions(samples=3, progress=False)
-
-
-def product(left: Any = WHOLE, right: Any = WHOLE, result: Any = WHOLE, *, name: str = "product") -> HloModule:
-    """A product of matrices that lie as given, partitioned."""
-    module = solve(lambda x, w: x @ w, (X, X), [left, right], [result], [result])
-    module = dataclasses.replace(module, name=name)
-    module.partitioned = partition(module)
-    return module
+QUIET = MeasureOptions(samples=3, progress=False, isolated=False)
 
 
 @pytest.fixture
@@ -115,16 +105,110 @@ def test_a_program_that_does_not_compile_costs_itself_only(
     assert measure([product(name="good")], client, database, QUIET) == [bad]
 
 
+def test_what_fails_beside_other_programs_and_not_alone_is_measured(
+    client: Client, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = MeshExecutable.__init__
+    loaded: list[str] = []
+
+    def fail_beside_another(self: MeshExecutable, client: Client, module: HloModule) -> None:
+        if module.name == "large" and loaded == ["small"]:
+            loaded.clear()
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 byte")
+        loaded.append(module.name)
+        original(self, client, module)
+
+    monkeypatch.setattr(MeshExecutable, "__init__", fail_beside_another)
+    modules = [product(name="small"), product(ROWS, result=ROWS, name="large")]
+    assert [profile.status for profile in measure(modules, client, database, QUIET)] == ["measured", "measured"]
+    # Nothing of the first attempt is kept.
+    assert [len(database.sessions(key)) for key in database.keys()] == [1, 1]  # noqa: SIM118
+
+
+def test_on_cpus_programs_run_in_another_process(
+    client: Client, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MeshExecutable, "__init__", None)
+    (profile,) = measure([product()], client, database, dataclasses.replace(QUIET, isolated=None))
+    assert profile.status == "measured"
+
+
+def test_a_profiler_keeps_its_process_for_later_calls_and_ends_it(client: Client, database: ProfileDatabase) -> None:
+    with Profiler(client, database, dataclasses.replace(QUIET, isolated=True)) as profiler:
+        assert profiler.worker_pid is None
+        profiler.measure([scaled(2)])
+        pid = profiler.worker_pid
+        profiler.measure([scaled(3)])
+        assert profiler.worker_pid == pid is not None
+        profiler.measure([crashing()])
+        assert profiler.worker_pid is None
+        profiler.measure([scaled(4)])
+        again = profiler.worker_pid
+        assert again not in (pid, None)
+    with pytest.raises(ProcessLookupError):
+        os.kill(again, 0)
+    assert [profile.status for _, profile in database.items()].count("measured") == 3
+
+
+def test_a_profiler_that_was_interrupted_goes_on_with_a_new_process(
+    client: Client, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    modules = [scaled(2), scaled(3)]
+    with Profiler(client, database, dataclasses.replace(QUIET, isolated=True)) as profiler:
+        monkeypatch.setattr(ProfileDatabase, "put", interrupt)
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            profiler.measure(modules)
+        monkeypatch.undo()
+        profiler.measure(modules[:1])
+        pid = profiler.worker_pid
+        del interrupted  # and with it all that the interrupted call held
+        assert [profile.status for profile in profiler.measure(modules)] == ["measured", "measured"]
+        assert profiler.worker_pid == pid
+
+
+def test_where_no_other_process_can_be_had_this_one_measures_and_says_so(
+    client: Client, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start(self: Worker) -> None:
+        raise ProfilingError.no_worker("it has 4 devices")
+
+    monkeypatch.setattr(Worker, "start", start)
+    (profile,) = measure([product()], client, database, dataclasses.replace(QUIET, isolated=None))
+    assert profile.status == "measured"
+    assert "it has 4 devices" in caplog.text
+    # Who demands it does not get less.
+    with pytest.raises(ProfilingError, match="it has 4 devices"):
+        measure([scaled(2)], client, database, dataclasses.replace(QUIET, isolated=True))
+
+
+def test_a_damaged_database_file_costs_its_profiles_and_not_the_measurement(
+    client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "profiles.sqlite"
+    with ProfileDatabase.open(path) as database:
+        measure([product()], client, database, QUIET)
+    path.write_bytes(path.read_bytes()[:5000])
+    with ProfileDatabase.open(path) as database:
+        assert database.keys() == []
+        (profile,) = measure([product()], client, database, QUIET)
+    assert profile.status == "measured"
+    assert "set aside" in caplog.text
+
+
 def test_the_key_tells_programs_apart_by_what_is_compiled(client: Client) -> None:
-    keys = {key_of(each, client.devices())[0] for each in (product(), product(ROWS, result=ROWS), product(name="b"))}
+    devices = DeviceDescription.of(client.devices())
+    keys = {key_of(each, devices)[0] for each in (product(), product(ROWS, result=ROWS), product(name="b"))}
     assert len(keys) == 2
     donated = dataclasses.replace(product(), donated=(True, False))
-    assert key_of(donated, client.devices())[0] not in keys
+    assert key_of(donated, devices)[0] not in keys
 
 
 def test_a_module_that_is_not_partitioned_has_no_key(client: Client) -> None:
     with pytest.raises(ValueError, match="partition"):
-        key_of(dataclasses.replace(product(), partitioned=None), client.devices())
+        key_of(dataclasses.replace(product(), partitioned=None), DeviceDescription.of(client.devices()))
 
 
 def test_flags_that_change_no_code_are_no_part_of_the_key() -> None:

@@ -13,7 +13,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from alpa_cfp.search import Edge, SearchProblem, Solution, Variable
 
-SHAPES = ("chain", "chain with skips", "tree", "clique", "any")
+SHAPES = ("chain", "chain with skips", "ring", "ladder", "hub", "tree", "clique", "any")
 
 
 @st.composite
@@ -56,6 +56,12 @@ def _pairs(rng: np.random.Generator, count: int, shape: str) -> list[tuple[int, 
     every = [(i, j) for i in range(count) for j in range(count) if i != j]
     if shape == "chain":
         return chain
+    if shape == "ring":
+        return chain + [(0, count - 1)] * (count > 2)
+    if shape == "ladder":
+        return chain + [(i, count - 1 - i) for i in range((count - 1) // 2)]
+    if shape == "hub":  # the last is joined to all others, which form a chain
+        return chain[:-1] + [(i, count - 1) for i in range(count - 1)]
     if shape == "chain with skips":
         return chain + [(j, i) for i, j in itertools.combinations(range(count), 2) if rng.random() < 0.2]
     if shape == "tree":

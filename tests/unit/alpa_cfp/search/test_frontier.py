@@ -64,6 +64,8 @@ def test_runs_that_truncate_are_repeated_wider_until_they_are_exact(
     budget = data.draw(st.sampled_from(listed)).memory.total
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solver, "_FIRST_WIDTH", 1)
+        patch.setattr(solver, "_FIRST_PER_STATE", 0)
+        patch.setattr(solver, "_SECOND_WIDTH", 2)
         patch.setattr(solver, "_EXACT_WIDTH", 1)
         patch.setattr(solver, "_WIDER", 2)
         patch.setattr(solver, "_SHARE", data.draw(st.sampled_from([0.0, 0.5, 100.0])))

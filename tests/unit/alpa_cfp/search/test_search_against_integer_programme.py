@@ -8,7 +8,9 @@ from unit.alpa_cfp.search.problems import by_integer_programme, random_problem
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 0.8])
-@pytest.mark.parametrize(("shape", "count"), [("chain", 30), ("chain with skips", 8), ("tree", 20)])
+@pytest.mark.parametrize(
+    ("shape", "count"), [("chain", 30), ("chain with skips", 8), ("tree", 20), ("ring", 16), ("hub", 12)]
+)
 def test_the_least_time_is_that_of_the_integer_programme(shape: str, count: int, share: float) -> None:
     problem = random_problem(np.random.default_rng(count + int(10 * share)), count, (6, 6), shape, 1000)
     fastest = search(problem, None)[0]

@@ -1,54 +1,15 @@
-"""What communication between blocks costs, and what a program costs by counting alone.
+"""What it costs to bring an array from where one block leaves it to where another one needs it.
 
-Takes sizes and shardings; gives seconds. `Rates` says how fast the mesh is; the numbers that are there by default only
-rank programs. Invariant: what already lies as it should costs nothing.
+Takes sizes and shardings; gives seconds. Invariant: what already lies as it should costs nothing.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from alpa_on_jax.xla_extension.costs import flop_of_program
-from alpa_on_jax.xla_extension.partition import PartitionedProgram
+from alpa_cfp.costs.rates import Rates, collective_s
 from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
-
-# How often the bytes of a device's part cross its link, for each kind of collective among n devices.
-_CROSSINGS = {
-    "all-reduce": lambda n: 2 * (n - 1) / n,
-    "all-gather": lambda n: n - 1,
-    "reduce-scatter": lambda n: (n - 1) / n,
-    "all-to-all": lambda n: (n - 1) / n,
-    "collective-permute": lambda n: 1.0,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """How fast a device of the mesh is.
-
-    Attributes:
-        flops_per_s: Floating-point operations.
-        latency_s: Of one collective.
-        link_bytes_per_s: Of its link.
-    """
-
-    flops_per_s: float = 2e10
-    latency_s: float = 1e-4
-    link_bytes_per_s: float = 2e9
-
-
-def collective_s(kind: str, size_bytes: float, group_size: int, rates: Rates) -> float:
-    """One collective, of which each device holds `size_bytes` before."""
-    return rates.latency_s + _CROSSINGS[kind](group_size) * size_bytes / rates.link_bytes_per_s
-
-
-def estimated_s(program: PartitionedProgram, rates: Rates) -> float:
-    """One run of a program: its contractions and its communication, one after the other."""
-    flops = flop_of_program(program.bytecode)
-    communication = sum(collective_s(c.kind, c.size_bytes, c.group_size, rates) for c in program.collectives)
-    return flops / rates.flops_per_s + communication
 
 
 def resharding_s(

@@ -1,0 +1,140 @@
+"""Where a program makes the new values of its state: the arrays that a step takes and gives back, and how it does that.
+
+Takes a `Graph` and which results take the place of which parameters; gives `Update`s: groups of such arrays with the
+elementwise ops that make their new values and nothing else (an optimizer's update of a weight and its moments). What
+such a group needs is split evenly wherever the gradients come from, which is what ZeRO does. Invariants: every op is in
+one group at most; all arrays of a group have one shape.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from alpa_cfp.analysis.graph import BARRIER, Graph, Op
+from alpa_cfp.analysis.rules import FactorKind
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The update of some arrays of one shape.
+
+    Attributes:
+        weights: Numbers of the parameters with their old values that are used for more than the update.
+        moments: Numbers of those that only the update uses: the optimizer's own.
+        ops: The elementwise ops of the arrays' shape that make the new values, ascending.
+    """
+
+    weights: tuple[int, ...]
+    moments: tuple[int, ...]
+    ops: tuple[int, ...]
+
+
+def find_updates(graph: Graph, pairs: Sequence[tuple[int, int]]) -> tuple[Update, ...]:
+    """The updates in `graph`.
+
+    Args:
+        graph: The graph.
+        pairs: (result, parameter) for each new value that takes the place of an old one.
+    """
+    ops = _update_ops(graph, {result for result, _ in pairs})
+    group_of: dict[int, int] = {}  # of an op or, below zero, of a parameter
+    for op in ops:
+        group_of.setdefault(op, op)
+        for value in graph.ops[op].operands:
+            origin = graph.origin(value)
+            producer = graph.values[origin].op
+            member = -1 - graph.values[origin].position if producer is None else producer
+            if (producer is None or producer in ops) and graph.shape(origin) == _shape(graph, op):
+                _join(group_of, op, member)
+    for result, parameter in pairs:
+        producer = graph.values[graph.origin(graph.results[result])].op
+        if producer in ops and graph.shape(graph.parameters[parameter]) == _shape(graph, producer):
+            _join(group_of, producer, -1 - parameter)
+    state = {parameter for _, parameter in pairs}
+    groups: dict[int, list[int]] = {}
+    for member in group_of:
+        groups.setdefault(_root(group_of, member), []).append(member)
+    updates = []
+    for members in groups.values():
+        arrays = sorted(-1 - member for member in members if member < 0 and -1 - member in state)
+        if arrays:
+            weights = tuple(number for number in arrays if _has_other_uses(graph, graph.parameters[number], ops))
+            moments = tuple(number for number in arrays if number not in weights)
+            updates.append(Update(weights, moments, tuple(sorted(member for member in members if member >= 0))))
+    return tuple(sorted(updates, key=lambda update: update.ops))
+
+
+def _update_ops(graph: Graph, new: set[int]) -> set[int]:
+    """The elementwise ops whose results lead to nothing but the results numbered `new`."""
+    returned: dict[int, list[int]] = {}
+    for position, value in enumerate(graph.results):
+        returned.setdefault(value, []).append(position)
+    found: set[int] = set()
+
+    def leads_to_state(value: int) -> bool:
+        if not new.issuperset(returned.get(value, ())):
+            return False
+        return all(user in found or _hands_on(graph, user, value, returned, new) for user in graph.values[value].users)
+
+    for op in reversed(graph.ops):
+        used = any(value in returned or graph.values[value].users for value in op.results)
+        if not graph.free[op.index] and used and _is_elementwise(graph, op) and all(map(leads_to_state, op.results)):
+            found.add(op.index)
+    return found
+
+
+def _hands_on(graph: Graph, user: int, value: int, returned: dict[int, list[int]], new: set[int]) -> bool:
+    """Whether `user` is a barrier, such as one of alpa's markers, from which `value` goes to the end of the program."""
+    op = graph.ops[user]
+    if op.name != BARRIER:
+        return False
+    results = [result for operand, result in zip(op.operands, op.results, strict=True) if operand == value]
+    return all(
+        not graph.values[result].users and result in returned and new.issuperset(returned[result]) for result in results
+    )
+
+
+def _is_elementwise(graph: Graph, op: Op) -> bool:
+    if op.rule is None or op.name == BARRIER or len(op.results) != 1:
+        return False
+    if not graph.shape(op.results[0]) or any(kind is not FactorKind.PLAIN for kind in op.rule.kinds):
+        return False
+    result = op.rule.results[0]
+    same = [
+        dims == result
+        for value, dims in zip(op.operands, op.rule.operands, strict=True)
+        if graph.shape(value) == graph.shape(op.results[0])
+    ]
+    others = [value for value in op.operands if graph.shape(value) != graph.shape(op.results[0])]
+    return all(same) and all(graph.shape(value) == () for value in others)
+
+
+def _shape(graph: Graph, op: int) -> tuple[int, ...]:
+    return graph.shape(graph.ops[op].results[0])
+
+
+def _has_other_uses(graph: Graph, parameter: int, ops: set[int]) -> bool:
+    """Whether anything but `ops` uses a parameter, directly or through barriers."""
+    return any(
+        any(
+            _has_other_uses(graph, result, ops) for operand, result in _through(graph.ops[user]) if operand == parameter
+        )
+        if graph.ops[user].name == BARRIER
+        else user not in ops
+        for user in graph.values[parameter].users
+    )
+
+
+def _through(op: Op) -> list[tuple[int, int]]:
+    return list(zip(op.operands, op.results, strict=True))
+
+
+def _root(group_of: dict[int, int], member: int) -> int:
+    while group_of[member] != member:
+        group_of[member] = member = group_of[group_of[member]]
+    return member
+
+
+def _join(group_of: dict[int, int], first: int, second: int) -> None:
+    group_of.setdefault(first, first)
+    group_of.setdefault(second, second)
+    group_of[_root(group_of, second)] = _root(group_of, first)

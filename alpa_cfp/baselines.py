@@ -1,0 +1,78 @@
+"""The plans that people write by hand, as choices among a program's candidates.
+
+Takes units and a search problem over them; gives named plans: data parallelism, ZeRO-2 and ZeRO-3 (arXiv 1910.02054),
+Megatron-style tensor parallelism (arXiv 1909.08053), alone and beside data parallelism. Each is the cheapest plan
+within what its name allows for each block; a block with no candidate of that kind may have any. So they are there to be
+timed beside what the search has found, since predictions are never exact.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from alpa_cfp.analysis.blocks import ParallelBlock
+from alpa_cfp.analysis.contractions import Side
+from alpa_cfp.candidates import Unit
+from alpa_cfp.search import NoPlanError, SearchProblem, Solution, Variable, search
+from alpa_cfp.strategies import BlockStrategy, Kept
+
+# Whether a block may have a strategy.
+Allows = Callable[[ParallelBlock, BlockStrategy], bool]
+_SAMPLES = (Side.LEFT, Side.BATCH)
+_PARAMETERS = (Side.RIGHT, Side.REDUCTION, Side.BATCH)
+
+
+def baselines(blocks: Sequence[ParallelBlock], units: Sequence[Unit], problem: SearchProblem) -> dict[str, Solution]:
+    """The plans by name; equal ones under the first name only.
+
+    Args:
+        blocks: The blocks of the program.
+        units: Its units.
+        problem: Their search problem.
+    """
+    axes = len(units[0].candidates[0].strategy.factors)
+    wanted: dict[str, Allows] = {
+        "data parallel": _split(axes, 0, Kept.AS_USED),
+        "ZeRO-2": _split(axes, 0, Kept.MOMENTS_SPLIT),
+        "ZeRO-3": _split(axes, 0, Kept.ALL_SPLIT),
+        **{_megatron_name(axes, tensor): _split(axes, tensor, Kept.AS_USED) for tensor in range(1, axes + 1)},
+    }
+    found: dict[str, Solution] = {}
+    for name, allows in wanted.items():
+        try:
+            (plan,) = search(_restricted(blocks, units, problem, allows), None)
+        except NoPlanError:
+            continue
+        if plan.choices not in {other.choices for other in found.values()}:
+            found[name] = problem.solution(plan.choices)
+    return found
+
+
+def _megatron_name(axes: int, tensor: int) -> str:
+    return "Megatron" if tensor == axes else "data parallel and Megatron"
+
+
+def _split(axes: int, tensor: int, kept: Kept) -> Allows:
+    """Samples along the first axes, parameters along the last `tensor` ones."""
+
+    def allows(block: ParallelBlock, strategy: BlockStrategy) -> bool:
+        sides = [None if factor is None else block.factors[factor].side for factor in strategy.factors]
+        samples, parameters = sides[: axes - tensor], sides[axes - tensor :]
+        by_samples = all(side in _SAMPLES for side in samples)
+        return by_samples and all(side in _PARAMETERS for side in parameters) and strategy.kept is kept
+
+    return allows
+
+
+def _restricted(
+    blocks: Sequence[ParallelBlock], units: Sequence[Unit], problem: SearchProblem, allows: Allows
+) -> SearchProblem:
+    """`problem` without the choices that are not allowed."""
+    variables = []
+    for unit, variable in zip(units, problem.variables, strict=True):
+        allowed = np.array([allows(blocks[unit.block], candidate.strategy) for candidate in unit.candidates])
+        allowed &= np.isfinite(variable.time_s)
+        times = np.where(allowed, variable.time_s, math.inf) if allowed.any() else variable.time_s
+        variables.append(Variable(variable.name, times))
+    return SearchProblem(tuple(variables), problem.edges)

@@ -1,0 +1,168 @@
+"""Which candidates are measured, and the search for the best plans among all (CFP, sections 5 and 6).
+
+Takes the units of a program, their boundaries and where profiles come from; gives the cheapest plans. Not every
+candidate is measured: those that are not count as much faster than estimated, with rates fitted to what has been
+measured already, and the search goes on until the best plans consist of measured ones only. So the plans are those that
+measuring everything would give, as long as no candidate is faster than its estimate by more than the margin. Invariant:
+the same profiles give the same plans.
+"""
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Sequence
+
+from alpa_cfp.candidates import Candidate, Unit, distinct
+from alpa_cfp.costs import Rates, estimated_s, fitted
+from alpa_cfp.database import Profile
+from alpa_cfp.problem import Boundaries, make_problem
+from alpa_cfp.search import NoPlanError, NothingFitsError, SearchProblem, Solution, TimeLimitError, search
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+
+logger = logging.getLogger(__name__)
+
+# The profile of each module; None where there is none and none can be made.
+Profiles = Callable[[Sequence[HloModule]], Sequence[Profile | None]]
+# How many of a kind's candidates are measured before there is anything to fit rates to.
+_FIRST = 2
+# What a program takes without the overhead of starting it is at least this part of all.
+_LEAST_OF_MEASURED = 0.1
+
+
+class Choosing:
+    """The plans of a program, measured as far as they have to be.
+
+    Args:
+        units: The units of the program.
+        boundaries: Their boundaries.
+        rates: Of the mesh.
+        profiles: Where profiles come from; None: costs are estimates.
+        margin: How many times faster than estimated a candidate that is not measured may be; inf measures all.
+        limit_s: How long one search may take.
+
+    Attributes:
+        measured: How many programs were asked for.
+        rounds: How often.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        boundaries: Boundaries,
+        rates: Rates,
+        profiles: Profiles | None,
+        margin: float,
+        limit_s: float | None = None,
+    ) -> None:
+        self._units, self._boundaries, self._calibrated, self._rates = units, boundaries, rates, rates
+        self._profiles, self._margin, self._limit_s = profiles, margin, limit_s
+        self._candidates = distinct(units)
+        self._numbers = _numbers(units)
+        self._seconds: dict[int, float] = {}
+        self.rounds = 0
+        if profiles is not None:
+            first = self._first() if math.isfinite(margin) else list(range(len(self._candidates)))
+            self._measure(first)
+
+    @property
+    def measured(self) -> int:
+        return len(self._seconds)
+
+    @property
+    def problem(self) -> SearchProblem:
+        """The search problem as far as it is known."""
+        return self._problem()
+
+    def _problem(self, without: int | None = None) -> SearchProblem:
+        costs = self._costs()
+        if without is not None:
+            costs[without] = math.inf
+        return make_problem(self._units, self._boundaries, [[costs[i] for i in numbers] for numbers in self._numbers])
+
+    def best(self, count: int, budget_bytes: int | None) -> list[Solution]:
+        """The cheapest plan within a budget, and up to `count - 1` others: the cheapest that do without what this plan
+        chooses for one of the kinds of blocks that take most of its time. All are of measured candidates only.
+
+        The plans that come next to the best in cost alone differ from it in what hardly matters.
+
+        Raises:
+            NothingFitsError: no plan fits into the budget.
+        """
+        first = self._cheapest(budget_bytes)
+        found = {first.choices: first}
+        for kind in self._kinds_by_time(first)[: count - 1]:
+            number = self._numbers[kind][first.choices[kind]]
+            with contextlib.suppress(NoPlanError, NothingFitsError, TimeLimitError):
+                other = self._cheapest(budget_bytes, without=number)
+                found.setdefault(other.choices, other)
+        return [first, *sorted(list(found.values())[1:], key=lambda plan: plan.time_s)]
+
+    def _cheapest(self, budget_bytes: int | None, without: int | None = None) -> Solution:
+        """The cheapest plan, without one of the candidates."""
+        while True:
+            (found,) = search(self._problem(without), budget_bytes, time_limit_s=self._limit_s)
+            if not self.measure([found.choices]):
+                return found
+
+    def _kinds_by_time(self, plan: Solution) -> list[int]:
+        """The kinds of blocks, those first that take most of the time of a plan."""
+        costs = self._costs()
+        total: dict[int, float] = {}
+        for unit, numbers, choice in zip(self._units, self._numbers, plan.choices, strict=True):
+            total[unit.kind] = total.get(unit.kind, 0.0) + costs[numbers[choice]]
+        return sorted(total, key=lambda kind: (-total[kind], kind))
+
+    def measure(self, plans: Sequence[Sequence[int]]) -> bool:
+        """Measure what is not measured of the candidates in some plans; whether there was anything."""
+        if self._profiles is None:
+            return False
+        wanted = {
+            numbers[choice] for plan in plans for numbers, choice in zip(self._numbers, plan, strict=True)
+        }.difference(self._seconds)
+        if wanted:
+            self._measure(sorted(wanted))
+        return bool(wanted)
+
+    def _first(self) -> list[int]:
+        """The fastest candidates of each kind by the usual rates."""
+        estimates = [estimated_s(candidate.work, self._rates) for candidate in self._candidates]
+        kinds = dict.fromkeys(map(tuple, self._numbers))
+        return sorted(number for numbers in kinds for number in sorted(numbers, key=lambda i: estimates[i])[:_FIRST])
+
+    def _measure(self, numbers: Sequence[int]) -> None:
+        assert self._profiles is not None
+        profiles = self._profiles([self._candidates[number].module for number in numbers])
+        for number, profile in zip(numbers, profiles, strict=True):
+            self._seconds[number] = self._own_s(self._candidates[number], profile)
+        self.rounds += 1
+        known = [number for number, seconds in self._seconds.items() if math.isfinite(seconds)]
+        works = [self._candidates[number].work for number in known]
+        self._rates = fitted(works, [self._seconds[number] for number in known], self._calibrated)
+        logger.info("CFP: %d of %d candidates are measured", self.measured, len(self._candidates))
+
+    def _own_s(self, candidate: Candidate, profile: Profile | None) -> float:
+        """What a candidate takes inside a larger program; inf where that is not known."""
+        if profile is None or profile.status == "failed":
+            return math.inf
+        arrays = len(candidate.inputs) + len(candidate.outputs)
+        # Noise must not make a small program free.
+        return max(profile.typical_s - self._calibrated.overhead_s(arrays), _LEAST_OF_MEASURED * profile.typical_s)
+
+    def _costs(self) -> list[float]:
+        """The seconds of each candidate: measured, or estimated and then optimistic where others are measured."""
+        optimism = 1.0 if self._profiles is None else self._margin
+        return [
+            self._seconds[number] if number in self._seconds else estimated_s(candidate.work, self._rates) / optimism
+            for number, candidate in enumerate(self._candidates)
+        ]
+
+
+def _numbers(units: Sequence[Unit]) -> list[list[int]]:
+    """For each unit the places of its candidates in `distinct(units)`."""
+    of_kind: dict[int, list[int]] = {}
+    start = 0
+    for unit in units:
+        if unit.kind == unit.block:
+            of_kind[unit.kind] = list(range(start, start + len(unit.candidates)))
+            start += len(unit.candidates)
+    return [of_kind[unit.kind] for unit in units]

@@ -1,0 +1,84 @@
+"""How fast a mesh is, in a few numbers, and what a program takes by them.
+
+Takes the work of a program; gives seconds. The rates that are there by default only rank programs; `fitted` gives those
+of a mesh from programs that were measured there. Invariant: more work never takes less time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import nnls
+
+from alpa_cfp.costs.work import Work
+
+# How often the bytes of a device's part cross its link, for each kind of collective among n devices.
+_CROSSINGS = {
+    "all-reduce": lambda n: 2 * (n - 1) / n,
+    "all-gather": lambda n: n - 1,
+    "reduce-scatter": lambda n: (n - 1) / n,
+    "all-to-all": lambda n: (n - 1) / n,
+    "collective-permute": lambda n: 1.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How fast a device of the mesh is.
+
+    Attributes:
+        flops_per_s: Floating-point operations.
+        bytes_per_s: Of memory that is written.
+        latency_s: Of one collective.
+        link_bytes_per_s: Of its link.
+        dispatch_s: To start any program and wait for it.
+        array_s: For each of its arguments and results, in addition.
+    """
+
+    flops_per_s: float = 2e10
+    bytes_per_s: float = 5e9
+    latency_s: float = 1e-4
+    link_bytes_per_s: float = 2e9
+    dispatch_s: float = 0.0
+    array_s: float = 0.0
+
+    def overhead_s(self, arrays: int) -> float:
+        """What a program with so many arguments and results takes without doing anything."""
+        return self.dispatch_s + self.array_s * arrays
+
+
+def collective_s(kind: str, size_bytes: float, group_size: int, rates: Rates) -> float:
+    """One collective, of which each device holds `size_bytes` before."""
+    return rates.latency_s + _CROSSINGS[kind](group_size) * size_bytes / rates.link_bytes_per_s
+
+
+def estimated_s(work: Work, rates: Rates) -> float:
+    """One run of a program without its overhead: what it computes, writes and communicates, one after the other."""
+    flops, written, count, crossing = _amounts(work)
+    communication = count * rates.latency_s + crossing / rates.link_bytes_per_s
+    return flops / rates.flops_per_s + written / rates.bytes_per_s + communication
+
+
+def fitted(works: Sequence[Work], seconds: Sequence[float], rates: Rates) -> Rates:
+    """The rates with which estimates come closest to measured times without overhead, by their relative errors.
+
+    What the programs say nothing about stays as in `rates`: it counts as so many weak observations.
+    """
+    usual = np.array([1 / rates.flops_per_s, 1 / rates.bytes_per_s, rates.latency_s, 1 / rates.link_bytes_per_s])
+    amounts = np.array([_amounts(work) for work in works]).reshape(-1, 4) * usual
+    times = np.maximum(np.array(seconds, dtype=np.float64), 1e-6)
+    weak = 0.1 * np.eye(4)
+    factors, _ = nnls(np.vstack([amounts / times[:, None], weak]), np.concatenate([np.ones(len(times)), np.diag(weak)]))
+    flop, byte, latency, link = np.maximum(factors, 0.02) * usual
+    return replace(
+        rates,
+        flops_per_s=float(1 / flop),
+        bytes_per_s=float(1 / byte),
+        latency_s=float(latency),
+        link_bytes_per_s=float(1 / link),
+    )
+
+
+def _amounts(work: Work) -> tuple[float, float, float, float]:
+    crossing = sum(_CROSSINGS[each.kind](each.group_size) * each.size_bytes for each in work.collectives)
+    return work.flops, work.written_bytes, len(work.collectives), crossing

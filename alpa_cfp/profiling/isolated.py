@@ -1,0 +1,244 @@
+"""Measure programs in a process of their own, which may hang or crash.
+
+Takes the client of a mesh and groups of modules; gives a profile for each module that was finished, and a failed one
+for the module at which the process hung or died. Invariants: each call finishes a program at least, or raises; the
+process never outlives this object's `close`, nor this process; only the process that was started here is ever ended.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import BinaryIO
+
+import jax
+
+from alpa_cfp.database import Profile
+from alpa_cfp.errors import ProfilingError
+from alpa_cfp.profiling.group import Finished, Stage, failed
+from alpa_cfp.profiling.options import MeasureOptions
+from alpa_cfp.profiling.protocol import Activity, Board, Ready, Setup, Task, TaskDone
+from alpa_on_jax.xla_extension.executable import Client
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+
+# -P: a file of the user's directory that is called like a module of ours must not be imported instead.
+COMMAND = (sys.executable, "-P", "-m", "alpa_cfp.profiling.worker")
+_START_LIMIT_S = 120.0
+_LAST_WORDS = 2000  # bytes of what a process wrote before it died
+_CONNECTION_LOST = (EOFError, BrokenPipeError, ConnectionResetError)
+
+
+class Worker:
+    """A process that measures groups of programs on a mesh like that of `client`; a context manager that ends it.
+
+    It starts with the first group, is used for all later ones, and is started anew after it hung or died, and where the
+    settings of JAX have changed.
+
+    Args:
+        client: The client of the mesh; its devices must be of this process alone.
+        options: The limits and the number of samples.
+        command: What starts the process; three arguments are added (see `worker`).
+    """
+
+    def __init__(self, client: Client, options: MeasureOptions, command: Sequence[str] = COMMAND) -> None:
+        self._devices = client.devices()
+        self._options = options
+        self._command = tuple(command)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._board_file: BinaryIO | None = None
+        self._errors: BinaryIO | None = None
+        self._words_before = 0
+        self._jax_config: dict[str, bool | int | float | str | None] = {}
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the process, if it is not there, and wait until it has its devices.
+
+        Raises:
+            ProfilingError: it cannot be started, or has other devices than the client.
+        """
+        jax_config = _jax_config()
+        if self._process is not None and self._process.poll() is None and jax_config == self._jax_config:
+            return
+        self.close()
+        self._jax_config = jax_config
+        if any(device.process_index != 0 for device in self._devices):
+            raise ProfilingError.no_worker("the mesh has devices of several processes")
+        try:
+            self._launch()
+            self._set_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def measure(self, modules: Sequence[HloModule], drawn: random.Random) -> Iterator[Finished]:
+        """Measure a group; what is not finished at the end, because the process was lost before, can be given again.
+
+        Raises:
+            ProfilingError: the process cannot be started, or died before it began with a program.
+        """
+        self.start()
+        assert self._connection is not None
+        assert self._board_file is not None
+        board = Board(self._board_file.fileno())
+        board.clear()
+        self._words_before = self._written_bytes()
+        done, finished = False, set[int]()
+        try:
+            serialized = tuple(module.as_serialized_hlo_module_proto() for module in modules)
+            self._connection.send(Task(serialized, self._options.samples, drawn))
+            while not done:
+                overdue = self._wait(board)
+                if overdue is not None:
+                    if overdue.index not in finished:
+                        yield Finished(overdue.index, self._timed_out(overdue))
+                    return
+                message = self._connection.recv()
+                done = isinstance(message, TaskDone)
+                if isinstance(message, Finished):
+                    finished.add(message.index)
+                    yield message
+        except _CONNECTION_LOST:
+            at = board.read()
+            reason = self._last_words()
+            if at is None:
+                raise ProfilingError.no_worker(reason) from None
+            if at.index not in finished:
+                killed = self._process is not None and self._process.returncode == -signal.SIGKILL
+                message = f"the process ended while this program was {_DOING[at.stage]}: {reason}"
+                yield Finished(at.index, failed(message, "out_of_memory" if killed else "crashed"))
+        finally:
+            if not done:
+                self.close()
+
+    def close(self) -> None:
+        """End the process; a second call does nothing."""
+        process, self._process = self._process, None
+        if process is not None:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # it leads a group of its own
+            process.wait()
+        for each in (self._connection, self._board_file, self._errors):
+            if each is not None:
+                each.close()
+        self._connection = self._board_file = self._errors = None
+        self._words_before = 0
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _launch(self) -> None:
+        self._board_file, self._errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+        ours, theirs = socket.socketpair()
+        self._connection = Connection(ours.detach())
+        board = self._board_file.fileno()
+        with theirs:
+            arguments = [str(number) for number in (theirs.fileno(), board, os.getpid())]
+            try:
+                self._process = subprocess.Popen(
+                    [*self._command, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._errors,
+                    pass_fds=(theirs.fileno(), board),
+                    env=_environment(self._devices[0].platform),
+                    start_new_session=True,  # Ctrl-C is for this process, which then ends the other one
+                )
+            except OSError as error:
+                raise ProfilingError.no_worker(str(error)) from error
+
+    def _set_up(self) -> None:
+        assert self._connection is not None
+        platform, kinds = self._devices[0].platform, tuple(device.device_kind for device in self._devices)
+        try:
+            self._connection.send(Setup(platform, tuple(device.id for device in self._devices), self._jax_config))
+            if not self._connection.poll(_START_LIMIT_S):
+                raise ProfilingError.no_worker(f"it was not ready after {_START_LIMIT_S:g} s")
+            ready: Ready = self._connection.recv()
+        except _CONNECTION_LOST:
+            raise ProfilingError.no_worker(self._last_words()) from None
+        if ready.refusal:
+            raise ProfilingError.no_worker(ready.refusal)
+        if ready.device_kinds != kinds:
+            raise ProfilingError.no_worker(f"its devices are {ready.device_kinds}, and those of the mesh are {kinds}")
+
+    def _wait(self, board: Board) -> Activity | None:
+        """Wait for a message, or the end of the connection; gives what takes too long if that comes first."""
+        assert self._connection is not None
+        limits = {stage: getattr(self._options, name) for stage, name in _LIMITS.items()}
+        # Waking up disturbs what is timed, so it is rare.
+        look_every_s = min(1.0, *(limit / 10 for limit in limits.values()))
+        while not self._connection.poll(look_every_s):
+            at = board.read()
+            if at is not None and at.elapsed_s > limits[at.stage]:
+                return at
+        return None
+
+    def _timed_out(self, at: Activity) -> Profile:
+        limit = _LIMITS[at.stage]
+        value = getattr(self._options, limit)
+        return failed(f"it was still {_DOING[at.stage]} after {limit}={value:g}", "timed_out")
+
+    def _last_words(self) -> str:
+        """How the process ended, and what it wrote last; it is over, or about to be."""
+        assert self._process is not None
+        assert self._errors is not None
+        try:
+            code = self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            return "it closed its connection"
+        how = f"exit code {code}" if code >= 0 else _signal_name(-code)
+        # No seek: both processes have the place in the file in common.
+        start = max(self._words_before, self._written_bytes() - _LAST_WORDS)
+        words = os.pread(self._errors.fileno(), _LAST_WORDS, start).decode(errors="replace").strip()
+        return f"{how}\n{words}" if words else how
+
+    def _written_bytes(self) -> int:
+        assert self._errors is not None
+        return os.fstat(self._errors.fileno()).st_size
+
+
+_DOING: dict[Stage, str] = {"compile": "being compiled", "run": "being run", "inspect": "being looked into"}
+_LIMITS: dict[Stage, str] = {"compile": "compile_limit_s", "run": "run_limit_s", "inspect": "compile_limit_s"}
+
+
+def _jax_config() -> dict[str, bool | int | float | str | None]:
+    """The settings of JAX in this thread that another process can have."""
+    return {
+        name: value
+        for name, value in jax.config.values.items()
+        # The environment says the platform: of all those that this process uses, the worker has only one.
+        if name != "jax_platforms" and isinstance(value, bool | int | float | str | None)
+    }
+
+
+def _signal_name(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return f"{name}, as the system ends a process when memory is short" if number == signal.SIGKILL else name
+
+
+def _environment(platform: str) -> dict[str, str]:
+    """This process' environment, its way to find modules, and the one platform that is wanted."""
+    paths = [path or os.getcwd() for path in sys.path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": platform}

@@ -1,0 +1,69 @@
+"""Profiles from the database alone, for planning where there are no devices of that kind.
+
+Takes modules, and the devices that they were profiled on, of which the database knows; gives the profiles that
+`measure` gave there. Invariant: nothing is compiled, run or written, so the same database gives the same profiles.
+"""
+
+from collections.abc import Sequence
+
+from alpa_cfp.database import Profile, ProfileDatabase
+from alpa_cfp.errors import ReplayError
+from alpa_cfp.profiling.keys import DeviceDescription, key_of
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+
+
+def recorded_devices(
+    database: ProfileDatabase,
+    mesh_shape: Sequence[int],
+    *,
+    device_kind: str | None = None,
+    hosts: str | None = None,
+    jaxlib_version: str | None = None,
+    xla_flags: str | None = None,
+) -> DeviceDescription:
+    """The devices on which the profiles of a mesh were made; those that are named, where there are several.
+
+    Args:
+        database: The profiles.
+        mesh_shape: The logical mesh's.
+        device_kind, hosts, jaxlib_version, xla_flags: Of the devices, as `DeviceDescription` has them; None for any.
+
+    Raises:
+        ReplayError: the database has no profiles of such a mesh on such devices, or has them on several ones.
+    """
+    keys = database.keys()
+    known = sorted({(key.mesh_shape, DeviceDescription.of_key(key)) for key in keys})
+    wanted = {"device_kind": device_kind, "hosts": hosts, "jaxlib_version": jaxlib_version, "xla_flags": xla_flags}
+    found = [
+        devices
+        for shape, devices in known
+        if shape == tuple(mesh_shape)
+        and all(value is None or getattr(devices, name) == value for name, value in wanted.items())
+    ]
+    if not found:
+        named = {name: value for name, value in wanted.items() if value is not None}
+        raise ReplayError.no_profiles(mesh_shape, named, [(shape, str(devices)) for shape, devices in known])
+    if len(found) > 1:
+        raise ReplayError.several_devices(mesh_shape, [str(devices) for devices in found])
+    return found[0]
+
+
+def replay(modules: Sequence[HloModule], devices: DeviceDescription, database: ProfileDatabase) -> list[Profile]:
+    """The recorded profile of each of `modules` on `devices`, however many samples it has.
+
+    Args:
+        modules: Modules with their partitioned programs.
+        devices: What they were profiled on; see `recorded_devices`.
+        database: The profiles.
+
+    Raises:
+        ReplayError: the database lacks profiles.
+        ValueError: a module is not partitioned.
+    """
+    keys = [key_of(module, devices)[0] for module in modules]
+    profiles = {key: database.get(key) for key in keys}
+    missing = {key: module.name for key, module in zip(keys, modules, strict=True) if profiles[key] is None}
+    if missing:
+        names = [f"{name} ({key.program[:12]})" for key, name in missing.items()]
+        raise ReplayError.missing(names, len(profiles), str(devices))
+    return [profile for key in keys if (profile := profiles[key]) is not None]

@@ -1,0 +1,155 @@
+"""Compile the best plans whole, and take the fastest one that really fits (CFP, section 7).
+
+Takes a program's choices and a budget; gives one plan. Times of blocks do not add up to the step exactly, nor does
+memory: so the best predicted plans and the plain ones (`baselines`) run whole, side by side, and what a compiled
+program needs is held against the budget. Where all need more than predicted, the search is repeated for so much less.
+Invariants: a plan that was compiled and is given back fits; the same profiles give the same plan.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from alpa_cfp.analysis.blocks import Blocks
+from alpa_cfp.baselines import baselines
+from alpa_cfp.candidates import Unit
+from alpa_cfp.choosing import Choosing, Profiles
+from alpa_cfp.database import Profile
+from alpa_cfp.search import NothingFitsError, Solution
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+
+logger = logging.getLogger(__name__)
+
+# A plain plan that is predicted to be slower than the best by more than this factor is not tried: predictions are not
+# that wrong.
+_PLAUSIBLE = 1.3
+_ATTEMPTS = 4
+# What is left free of the budget when a plan has been found to need more than predicted.
+_RESERVE = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Refined:
+    """A plan and what is known of it as a whole.
+
+    Attributes:
+        solution: The choice for each unit, with the prediction.
+        measured_s: What a step takes; None where it was not run.
+        needed_bytes: What a device needs by the compiled program; None where it was not compiled.
+    """
+
+    solution: Solution
+    measured_s: float | None = None
+    needed_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """How plans are refined.
+
+    Attributes:
+        blocks: The blocks of the program.
+        units: Its units.
+        choosing: Its candidates' costs.
+        profiles: Where profiles come from.
+        planned: Gives the whole program with the plan of some choices, partitioned.
+        count: How many of the best predicted plans are run.
+    """
+
+    blocks: Blocks
+    units: Sequence[Unit]
+    choosing: Choosing
+    profiles: Profiles
+    planned: Callable[[Sequence[int]], HloModule]
+    count: int
+
+    def best(self, budget_bytes: int | None) -> Refined:
+        """The fastest plan within the budget.
+
+        Raises:
+            NothingFitsError: no plan fits into the budget; it says what the least one really needs.
+        """
+        if budget_bytes is None:
+            return self._fastest(self._run(self.choosing.best(self.count, None)))
+        # How many bytes a plan needs for each one that is predicted.
+        ratio, fallback = 1.0, None
+        for _ in range(_ATTEMPTS):
+            predicted = int(budget_bytes / ratio)
+            try:
+                found, is_least = self.choosing.best(self.count, predicted), False
+            except NothingFitsError as error:
+                found, is_least = self.choosing.best(1, error.least_bytes), True
+            tried = self._run(found, predicted)
+            fitting = [each for each in tried if each.needed_bytes is None or each.needed_bytes <= budget_bytes]
+            if fitting and not is_least:
+                return self._fastest(fitting)
+            worst = max((each for each in tried if each.needed_bytes), key=_ratio, default=None)
+            if worst is None:
+                break
+            if is_least and not fitting:
+                if fallback is not None:
+                    return fallback
+                raise _nothing_fits(min(tried, key=lambda each: each.needed_bytes or 0), budget_bytes)
+            if fitting:
+                fallback = self._fastest(fitting)
+            ratio = _ratio(worst) / _RESERVE
+            logger.info("CFP: plans need %.2f times the memory that was predicted; searching again", _ratio(worst))
+        if fallback is not None:
+            return fallback
+        (least,) = self._run(self._least(budget_bytes), 0)
+        if least.needed_bytes is not None and least.needed_bytes > budget_bytes:
+            raise _nothing_fits(least, budget_bytes)
+        return least
+
+    def _least(self, budget_bytes: int) -> Sequence[Solution]:
+        """The plan that is predicted to need least."""
+        try:
+            return self.choosing.best(1, min(budget_bytes, 1))
+        except NothingFitsError as error:
+            return self.choosing.best(1, error.least_bytes)
+
+    def _run(self, found: Sequence[Solution], budget_bytes: int | None = None) -> list[Refined]:
+        """The plans of `found` and the plain ones, run whole; in the order of their predictions."""
+        plans = {solution.choices: solution for solution in found}
+        limit = _PLAUSIBLE * min(solution.time_s for solution in found)
+        for name, plan in self._plain().items():
+            if plan.time_s <= limit and (budget_bytes is None or plan.memory.total <= budget_bytes):
+                logger.info("CFP: %s is tried, too", name)
+                plans.setdefault(plan.choices, plan)
+        profiles = self.profiles([self.planned(choices) for choices in plans])
+        return [_refined(plan, profile) for plan, profile in zip(plans.values(), profiles, strict=True)]
+
+    def _plain(self) -> dict[str, Solution]:
+        """The plain plans that may be among the best, of measured candidates."""
+        while True:
+            plain = baselines(self.blocks.blocks, self.units, self.choosing.problem)
+            best = min(self.choosing.best(1, None)[0].time_s, *(plan.time_s for plan in plain.values()))
+            plausible = {name: plan for name, plan in plain.items() if plan.time_s <= _PLAUSIBLE * best}
+            if not self.choosing.measure([plan.choices for plan in plausible.values()]):
+                return plausible
+
+    def _fastest(self, tried: Sequence[Refined]) -> Refined:
+        """The fastest one; the best predicted where none was run."""
+        return min(tried, key=lambda each: float("inf") if each.measured_s is None else each.measured_s)
+
+
+def _refined(solution: Solution, profile: Profile | None) -> Refined:
+    if profile is None:
+        return Refined(solution)
+    if profile.status == "failed":
+        return Refined(solution, float("inf"))
+    sizes = (profile.argument_bytes, profile.output_bytes, profile.aliased_bytes, profile.temporary_bytes)
+    arguments, outputs, aliased, temporaries = (size or 0 for size in sizes)
+    return Refined(solution, profile.typical_s, arguments + outputs - aliased + temporaries)
+
+
+def _ratio(each: Refined) -> float:
+    return (each.needed_bytes or 0) / max(each.solution.memory.total, 1)
+
+
+def _nothing_fits(least: Refined, budget_bytes: int) -> NothingFitsError:
+    """The error for what the compiled program needs; its parts are predictions, scaled to it."""
+    memory, needed = least.solution.memory, least.needed_bytes or 0
+    state, saved = (int(part * needed / max(memory.total, 1)) for part in (memory.state, memory.saved))
+    parts = (state, saved, needed - state - saved)
+    return NothingFitsError(needed, budget_bytes, parts, ("the whole program",) * 3)

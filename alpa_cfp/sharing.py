@@ -1,0 +1,85 @@
+"""Share state between the devices that would all keep the same part of it (CFP, section 4; ZeRO, arXiv 1910.02054).
+
+Takes an annotated module, the updates in it and the strategies of its blocks; gives the shardings that the state and
+its update have to get instead, which `apply.py` writes down. Invariants: what is shared is split along axes that do not
+split it already, in equal parts; an array that cannot be split so stays as it is.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from alpa_cfp.analysis.blocks import Blocks
+from alpa_cfp.analysis.updates import Update
+from alpa_cfp.strategies import BlockStrategy, Kept
+from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Shardings of shared state.
+
+    Attributes:
+        parameters: For the numbers of some parameters how they are kept.
+        ops: For the indices of some ops how their results lie.
+    """
+
+    parameters: dict[int, ArraySharding]
+    ops: dict[int, ArraySharding]
+
+
+def shared_state(
+    blocks: Blocks,
+    updates: Sequence[Update],
+    strategies: Sequence[BlockStrategy],
+    inputs: Sequence[ArraySharding],
+    fixed: frozenset[int] = frozenset(),
+) -> Shared:
+    """What the strategies share.
+
+    Args:
+        blocks: The blocks of the module.
+        updates: Its updates.
+        strategies: One for each block.
+        inputs: How its parameters lie where state is kept as it is used.
+        fixed: Numbers of parameters that have to stay where they are.
+    """
+    shared = Shared({}, {})
+    for update in updates:
+        block = blocks.block_of_op[update.ops[0]]
+        kept = Kept.AS_USED if block is None else strategies[block].kept
+        arrays = (*update.weights, *update.moments)
+        if kept is Kept.AS_USED or fixed.intersection(arrays):
+            continue
+        shape = blocks.graph.shape(blocks.graph.parameters[arrays[0]])
+        sharding = spread(inputs[arrays[0]], shape)
+        if sharding == inputs[arrays[0]]:
+            continue
+        shared.parameters.update(dict.fromkeys(arrays if kept is Kept.ALL_SPLIT else update.moments, sharding))
+        shared.ops.update(dict.fromkeys(update.ops, sharding))
+    return shared
+
+
+def spread(sharding: ArraySharding, shape: Sequence[int]) -> ArraySharding:
+    """`sharding`, with the axes that do not split an array of `shape` splitting it, too, along its largest dims."""
+    axes = sharding.mesh.remaining(sharding.axes)
+    # All along one dim, so that it is one communication, or else each where it can.
+    for group in ([axes], [(axis,) for axis in sorted(axes, key=lambda axis: -axis.size)]):
+        result = sharding
+        for part in group:
+            result = _split_further(result, shape, part)
+        if result != sharding:
+            break
+    return result
+
+
+def _split_further(sharding: ArraySharding, shape: Sequence[int], axes: tuple[Axis, ...]) -> ArraySharding:
+    """`sharding`, with the dim whose parts are largest of those that `axes` divide split along them, too."""
+    parts = sharding.local_shape(shape)
+    count = math.prod(axis.size for axis in axes)
+    divided = [(part, -dim) for dim, part in enumerate(parts) if part % count == 0]
+    if not divided:
+        return sharding
+    target = -max(divided)[1]
+    dims = (((*old, *axes) if dim == target else old) for dim, old in enumerate(sharding.dims))
+    return ArraySharding(sharding.mesh, tuple(dims))

@@ -1,0 +1,97 @@
+"""What the benchmarks of CFP work on: the training step of a model as CFP sees it, and its plans.
+
+Takes a model and a mesh by name; gives the module, its blocks, its candidates, and a `Choosing` that measures them on
+this process' devices. Invariant: the module is that which `alpa.parallelize` would hand over, without micro-batches.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import jax
+
+from alpa_cfp.analysis.blocks import Blocks, find_blocks
+from alpa_cfp.analysis.contractions import Side
+from alpa_cfp.analysis.reading import read_graph
+from alpa_cfp.calibration import calibration_programs, rates_of
+from alpa_cfp.candidates import Unit, find_units
+from alpa_cfp.choosing import Choosing
+from alpa_cfp.costs import Rates
+from alpa_cfp.database import ProfileDatabase
+from alpa_cfp.planner import with_plan
+from alpa_cfp.problem import find_boundaries
+from alpa_cfp.profiling import MeasureOptions, Profiler
+from alpa_cfp.strategies import Kept
+from alpa_on_jax.xla_extension.executable import Client
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from benchmarks.programs import training_step
+from integration.models import Size, build
+
+_LETTERS = {Side.BATCH: "b", Side.LEFT: "l", Side.RIGHT: "r", Side.REDUCTION: "s"}
+_MARKS = {Kept.AS_USED: "", Kept.MOMENTS_SPLIT: "2", Kept.ALL_SPLIT: "3"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step and its candidates on a mesh.
+
+    Attributes:
+        module: The step, unoptimised.
+        mesh: The logical mesh.
+        blocks: The step's blocks.
+        units: Their candidates.
+    """
+
+    module: HloModule
+    mesh: LogicalMesh
+    blocks: Blocks
+    units: tuple[Unit, ...]
+
+    def planned(self, choices: Sequence[int]) -> HloModule:
+        """The whole step with a candidate for each block, partitioned."""
+        strategies = [unit.candidates[choice].strategy for unit, choice in zip(self.units, choices, strict=True)]
+        return with_plan(self.module, self.blocks, self.mesh, strategies)
+
+    def describe(self, choices: Sequence[int]) -> str:
+        """For each block, for each mesh axis, the side of what it splits ("." for nothing), and how it shares state."""
+        words = []
+        for unit, choice in zip(self.units, choices, strict=True):
+            strategy, factors = unit.candidates[choice].strategy, self.blocks.blocks[unit.block].factors
+            sides = ("." if factor is None else _LETTERS[factors[factor].side] for factor in strategy.factors)
+            words.append("".join(sides) + _MARKS[strategy.kept])
+        return " ".join(words)
+
+
+def training_module(name: str, size: Size) -> HloModule:
+    """The unoptimised training step of a model, its state donated."""
+    model = build(name, size)
+    step = jax.jit(training_step(model, jax.value_and_grad), keep_unused=True, donate_argnums=(0,))
+    lowered = step.trace(model.state, model.batch).lower(lowering_platforms=("cpu",))
+    states, batches = (len(jax.tree.leaves(each)) for each in (model.state, model.batch))
+    text = str(lowered.compiler_ir("stablehlo"))
+    return HloModule.from_stablehlo(name, text, (True,) * states + (False,) * batches)
+
+
+def step_of(name: str, size: Size, mesh_shape: tuple[int, ...]) -> Step:
+    """A model's training step on a mesh."""
+    module, mesh = training_module(name, size), LogicalMesh(mesh_shape)
+    blocks = find_blocks(read_graph(module.bytecode))
+    return Step(module, mesh, blocks, find_units(module, blocks, mesh))
+
+
+@contextlib.contextmanager
+def profiler(mesh: LogicalMesh, database: Path | str | None, options: MeasureOptions) -> Iterator[Profiler]:
+    """For the time of the context, what measures on the first devices of this process."""
+    client = Client(jax.local_devices()[: prod(mesh.shape)])
+    with ProfileDatabase.open(database) as opened, Profiler(client, opened, options) as made:
+        yield made
+
+
+def choosing(step: Step, measuring: Profiler, margin: float) -> tuple[Rates, Choosing]:
+    """The mesh's rates, and what chooses among the candidates of a step."""
+    rates = rates_of(step.mesh, measuring.measure(calibration_programs(step.mesh)))
+    boundaries = find_boundaries(step.module, step.blocks, step.units, rates)
+    return rates, Choosing(step.units, boundaries, rates, measuring.measure, margin)

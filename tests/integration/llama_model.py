@@ -1,0 +1,131 @@
+"""LLaMA in flax: RMSNorm, rotary positions, grouped-query attention, SwiGLU, a head of its own.
+
+Takes sizes and in which way it is written; gives a flax module with the call of alpa's language models. Invariants: all
+ways compute the same function, up to rounding; only `scan` keeps the layers' parameters in another form, stacked.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+_MASKED = -1e9
+
+
+class Output(NamedTuple):
+    """What a call gives, under the name that alpa's language models give it."""
+
+    logits: jax.Array
+
+
+class RmsNorm(nn.Module):
+    """Root-mean-square normalisation over the last dim, in float32 whatever the input is."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        exact = x.astype(jnp.float32)
+        return (exact * jax.lax.rsqrt(jnp.mean(exact**2, axis=-1, keepdims=True) + 1e-6) * scale).astype(x.dtype)
+
+
+def rotate(x: jax.Array, position_ids: jax.Array) -> jax.Array:
+    """Turn each pair of dims of (batch, sequence, heads, head dim) by an angle that grows with the position."""
+    half = x.shape[-1] // 2
+    frequencies = 10000.0 ** (-jnp.arange(half) / half)
+    angles = position_ids[:, :, None, None] * frequencies
+    cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
+    left, right = x[..., :half], x[..., half:]
+    return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
+
+
+class LlamaLayer(nn.Module):
+    """One decoder layer: (batch, sequence, hidden) -> the same."""
+
+    heads: int
+    kv_heads: int
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array, position_ids: jax.Array) -> jax.Array:
+        hidden = x.shape[-1]
+        x = x + self._dense(hidden, "o")(self._attended(RmsNorm(name="attention_norm")(x), position_ids))
+        y = RmsNorm(name="mlp_norm")(x)
+        gated = nn.silu(self._dense(3 * hidden, "gate")(y)) * self._dense(3 * hidden, "up")(y)
+        return x + self._dense(hidden, "down")(gated)
+
+    def _attended(self, y: jax.Array, position_ids: jax.Array) -> jax.Array:
+        batch, sequence, hidden = y.shape
+        head_dim = hidden // self.heads
+        q = self._dense(hidden, "q")(y).reshape(batch, sequence, self.heads, head_dim)
+        k = self._dense(self.kv_heads * head_dim, "k")(y).reshape(batch, sequence, self.kv_heads, head_dim)
+        v = self._dense(self.kv_heads * head_dim, "v")(y).reshape(batch, sequence, self.kv_heads, head_dim)
+        q, k = rotate(q, position_ids), rotate(k, position_ids)
+        k, v = (jnp.repeat(each, self.heads // self.kv_heads, axis=2) for each in (k, v))
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / head_dim**0.5
+        causal = jnp.tril(jnp.ones((sequence, sequence), bool))
+        weights = jax.nn.softmax(jnp.where(causal, scores.astype(jnp.float32), _MASKED), axis=-1).astype(y.dtype)
+        return jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(batch, sequence, hidden)
+
+    def _dense(self, features: int, name: str) -> nn.Dense:
+        return nn.Dense(features, use_bias=False, dtype=self.dtype, name=name)
+
+
+class _ScannedLayer(nn.Module):
+    """A layer in the form that `nn.scan` takes: it carries the activations."""
+
+    layer: type[nn.Module]
+    heads: int
+    kv_heads: int
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array, position_ids: jax.Array) -> tuple[jax.Array, None]:
+        return self.layer(self.heads, self.kv_heads, self.dtype, name="layer")(x, position_ids), None
+
+
+class Llama(nn.Module):
+    """The language model: token ids and positions (batch, sequence) -> logits over the vocabulary.
+
+    Attributes:
+        remat: Whether each layer is computed again in the backward pass.
+        scan: Whether the layers are one `lax.scan` over stacked parameters.
+        tied: Whether the head is the embedding.
+        dtype: What is computed in; parameters and the loss are float32.
+    """
+
+    vocabulary: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    remat: bool = False
+    scan: bool = False
+    tied: bool = False
+    dtype: jnp.dtype = jnp.dtype(jnp.float32)
+
+    @nn.compact
+    def __call__(
+        self, input_ids: jax.Array, attention_mask: jax.Array, token_type_ids: jax.Array, position_ids: jax.Array
+    ) -> Output:
+        del attention_mask, token_type_ids  # all tokens count, and they are of one type
+        embedding = nn.Embed(self.vocabulary, self.hidden, dtype=self.dtype, name="embedding")
+        x = embedding(input_ids)
+        layer = nn.remat(LlamaLayer) if self.remat else LlamaLayer
+        sizes = (self.heads, self.kv_heads, self.dtype)
+        if self.scan:
+            scanned = nn.scan(
+                _ScannedLayer,
+                variable_axes={"params": 0},
+                split_rngs={"params": True},
+                in_axes=nn.broadcast,
+                length=self.layers,
+            )
+            x, _ = scanned(layer, *sizes, name="layers")(x, position_ids)
+        else:
+            for number in range(self.layers):
+                x = layer(*sizes, name=f"layer_{number}")(x, position_ids)
+        x = RmsNorm(name="norm")(x)
+        if self.tied:
+            return Output(embedding.attend(x).astype(jnp.float32))
+        return Output(nn.Dense(self.vocabulary, use_bias=False, dtype=self.dtype, name="head")(x).astype(jnp.float32))

@@ -1,0 +1,70 @@
+"""However deep a model is, it has the same kinds of blocks and segments, so there is as much to measure.
+
+The models are flax's, whose parameters are updated in the order of their names: "layer_10" before "layer_9".
+"""
+
+import dataclasses
+from functools import cache
+
+import jax
+import pytest
+
+from alpa_cfp.analysis.blocks import find_blocks
+from alpa_cfp.analysis.reading import read_graph
+from alpa_cfp.analysis.segments import Segments, find_segments, kinds_of
+from integration.models import TINY, abstract, train_step
+from unit.alpa_cfp.analysis.programs import bytecode_of, forward_ops, roles, with_loops
+
+DEEP = [24, pytest.param(96, marks=pytest.mark.slow)]
+# What one layer more adds: a layer of experts, which every second one is, has six blocks more than a dense one.
+BLOCKS_OF_TWO_LAYERS = {"gpt": 8, "llama": 8, "llama, remat": 8, "moe": 11}
+
+
+@cache
+def segments_of(name: str, layers: int) -> Segments:
+    """The segments of a training step, of which only shapes exist."""
+    model = abstract(name, dataclasses.replace(TINY, layers=layers))
+    bytecode = bytecode_of(train_step(model, jax.value_and_grad), model.state, model.batch)
+    return find_segments(find_blocks(read_graph(bytecode)))
+
+
+def kinds_of_blocks(segments: Segments) -> int:
+    """How many kinds of blocks there are, each of which is measured."""
+    blocks = segments.blocks
+    return len(set(kinds_of(blocks.graph, [(*block.members, *block.glue) for block in blocks.blocks])))
+
+
+@pytest.mark.parametrize("layers", DEEP)
+@pytest.mark.parametrize("name", BLOCKS_OF_TWO_LAYERS)
+def test_a_model_of_any_depth_has_as_many_kinds_of_segments_as_one_of_four_layers(name: str, layers: int) -> None:
+    few, many = segments_of(name, 4), segments_of(name, layers)
+    assert len(many.kinds) == len(few.kinds) == 3
+    assert len(many.blocks.blocks) - len(few.blocks.blocks) == (layers - 4) // 2 * BLOCKS_OF_TWO_LAYERS[name]
+
+
+@pytest.mark.parametrize("layers", DEEP)
+@pytest.mark.parametrize("name", BLOCKS_OF_TWO_LAYERS)
+def test_a_model_of_any_depth_has_as_many_kinds_of_blocks_as_one_of_four_layers(name: str, layers: int) -> None:
+    assert kinds_of_blocks(segments_of(name, layers)) == kinds_of_blocks(segments_of(name, 4))
+
+
+@pytest.mark.parametrize("name", ["llama", "llama, remat", "llama, tied", "llama, bf16"])
+def test_a_llama_layer_of_flax_is_four_blocks(name: str) -> None:
+    blocks = segments_of(name, 4).blocks
+    counts = [len(forward_ops(blocks, block.index)) for block in blocks.blocks]
+    assert counts == [1, *[5, 1, 2, 1] * 4, 1]
+
+
+def test_a_llama_layer_of_flax_that_is_recomputed_has_clones_of_its_contractions() -> None:
+    plain, remat = segments_of("llama", 4).blocks, segments_of("llama, remat", 4).blocks
+    for one, other in zip(plain.blocks, remat.blocks, strict=True):
+        assert [(f.side, f.ways, f.alive) for f in one.factors] == [(f.side, f.ways, f.alive) for f in other.factors]
+    assert roles(remat, 5) == ["clone"] * 5 + ["forward"] * 5 + ["gradient"] * 10
+
+
+def test_a_llama_layer_of_flax_in_a_scan_is_four_blocks_however_many_there_are() -> None:
+    few, many = segments_of("llama, scan", 4).blocks, segments_of("llama, scan", 24).blocks
+    for blocks in (few, many):
+        (loop,) = blocks.loops
+        assert [len(forward_ops(loop.blocks, block.index)) for block in loop.blocks.blocks] == [5, 1, 2, 1]
+    assert [len(each.graph.ops) for each in with_loops(few)] == [len(each.graph.ops) for each in with_loops(many)]

@@ -1,0 +1,80 @@
+"""Partitioned programs on 8 devices: one that is sound, and one for each way in which a program can fail for real."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition import partition, partition_to_run
+from alpa_on_jax.xla_extension.propagation import propagate
+from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
+from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, split
+from unit.alpa_on_jax.xla_extension.partition.solved_programs import solve
+
+X = np.ones((16, 16), np.float32)
+WHOLE, ROWS, COLUMNS = split(MESH_2X4, "", ""), split(MESH_2X4, "y", ""), split(MESH_2X4, "", "y")
+
+
+def product(left: Any = WHOLE, right: Any = WHOLE, result: Any = WHOLE, *, name: str = "product") -> HloModule:
+    """A product of matrices that lie as given."""
+    module = solve(lambda x, w: x @ w, (X, X), [left, right], [result], [result])
+    module = dataclasses.replace(module, name=name)
+    module.partitioned = partition(module)
+    return module
+
+
+def scaled(factor: float, dtype: Any = np.float32) -> HloModule:
+    """A sound program that differs from those of other factors."""
+    return _replicated("scaled", lambda x: x * factor, dtype)
+
+
+def hanging() -> HloModule:
+    """A program that never ends."""
+    return _replicated("hanging", lambda x: lax.while_loop(lambda c: c[0, 0] > -1, lambda c: c * 0.5 + 1, x))
+
+
+def oversized() -> HloModule:
+    """A program whose result takes more bytes than an address has bits for."""
+    return _replicated("oversized", lambda x: jnp.broadcast_to(x[0, 0], (1 << 23, 1 << 23)))
+
+
+def crashing() -> HloModule:
+    """A program that calls a Python function of another process, at which XLA reads memory that it does not have."""
+    return _calling(
+        "crashing", "@xla_ffi_python_cpu_callback", "{api_version = 4 : i32, backend_config = {index = 7 : ui64}}"
+    )
+
+
+def uncompilable() -> HloModule:
+    """A program that calls what XLA does not have."""
+    return _calling("uncompilable", "@nobody_has_this", "")
+
+
+def _replicated(name: str, function: Callable[[jax.Array], jax.Array], dtype: Any = np.float32) -> HloModule:
+    mesh = LogicalMesh((2, 4))
+    lowered = jax.jit(function).trace(jax.ShapeDtypeStruct(X.shape, dtype)).lower()
+    module = HloModule.from_stablehlo(name, str(lowered.compiler_ir("stablehlo")))
+    propagate(module, mesh, to_outputs=True, inputs=[ArraySharding.replicated(mesh, 2)])
+    module.solved = True
+    module.partitioned = partition_to_run(module)
+    return module
+
+
+def _calling(name: str, target: str, attributes: str) -> HloModule:
+    module = _replicated(name, lambda x: x * 2)
+    assert module.partitioned is not None
+    array = "tensor<16x16xf32>"
+    text = f"""func.func @main(%x: {array}) -> {array} {{
+        %y = stablehlo.custom_call {target}(%x) {attributes} : ({array}) -> {array}
+        return %y : {array}
+    }}"""
+    with mlir.context():
+        bytecode = mlir.to_bytecode(mlir.parse(text))
+    module.partitioned = dataclasses.replace(module.partitioned, bytecode=bytecode)
+    return module

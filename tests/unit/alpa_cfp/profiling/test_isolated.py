@@ -1,0 +1,172 @@
+"""A program that hangs, crashes or is killed in the process that measures costs itself only; its profile says why."""
+
+import dataclasses
+import random
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from alpa_cfp.database import Profile, ProfileDatabase
+from alpa_cfp.errors import ProfilingError
+from alpa_cfp.profiling import MeasureOptions, measure
+from alpa_cfp.profiling.isolated import Worker
+from alpa_on_jax.xla_extension.executable import Client
+from unit.alpa_cfp.profiling.programs import X, crashing, hanging, oversized, product, scaled, uncompilable
+
+QUIET = MeasureOptions(samples=2, progress=False, isolated=True, run_limit_s=2.0)
+
+# A worker that is sound until it measures, and then dies or waits.
+_FAKE = """
+import os, signal, time
+from alpa_cfp.profiling import worker
+from alpa_cfp.profiling.group import Started
+def measure_group(modules, client, samples, drawn):
+    yield Started(0, {stage!r})
+    {death}
+worker.measure_group = measure_group
+worker.main()
+"""
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(jax.devices()[:8])
+
+
+def dying(client: Client, death: str, stage: str = "run", options: MeasureOptions = QUIET) -> Profile:
+    """The profile that a program gets of which the process dies, or does not go on, in this way."""
+    with Worker(client, options, [sys.executable, "-c", _FAKE.format(stage=stage, death=death)]) as worker:
+        ((finished),) = worker.measure([scaled(2)], random.Random(0))
+        assert worker.pid is None  # it is over
+    return finished.profile
+
+
+def test_a_group_with_every_way_to_fail_in_it_is_measured_but_for_these(client: Client) -> None:
+    modules = [scaled(2), hanging(), oversized(), crashing(), uncompilable(), scaled(3)]
+    database = ProfileDatabase.in_memory()
+    profiles = measure(modules, client, database, QUIET)
+    assert [profile.failure for profile in profiles] == [
+        None, "timed_out", "out_of_memory", "crashed", "compile_failed", None
+    ]  # fmt: skip
+    reasons = ["", "run_limit_s=2", "RESOURCE_EXHAUSTED", "SIGSEGV", "nobody_has_this", ""]
+    for profile, reason in zip(profiles, reasons, strict=True):
+        assert reason in profile.failure_message
+    assert [len(profile.samples_s) for profile in profiles] == [2, 0, 0, 0, 0, 2]
+    # It is known now, and not tried again: a second attempt would hang for two seconds more, and change the times.
+    assert measure(modules, client, database, QUIET) == profiles
+
+
+@pytest.mark.parametrize(
+    ("death", "failure", "message"),
+    [
+        # What Linux does where memory runs out.
+        ("os.kill(os.getpid(), signal.SIGKILL)", "out_of_memory", "SIGKILL"),
+        ("os.abort()", "crashed", "SIGABRT"),
+        ("os._exit(3)", "crashed", "exit code 3"),
+        ("raise ValueError('broken')", "crashed", "ValueError: broken"),
+        ("raise MemoryError", "out_of_memory", "MemoryError"),
+    ],
+)
+def test_a_profile_says_how_the_process_died(client: Client, death: str, failure: str, message: str) -> None:
+    profile = dying(client, death)
+    assert (profile.status, profile.failure) == ("failed", failure)
+    assert message in profile.failure_message
+
+
+def test_a_program_that_takes_too_long_to_compile_is_given_up(client: Client) -> None:
+    options = dataclasses.replace(QUIET, compile_limit_s=0.5)
+    profile = dying(client, "time.sleep(1000)", "compile", options)
+    assert profile.failure == "timed_out"
+    assert "being compiled after compile_limit_s=0.5" in profile.failure_message
+
+
+def test_a_process_that_is_killed_while_it_has_nothing_to_do_costs_nothing(client: Client) -> None:
+    with Worker(client, QUIET) as worker:
+        worker.start()
+        first = worker.pid
+        assert worker._process is not None
+        worker._process.kill()
+        worker._process.wait()
+        ((finished),) = worker.measure([scaled(2)], random.Random(0))
+        assert finished.profile.status == "measured"
+        assert worker.pid not in (first, None)
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (["/nowhere/python"], "/nowhere/python"),
+        ([sys.executable, "-c", "raise SystemExit('no such module')"], "no such module"),
+    ],
+)
+def test_a_process_that_cannot_be_started_is_an_error_with_its_reason(
+    client: Client, command: Sequence[str], reason: str
+) -> None:
+    worker = Worker(client, QUIET, command)
+    with pytest.raises(ProfilingError, match=reason):
+        worker.start()
+    assert worker.pid is None
+
+
+def test_a_process_that_dies_before_its_first_program_is_an_error(client: Client) -> None:
+    code = "from alpa_cfp.profiling import worker; worker.measure_group = lambda *_: 1 / 0; worker.main()"
+    with Worker(client, QUIET, [sys.executable, "-c", code]) as worker, pytest.raises(ProfilingError, match="Zero"):
+        list(worker.measure([scaled(2)], random.Random(0)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Device:
+    id: int
+    process_index: int = 0
+    platform: str = "cpu"
+    device_kind: str = "cpu"
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        (_Device(99), r"none with the ids \[99\]"),
+        (_Device(0, device_kind="faster"), "faster"),
+        (_Device(0, process_index=1), "several processes"),
+    ],
+)
+def test_a_process_without_the_devices_of_the_mesh_is_refused(device: Any, reason: str) -> None:
+    with Worker(Client([device]), QUIET) as worker, pytest.raises(ProfilingError, match=reason):
+        worker.start()
+
+
+def test_the_process_has_the_settings_of_jax_that_this_one_has(client: Client) -> None:
+    # Without them, the arrays of zeros that it runs programs on would be float32.
+    with jax.enable_x64(True):
+        module = scaled(2, np.float64)
+        (profile,) = measure([module], client, ProfileDatabase.in_memory(), QUIET)
+    assert profile.failure_message == ""
+    assert profile.argument_bytes == 2 * X.nbytes
+
+
+def test_the_process_is_another_one_when_the_settings_of_jax_have_changed(client: Client) -> None:
+    with Worker(client, QUIET) as worker:
+        worker.start()
+        first = worker.pid
+        worker.start()
+        assert worker.pid == first
+        with jax.enable_x64(True):
+            worker.start()
+        assert worker.pid != first
+
+
+def test_programs_can_be_measured_in_any_thread(client: Client) -> None:
+    profiles: list[Profile] = []
+
+    def run() -> None:
+        profiles.extend(measure([product()], client, ProfileDatabase.in_memory(), QUIET))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert [profile.status for profile in profiles] == ["measured"]

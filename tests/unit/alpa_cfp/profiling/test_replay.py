@@ -1,0 +1,82 @@
+"""Recorded profiles are replayed without devices; what is not recorded, or not clear, is an error that says so."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from alpa_cfp.database import ProfileDatabase
+from alpa_cfp.errors import ReplayError
+from alpa_cfp.profiling import (
+    DeviceDescription,
+    MeasureOptions,
+    key_of,
+    measure,
+    recorded_devices,
+    replay,
+)
+from alpa_on_jax.xla_extension.executable import Client
+from unit.alpa_cfp.profiling.programs import ROWS, product, scaled, uncompilable
+
+QUIET = MeasureOptions(samples=2, progress=False, isolated=False)
+MODULES = [scaled(2), product(), uncompilable(), product(ROWS, result=ROWS), product(name="again")]
+OTHERS = DeviceDescription("NVIDIA H100", "8", "0.9.1", "--xla_gpu_autotune_level=0")
+
+
+@pytest.fixture(scope="module")
+def database() -> ProfileDatabase:
+    database = ProfileDatabase.in_memory()
+    measure(MODULES, Client(jax.devices()[:8]), database, QUIET)
+    return database
+
+
+def recorded_on(*several: DeviceDescription) -> ProfileDatabase:
+    """The profile of one program, recorded on each of these devices."""
+    database = ProfileDatabase.in_memory()
+    (profile,) = measure([scaled(2)], Client(jax.devices()[:8]), ProfileDatabase.in_memory(), QUIET)
+    for devices in several:
+        database.put(key_of(scaled(2), devices)[0], profile)
+    return database
+
+
+def test_profiles_are_replayed_as_they_were_measured(database: ProfileDatabase) -> None:
+    devices = recorded_devices(database, (2, 4))
+    assert devices == DeviceDescription.of(jax.devices()[:8])
+    replayed = replay(MODULES, devices, database)
+    assert replayed == measure(MODULES, Client(jax.devices()[:8]), database, QUIET)
+    assert [profile.status for profile in replayed].count("failed") == 1
+
+
+def test_profiles_of_devices_that_are_not_here_are_found_and_replayed() -> None:
+    database = recorded_on(OTHERS)
+    assert recorded_devices(database, (2, 4)) == OTHERS
+    (profile,) = replay([scaled(2)], OTHERS, database)
+    assert profile.status == "measured"
+
+
+def test_programs_without_a_profile_are_named(database: ProfileDatabase) -> None:
+    modules = [scaled(2), *(dataclasses.replace(scaled(factor), name=f"p{factor}") for factor in range(3, 10))]
+    with pytest.raises(ReplayError, match=r"^7 of 8 programs have no profile on cpu .*: p3 .*p7 \(\w+\) and 2 more"):
+        replay(modules, recorded_devices(database, (2, 4)), database)
+
+
+def test_of_several_kinds_of_devices_one_must_be_named() -> None:
+    database = recorded_on(OTHERS, dataclasses.replace(OTHERS, device_kind="NVIDIA H200"))
+    with pytest.raises(ReplayError, match=r"2x4 mesh on 2 kinds of devices: NVIDIA H100 .*; NVIDIA H200 .*0\.9\.1"):
+        recorded_devices(database, (2, 4))
+    assert recorded_devices(database, (2, 4), device_kind="NVIDIA H100") == OTHERS
+
+
+@pytest.mark.parametrize("field", ["device_kind", "hosts", "jaxlib_version", "xla_flags"])
+def test_every_part_of_a_description_tells_devices_apart(field: str) -> None:
+    database = recorded_on(OTHERS, dataclasses.replace(OTHERS, **{field: "4+4"}))
+    assert recorded_devices(database, (2, 4), **{field: getattr(OTHERS, field)}) == OTHERS
+
+
+def test_a_mesh_that_was_never_measured_is_an_error_with_those_that_were() -> None:
+    with pytest.raises(ReplayError, match=r"no profiles of a 1x8 mesh\. It has: 2x4 on NVIDIA H100 \(hosts 8"):
+        recorded_devices(recorded_on(OTHERS), (1, 8))
+    with pytest.raises(ReplayError, match=r"2x4 mesh with jaxlib_version='1'\. It has: 2x4 on NVIDIA H100"):
+        recorded_devices(recorded_on(OTHERS), (2, 4), jaxlib_version="1")
+    with pytest.raises(ReplayError, match="It has: none at all"):
+        recorded_devices(ProfileDatabase.in_memory(), (2, 4))

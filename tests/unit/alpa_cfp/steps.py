@@ -1,0 +1,60 @@
+"""A training step of two layers with momentum: small, and with everything that a plan decides about."""
+
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alpa_cfp.analysis.blocks import Blocks, find_blocks
+from alpa_cfp.analysis.reading import read_graph
+from alpa_cfp.candidates import Unit, find_units
+from alpa_cfp.costs import Rates
+from alpa_cfp.problem import Boundaries, find_boundaries
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from unit.alpa_on_jax.xla_extension.helpers import lower
+
+MESH = LogicalMesh((8,))
+WIDTH = 64
+
+
+def two_layers(weights: Any, moments: Any, x: Any) -> Any:
+    """(weights, moments, batch) -> (new weights, new moments)."""
+
+    def loss(weights: Any) -> Any:
+        return jnp.mean((jnp.tanh(x @ weights[0]) @ weights[1] - x) ** 2)
+
+    moved = jax.tree.map(lambda m, g: 0.9 * m + g, moments, jax.grad(loss)(weights))
+    return jax.tree.map(lambda w, m: w - 0.1 * m, weights, moved), moved
+
+
+@cache
+def two_layer_module() -> HloModule:
+    """The step, its weights and moments donated; not to be changed."""
+
+    def flat(v: Any, w: Any, m: Any, n: Any, x: Any) -> Any:
+        weights, moments = two_layers((v, w), (m, n), x)
+        return (*weights, *moments)
+
+    square = np.ones((WIDTH, WIDTH), np.float32)
+    return lower(flat, (square,) * 5, donated=(True,) * 4 + (False,))
+
+
+@cache
+def two_layer_blocks() -> Blocks:
+    """Its blocks."""
+    return find_blocks(read_graph(two_layer_module().bytecode))
+
+
+@cache
+def two_layer_units() -> tuple[Unit, ...]:
+    """Their candidates on `MESH`."""
+    return find_units(two_layer_module(), two_layer_blocks(), MESH)
+
+
+@cache
+def two_layer_boundaries(rates: Rates) -> Boundaries:
+    """What moves between them."""
+    return find_boundaries(two_layer_module(), two_layer_blocks(), two_layer_units(), rates)

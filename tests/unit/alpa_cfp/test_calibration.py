@@ -1,0 +1,58 @@
+"""How fast a mesh is, by the profiles of a few small programs."""
+
+import dataclasses
+
+import pytest
+
+from alpa_cfp.calibration import calibration_programs, rates_of
+from alpa_cfp.costs import Rates
+from alpa_cfp.database import Profile, utc_now
+from alpa_cfp.profiling.keys import canonical_text
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+
+MESH = LogicalMesh((2, 4))
+NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
+
+
+def profiles(*seconds: float) -> list[Profile]:
+    return [
+        Profile(status="measured", created_at=utc_now(), samples_s=(each,), compile_s=0.1, **NOTHING)
+        for each in seconds
+    ]
+
+
+def test_a_program_of_many_arrays_says_what_each_costs() -> None:
+    rates = rates_of(MESH, profiles(1e-3, 1e-3 + 62 * 1e-5, 2e-3, 3e-3))
+    assert rates.array_s == pytest.approx(1e-5)
+    assert rates.overhead_s(2) == pytest.approx(1e-3)
+
+
+def test_latency_is_what_a_small_collective_adds_to_a_program_that_does_nothing() -> None:
+    assert rates_of(MESH, profiles(1e-3, 1e-3, 1.5e-3, 3e-3)).latency_s == pytest.approx(5e-4)
+
+
+def test_the_link_is_as_fast_as_more_bytes_take_longer() -> None:
+    slow, fast = (rates_of(MESH, profiles(1e-3, 1e-3, 2e-3, 2e-3 + more)) for more in (2e-3, 1e-3))
+    assert fast.link_bytes_per_s == pytest.approx(2 * slow.link_bytes_per_s)
+
+
+def test_what_could_not_be_measured_leaves_the_usual_rates() -> None:
+    failed = Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did")
+    assert rates_of(MESH, [*profiles(1, 1, 1), failed]) == Rates()
+    assert rates_of(MESH, [*profiles(1, 1, 1), None]) == Rates()
+
+
+def test_noise_does_not_make_anything_negative() -> None:
+    rates = rates_of(MESH, profiles(3e-3, 1e-3, 1e-3, 1e-3))
+    assert all(value >= 0 for value in dataclasses.astuple(rates))
+
+
+def test_a_mesh_is_calibrated_by_the_same_programs_each_time() -> None:
+    texts = [[canonical_text(module) for module in calibration_programs(MESH)] for _ in range(2)]
+    assert texts[0] == texts[1]
+
+
+def test_one_device_communicates_with_none() -> None:
+    mesh = LogicalMesh((1,))
+    assert len(calibration_programs(mesh)) == 2
+    assert rates_of(mesh, profiles(1e-3, 1e-3)).latency_s == Rates().latency_s

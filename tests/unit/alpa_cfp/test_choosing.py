@@ -1,0 +1,95 @@
+"""What is measured before a plan is chosen: no more than its choice needs."""
+
+import dataclasses
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from alpa_cfp.candidates import distinct
+from alpa_cfp.choosing import Choosing
+from alpa_cfp.costs import Rates, estimated_s
+from alpa_cfp.database import Profile, utc_now
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from unit.alpa_cfp.steps import two_layer_boundaries, two_layer_units
+
+NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
+MEASURED = Profile(status="measured", created_at=utc_now(), samples_s=(1.0,), compile_s=0.1, **NOTHING)
+RATES = Rates(flops_per_s=1e9, bytes_per_s=1e9, latency_s=1e-4, link_bytes_per_s=1e8)
+
+
+class Recorded:
+    """Profiles whose times are made up: each estimate times a factor between 1 / `spread` and `spread`."""
+
+    def __init__(self, spread: float, seed: int = 0, failing: frozenset[int] = frozenset()):
+        drawn = random.Random(seed)
+        self.asked: list[int] = []
+        self._number = {id(each.module): i for i, each in enumerate(distinct(two_layer_units()))}
+        self.seconds = [
+            estimated_s(each.work, RATES) * spread ** drawn.uniform(-1, 1) for each in distinct(two_layer_units())
+        ]
+        self._failing = failing
+
+    def __call__(self, modules: Sequence[HloModule]) -> list[Profile]:
+        numbers = [self._number[id(module)] for module in modules]
+        self.asked += numbers
+        return [self._profile(number) for number in numbers]
+
+    def _profile(self, number: int) -> Profile:
+        if number in self._failing:
+            return Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did")
+        return dataclasses.replace(MEASURED, samples_s=(self.seconds[number],))
+
+
+def choosing(recorded: Recorded | None, margin: float) -> Choosing:
+    return Choosing(two_layer_units(), two_layer_boundaries(RATES), RATES, recorded, margin)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pruning_finds_the_plans_that_measuring_everything_finds(seed: int) -> None:
+    everything, some = Recorded(1.2, seed), Recorded(1.2, seed)
+    expected = choosing(everything, math.inf).best(2, None)
+    # Estimates are wrong by up to a fifth, and so are the rates that are fitted to them.
+    found = choosing(some, 1.5).best(2, None)
+    assert [plan.choices for plan in found] == [plan.choices for plan in expected]
+    assert len(everything.asked) == len(distinct(two_layer_units()))
+
+
+def test_pruning_leaves_out_what_cannot_be_among_the_best() -> None:
+    recorded = Recorded(1.2)
+    choosing(recorded, 1.5).best(1, None)
+    assert len(recorded.asked) < len(distinct(two_layer_units()))
+
+
+def test_nothing_is_measured_twice() -> None:
+    recorded = Recorded(1.5)
+    chosen = choosing(recorded, 2.0)
+    chosen.best(3, None)
+    chosen.best(3, None)
+    assert len(recorded.asked) == len(set(recorded.asked)) == chosen.measured
+
+
+def test_a_candidate_that_cannot_be_run_is_not_chosen() -> None:
+    best = choosing(Recorded(1.2), math.inf).best(1, None)[0]
+    units = two_layer_units()
+    taken = units[0].candidates[best.choices[0]]
+    number = next(i for i, each in enumerate(distinct(units)) if each is taken)
+    other = choosing(Recorded(1.2, failing=frozenset({number})), math.inf).best(1, None)[0]
+    assert other.choices[0] != best.choices[0]
+    assert math.isfinite(other.time_s)
+
+
+def test_estimates_measure_nothing_and_are_not_optimistic() -> None:
+    chosen = choosing(None, 1.5)
+    plan = chosen.best(1, None)[0]
+    times = [u.candidates[c] for u, c in zip(two_layer_units(), plan.choices, strict=True)]
+    own = sum(estimated_s(each.work, RATES) for each in times)
+    assert chosen.measured == 0
+    assert plan.time_s >= own
+    assert plan.time_s == pytest.approx(own + chosen.problem.time(plan.choices) - own)
+
+
+def test_the_same_profiles_give_the_same_plans() -> None:
+    first, second = (choosing(Recorded(1.3, 4), 1.5).best(3, None) for _ in range(2))
+    assert first == second

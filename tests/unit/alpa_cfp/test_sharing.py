@@ -1,0 +1,104 @@
+"""Where state is kept that several devices would keep the same part of."""
+
+import dataclasses
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpa_cfp.analysis.contractions import Side
+from alpa_cfp.planner import with_plan
+from alpa_cfp.sharing import spread
+from alpa_cfp.strategies import BlockStrategy, Kept
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from unit.alpa_cfp.steps import MESH, WIDTH, two_layer_blocks, two_layer_module, two_layer_units
+from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, all_shardings, split
+
+SHAPE = (16, 32)
+
+
+def data_parallel(kept: Kept) -> HloModule:
+    """The step with its samples split, and its state kept so."""
+    blocks = two_layer_blocks()
+    lefts = [next(i for i, f in enumerate(block.factors) if f.side is Side.LEFT) for block in blocks.blocks]
+    return with_plan(two_layer_module(), blocks, MESH, [BlockStrategy((left,), kept) for left in lefts])
+
+
+def communication(module: HloModule) -> Counter[str]:
+    assert module.partitioned is not None
+    return Counter(each.kind for each in module.partitioned.collectives)
+
+
+def state_bytes(module: HloModule) -> list[int]:
+    """Of a device, for each weight and moment."""
+    assert module.input_shardings is not None
+    return [math.prod(sharding.local_shape((WIDTH, WIDTH))) * 4 for sharding in module.input_shardings[:4]]
+
+
+def test_an_array_is_spread_along_its_largest_dim() -> None:
+    assert spread(split(MESH_2X4, "", ""), SHAPE) == split(MESH_2X4, "", "xy")
+
+
+def test_axes_that_divide_no_dim_together_split_one_each() -> None:
+    assert spread(split(MESH_2X4, "", ""), (4, 2)) == split(MESH_2X4, "y", "x")
+
+
+def test_what_splits_an_array_already_stays() -> None:
+    assert spread(split(MESH_2X4, "", "y"), SHAPE) == split(MESH_2X4, "x", "y")
+
+
+def test_a_dim_that_cannot_be_divided_is_not_split() -> None:
+    assert spread(split(MESH_2X4, "", ""), (5, 7)) == split(MESH_2X4, "", "")
+
+
+@given(st.sampled_from(all_shardings(MESH_2X4, SHAPE)))
+def test_spreading_only_ever_splits_further(sharding) -> None:
+    spread_out = spread(sharding, SHAPE)
+    assert spread_out.divides(SHAPE)
+    assert all(new[: len(old)] == old for old, new in zip(sharding.dims, spread_out.dims, strict=True))
+
+
+def test_kept_as_it_is_used_state_is_whole_on_each_device() -> None:
+    assert state_bytes(data_parallel(Kept.AS_USED)) == [WIDTH * WIDTH * 4] * 4
+
+
+def test_split_moments_are_an_eighth_on_each_of_eight_devices() -> None:
+    whole = WIDTH * WIDTH * 4
+    assert state_bytes(data_parallel(Kept.MOMENTS_SPLIT)) == [whole, whole, whole // 8, whole // 8]
+
+
+def test_all_state_split_is_an_eighth_of_it_on_each_of_eight_devices() -> None:
+    assert state_bytes(data_parallel(Kept.ALL_SPLIT)) == [WIDTH * WIDTH * 4 // 8] * 4
+
+
+@pytest.mark.parametrize("kept", [Kept.MOMENTS_SPLIT, Kept.ALL_SPLIT])
+def test_shared_state_replaces_the_sum_of_gradients_by_half_of_it_and_a_gathering_of_weights(kept: Kept) -> None:
+    assert set(communication(data_parallel(kept))) == {"reduce-scatter", "all-gather"}
+
+
+def test_a_manual_sharding_of_state_stays() -> None:
+    module = dataclasses.replace(two_layer_module())
+    replicated = split(MESH, "", "").to_proto().SerializeToString()
+    undefined = split(MESH, "", "").to_proto()
+    undefined.type = undefined.Type.MANUAL
+    module.input_protos = (replicated, *(undefined.SerializeToString() for _ in range(4)))
+    blocks = two_layer_blocks()
+    planned = with_plan(module, blocks, MESH, [BlockStrategy((None,), Kept.ALL_SPLIT) for _ in blocks.blocks])
+    assert planned.input_shardings is not None
+    assert planned.input_shardings[0].is_replicated
+
+
+def test_each_way_to_split_what_is_kept_twice_is_a_candidate() -> None:
+    for unit in two_layer_units():
+        kept = {candidate.strategy.kept for candidate in unit.candidates if candidate.strategy.factors == (None,)}
+        assert kept == set(Kept)
+
+
+def test_what_is_split_entirely_has_nothing_to_share() -> None:
+    blocks = two_layer_blocks()
+    for unit in two_layer_units():
+        right = next(i for i, f in enumerate(blocks.blocks[unit.block].factors) if f.side is Side.RIGHT)
+        kept = {candidate.strategy.kept for candidate in unit.candidates if candidate.strategy.factors == (right,)}
+        assert kept == {Kept.AS_USED}
