@@ -7,13 +7,14 @@ the inputs and outputs of the module stays; a result that takes a donated buffer
 does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from jaxlib import xla_client as xc
 from jaxlib.mlir import ir
 
 from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
+from alpa_cfp.analysis.graph import BARRIER
 from alpa_cfp.analysis.updates import find_updates
 from alpa_cfp.sharing import Shared, shared_state
 from alpa_cfp.strategies import BlockStrategy, Kept
@@ -46,7 +47,7 @@ def annotate(
     """
     given, original = _given(module, mesh), module.bytecode
     if used is None:
-        _place(module, blocks, mesh, strategies, given, Shared({}, {}))
+        _place(module, blocks, mesh, strategies, given)
         used = module.input_shardings
         assert used is not None
     if any(strategy.kept is not Kept.AS_USED for strategy in strategies):
@@ -55,7 +56,7 @@ def annotate(
         shared = shared_state(blocks, updates, strategies, used, fixed)
         if shared.ops or module.mesh is None:
             module.bytecode = original
-            _place(module, blocks, mesh, strategies, given, shared)
+            _place(module, blocks, mesh, strategies, used, shared)
     module.solved = True
     module.combiner_limits = limits_of_pass_context()
 
@@ -65,12 +66,18 @@ def _place(
     blocks: Blocks,
     mesh: LogicalMesh,
     strategies: Sequence[BlockStrategy],
-    given: Sequence[ArraySharding | None],
-    shared: Shared,
+    used: Sequence[ArraySharding | None],
+    shared: Shared | None = None,
 ) -> None:
-    """Write what is decided, and propagate it."""
-    inputs = list(given)
-    for parameter, sharding in shared.parameters.items():
+    """Write what is decided, and propagate it.
+
+    Args:
+        module, blocks, mesh, strategies: As for `annotate`.
+        used: How parameters lie where state is kept as it is used; None for what propagation is to find.
+        shared: What is shared; then `used` has no None.
+    """
+    inputs = list(used)
+    for parameter, sharding in () if shared is None else shared.parameters.items():
         inputs[parameter] = sharding
 
     def write(parsed: Any) -> None:
@@ -78,7 +85,10 @@ def _place(
         writer = _Writer(parsed, blocks, mesh, inputs)
         for block, strategy in zip(blocks.blocks, strategies, strict=True):
             writer.place(block, strategy)
-        writer.place_updates(shared.ops)
+        if shared is not None:
+            writer.place_updates(shared.ops)
+            for parameter in shared.parameters:
+                writer.gather(parameter, used[parameter], shared.ops)
 
     module.bytecode, _ = mlir.edit(module.bytecode, write)
     propagate(module, mesh, to_outputs=True, inputs=inputs)
@@ -136,6 +146,24 @@ class _Writer:
         for op, sharding in shardings.items():
             annotations.set_result_shardings(self._operations[op], [sharding])
 
+    def gather(self, parameter: int, sharding: ArraySharding | None, updates: Container[int]) -> None:
+        """Give a parameter this sharding wherever an op that is not among `updates` uses it.
+
+        At each use anew: a gathered weight is not kept from the forward to the backward pass.
+        """
+        assert sharding is not None
+        waiting = [self._graph.parameters[parameter]]
+        while waiting:
+            value = waiting.pop()
+            for user in self._graph.values[value].users:
+                op = self._graph.ops[user]
+                positions = [position for position, operand in enumerate(op.operands) if operand == value]
+                if op.name == BARRIER:
+                    waiting += [op.results[position] for position in positions]
+                elif user not in updates:
+                    for position in positions:
+                        self._constrain(self._operations[user], position, sharding)
+
     def _place_entry(self, index: int, axes_of_factor: dict[int, tuple[int, ...]]) -> None:
         op, operation = self._graph.ops[index], self._operations[index]
         if op.rule is None:
@@ -161,6 +189,11 @@ class _Writer:
                 return
         elif self._graph.free[producer]:
             return
+        self._constrain(operation, position, sharding)
+
+    @staticmethod
+    def _constrain(operation: Any, position: int, sharding: ArraySharding) -> None:
+        """Bring an operand to a sharding right before it is used."""
         attributes = {"sharding": ir.Attribute.parse(sharding.to_sdy())}
         with ir.InsertionPoint(operation), operation.location:
             operand = operation.operands[position]

@@ -6,8 +6,9 @@ program says how the values at its boundary lie when nothing but its own strateg
 bring them to. Invariant: candidates of a kind are in the order of its strategies.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
 from alpa_cfp.analysis.graph import Graph
@@ -16,36 +17,39 @@ from alpa_cfp.analysis.updates import Update, find_updates
 from alpa_cfp.apply import annotate
 from alpa_cfp.costs import Work, read_local, saved_and_transient, work_of
 from alpa_cfp.cut import Cutter, Part
-from alpa_cfp.sharing import spread
+from alpa_cfp.sharing import shared_state, shared_work
 from alpa_cfp.strategies import BlockStrategy, Kept, strategies_of
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import partition_to_run
 from alpa_on_jax.xla_extension.propagation import donation_pairs
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
-_SHARED = (Kept.MOMENTS_SPLIT, Kept.ALL_SPLIT)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Candidate:
     """A block with a strategy.
 
     Attributes:
         strategy: The strategy.
-        module: The block alone, partitioned.
         inputs, outputs: How the values at its boundary lie, in the order of the part's.
         work: What a device does.
         saved_bytes: What it keeps for its own backward pass.
         transient_bytes: The most that it holds for a short time.
+        make: Makes `module`.
     """
 
     strategy: BlockStrategy
-    module: HloModule
     inputs: tuple[ArraySharding, ...]
     outputs: tuple[ArraySharding, ...]
     work: Work
     saved_bytes: int
     transient_bytes: int
+    make: Callable[[], HloModule] = field(compare=False, repr=False)
+
+    @cached_property
+    def module(self) -> HloModule:
+        """The block alone, partitioned."""
+        return self.make()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,37 +98,48 @@ def _candidates(part: Part, late: frozenset[int], mesh: LogicalMesh) -> tuple[Ca
     found: list[Candidate] = []
     for strategy in strategies_of(block, mesh.shape):
         found.append(_candidate(part, late, mesh, strategy))
-        if _is_kept_twice(part, updates, found[-1]):
-            used = found[-1].inputs
-            shared = [_candidate(part, late, mesh, replace(strategy, kept=kept), used) for kept in _SHARED]
-            found += [each for i, each in enumerate(shared) if i == 0 or each.inputs != shared[0].inputs]
+        known = {found[-1].inputs}
+        for kept in (Kept.MOMENTS_SPLIT, Kept.ALL_SPLIT):
+            variant = _sharing(part, mesh, updates, found[-len(known)], kept)
+            if variant.inputs not in known:
+                known.add(variant.inputs)
+                found.append(variant)
     return tuple(found)
 
 
-def _is_kept_twice(part: Part, updates: Sequence[Update], candidate: Candidate) -> bool:
-    """Whether devices keep the same parts of some state of which they could share."""
-    graph = part.blocks.graph
-    return any(
-        spread(candidate.inputs[number], graph.shape(graph.parameters[number])) != candidate.inputs[number]
-        for update in updates
-        for number in (*update.weights, *update.moments)
-    )
-
-
-def _candidate(
-    part: Part,
-    late: frozenset[int],
-    mesh: LogicalMesh,
-    strategy: BlockStrategy,
-    used: Sequence[ArraySharding] | None = None,
-) -> Candidate:
-    module = replace(part.module)
-    annotate(module, part.blocks, mesh, [strategy], used)
-    module.partitioned = program = partition_to_run(module)
+def _candidate(part: Part, late: frozenset[int], mesh: LogicalMesh, strategy: BlockStrategy) -> Candidate:
+    """The candidate that keeps its state as it is used."""
+    module = _partitioned(part, mesh, strategy)
+    program = module.partitioned
+    assert program is not None
     local = read_local(program)
     saved, transient = saved_and_transient(local, late)
     work = work_of(program, local)
-    return Candidate(strategy, module, program.input_shardings, program.output_shardings, work, saved, transient)
+    return Candidate(
+        strategy, program.input_shardings, program.output_shardings, work, saved, transient, lambda: module
+    )
+
+
+def _sharing(part: Part, mesh: LogicalMesh, updates: Sequence[Update], candidate: Candidate, kept: Kept) -> Candidate:
+    """The same candidate with its state kept otherwise; its program is made only if it is asked for."""
+    strategy = replace(candidate.strategy, kept=kept)
+    shared = shared_state(part.blocks, updates, [strategy], candidate.inputs)
+    inputs = tuple(shared.parameters.get(number, sharding) for number, sharding in enumerate(candidate.inputs))
+    outputs = list(candidate.outputs)
+    for result, parameter in donation_pairs(part.module):
+        outputs[result] = inputs[parameter]
+    work = shared_work(part.blocks.graph, updates, candidate.inputs, shared, candidate.work)
+    make = partial(_partitioned, part, mesh, strategy, candidate.inputs)
+    return replace(candidate, strategy=strategy, inputs=inputs, outputs=tuple(outputs), work=work, make=make)
+
+
+def _partitioned(
+    part: Part, mesh: LogicalMesh, strategy: BlockStrategy, used: Sequence[ArraySharding] | None = None
+) -> HloModule:
+    module = replace(part.module)
+    annotate(module, part.blocks, mesh, [strategy], used)
+    module.partitioned = partition_to_run(module)
+    return module
 
 
 def _late(graph: Graph, block: ParallelBlock, part: Part) -> frozenset[int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from alpa_cfp.analysis.blocks import Blocks
-from alpa_cfp.analysis.graph import Graph
+from alpa_cfp.analysis.graph import Graph, itemsize
 from alpa_cfp.candidates import Unit
 from alpa_cfp.costs import Rates, resharding_matrix
 from alpa_cfp.search import Edge, SearchProblem, Variable
@@ -62,8 +62,8 @@ def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[Unit], ra
         source = sources.get(value)
         if source is None or source.unit == end.unit:
             continue
-        itemsize = _itemsize(graph.values[value].dtype)
-        cost = resharding_matrix(graph.shape(value), itemsize, source.shardings, end.shardings, rates)
+        size = itemsize(graph.values[value].dtype)
+        cost = resharding_matrix(graph.shape(value), size, source.shardings, end.shardings, rates)
         pair = (source.unit, end.unit)
         if source.unit > end.unit:
             pair, cost = (end.unit, source.unit), cost.T
@@ -147,13 +147,7 @@ def _bytes(
     for value in values:
         source = sources.get(value)
         if source is not None:
-            shape, itemsize = graph.shape(value), _itemsize(graph.values[value].dtype)
-            sizes = [math.prod(sharding.local_shape(shape)) * itemsize for sharding in source.shardings]
+            shape, size = graph.shape(value), itemsize(graph.values[value].dtype)
+            sizes = [math.prod(sharding.local_shape(shape)) * size for sharding in source.shardings]
             totals[source.unit] += np.array(sizes, np.int64)
     return tuple(totals)
-
-
-def _itemsize(dtype: str) -> int:
-    """Bytes of an element of an MLIR type; a sub-byte type takes one."""
-    bits = int("".join(filter(str.isdigit, dtype.removeprefix("complex").split("E")[0])) or 8)
-    return max(1, bits // 8) * (2 if dtype.startswith("complex") else 1)

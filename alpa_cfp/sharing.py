@@ -7,11 +7,14 @@ split it already, in equal parts; an array that cannot be split so stays as it i
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from alpa_cfp.analysis.blocks import Blocks
+from alpa_cfp.analysis.graph import Graph, itemsize
 from alpa_cfp.analysis.updates import Update
+from alpa_cfp.costs import Work
 from alpa_cfp.strategies import BlockStrategy, Kept
+from alpa_on_jax.xla_extension.partition import Collective
 from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
 
 
@@ -58,6 +61,41 @@ def shared_state(
         shared.parameters.update(dict.fromkeys(arrays if kept is Kept.ALL_SPLIT else update.moments, sharding))
         shared.ops.update(dict.fromkeys(update.ops, sharding))
     return shared
+
+
+def shared_work(
+    graph: Graph, updates: Sequence[Update], used: Sequence[ArraySharding], shared: Shared, work: Work
+) -> Work:
+    """The work of a block of which `shared` is shared, from its `work` without that.
+
+    Sums of gradients become reduce-scatters, new weights are gathered, and the update writes only a part.
+
+    Args:
+        graph: The graph of the block.
+        updates: Its updates.
+        used: How its parameters lie where nothing is shared.
+        shared: What is shared.
+        work: Its work where nothing is.
+    """
+    weight_bytes, written, parts = 0, work.written_bytes, 1
+    for update in updates:
+        if update.ops[0] in shared.ops:
+            arrays = (*update.weights, *update.moments)
+            shape, sharding = graph.shape(graph.parameters[arrays[0]]), used[arrays[0]]
+            size = math.prod(sharding.local_shape(shape)) * itemsize(graph.values[graph.parameters[arrays[0]]].dtype)
+            parts = sharding.mesh.num_devices // math.prod(axis.size for axis in sharding.axes)
+            weight_bytes += size * len(update.weights)
+            written -= size * len(arrays) * (1 - 1 / parts)
+    if not weight_bytes:
+        return replace(work, written_bytes=max(written, 0.0))
+    sums = [each for each in work.collectives if each.kind == "all-reduce" and each.size_bytes >= weight_bytes]
+    others = [each for each in work.collectives if each not in sums[:1]]
+    if sums:
+        rest = replace(sums[0], size_bytes=sums[0].size_bytes - weight_bytes)
+        scattered = Collective("reduce-scatter", weight_bytes, sums[0].group_size)
+        others += [scattered, *([rest] if rest.size_bytes else [])]
+    gathered = Collective("all-gather", weight_bytes // parts, parts)
+    return replace(work, written_bytes=max(written, 0.0), collectives=(*others, gathered))
 
 
 def spread(sharding: ArraySharding, shape: Sequence[int]) -> ArraySharding:

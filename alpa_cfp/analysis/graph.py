@@ -124,3 +124,9 @@ class Graph:
             value = producer.operands[producer.results.index(value)]
             producer = self.producer(value)
         return value
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of an element of an MLIR type; a sub-byte type takes one."""
+    bits = int("".join(filter(str.isdigit, dtype.removeprefix("complex").split("E")[0])) or 8)
+    return max(1, bits // 8) * (2 if dtype.startswith("complex") else 1)

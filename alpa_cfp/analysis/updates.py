@@ -1,9 +1,9 @@
 """Where a program makes the new values of its state: the arrays that a step takes and gives back, and how it does that.
 
 Takes a `Graph` and which results take the place of which parameters; gives `Update`s: groups of such arrays with the
-elementwise ops that make their new values and nothing else (an optimizer's update of a weight and its moments). What
-such a group needs is split evenly wherever the gradients come from, which is what ZeRO does. Invariants: every op is in
-one group at most; all arrays of a group have one shape.
+elementwise ops that make their new values and nothing else: an optimizer's update of a weight and its moments, but not
+a batch norm's averages, which the forward pass makes. What such a group needs is split evenly wherever the gradients
+come from, which is what ZeRO does. Invariants: every op is in one group at most; all arrays of a group have one shape.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Update:
     """The update of some arrays of one shape.
 
     Attributes:
-        weights: Numbers of the parameters with their old values that are used for more than the update.
+        weights: Numbers of the parameters with their old values that are used for more than the update; at least one.
         moments: Numbers of those that only the update uses: the optimizer's own.
         ops: The elementwise ops of the arrays' shape that make the new values, ascending.
     """
@@ -56,9 +56,9 @@ def find_updates(graph: Graph, pairs: Sequence[tuple[int, int]]) -> tuple[Update
     updates = []
     for members in groups.values():
         arrays = sorted(-1 - member for member in members if member < 0 and -1 - member in state)
-        if arrays:
-            weights = tuple(number for number in arrays if _has_other_uses(graph, graph.parameters[number], ops))
-            moments = tuple(number for number in arrays if number not in weights)
+        weights = tuple(number for number in arrays if _has_other_uses(graph, graph.parameters[number], ops))
+        moments = tuple(number for number in arrays if number not in weights)
+        if weights:
             updates.append(Update(weights, moments, tuple(sorted(member for member in members if member >= 0))))
     return tuple(sorted(updates, key=lambda update: update.ops))
 

@@ -14,6 +14,7 @@ from alpa_cfp.costs import Rates
 from alpa_cfp.problem import Boundaries, find_boundaries
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from integration.models import build, train_step
 from unit.alpa_on_jax.xla_extension.helpers import lower
 
 MESH = LogicalMesh((8,))
@@ -58,3 +59,15 @@ def two_layer_units() -> tuple[Unit, ...]:
 def two_layer_boundaries(rates: Rates) -> Boundaries:
     """What moves between them."""
     return find_boundaries(two_layer_module(), two_layer_blocks(), two_layer_units(), rates)
+
+
+@cache
+def model_module(name: str) -> HloModule:
+    """(state, batch) -> new state, of a model of the integration tests, its state donated; not to be changed."""
+    model = build(name)
+    counts = [len(jax.tree.leaves(each)) for each in (model.state, model.batch)]
+    train = train_step(model, jax.value_and_grad)
+    step = jax.jit(lambda state, batch: train(state, batch)[0], keep_unused=True)
+    lowered = step.trace(model.state, model.batch).lower(lowering_platforms=("cpu",))
+    donated = (True,) * counts[0] + (False,) * counts[1]
+    return HloModule.from_stablehlo(name, str(lowered.compiler_ir("stablehlo")), donated)

@@ -8,12 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.contractions import Side
+from alpa_cfp.analysis.reading import read_graph
+from alpa_cfp.candidates import distinct, find_units
 from alpa_cfp.planner import with_plan
 from alpa_cfp.sharing import spread
 from alpa_cfp.strategies import BlockStrategy, Kept
 from alpa_on_jax.xla_extension.hlo_module import HloModule
-from unit.alpa_cfp.steps import MESH, WIDTH, two_layer_blocks, two_layer_module, two_layer_units
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from unit.alpa_cfp.steps import MESH, WIDTH, model_module, two_layer_blocks, two_layer_module, two_layer_units
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, all_shardings, split
 
 SHAPE = (16, 32)
@@ -102,3 +106,19 @@ def test_what_is_split_entirely_has_nothing_to_share() -> None:
         right = next(i for i, f in enumerate(blocks.blocks[unit.block].factors) if f.side is Side.RIGHT)
         kept = {candidate.strategy.kept for candidate in unit.candidates if candidate.strategy.factors == (right,)}
         assert kept == {Kept.AS_USED}
+
+
+@pytest.mark.parametrize(("model", "mesh"), [("mlp", (2, 4)), ("gpt", (8,)), ("conv", (8,))])
+def test_what_is_known_of_a_candidate_that_shares_state_is_what_its_program_says(
+    model: str, mesh: tuple[int, ...]
+) -> None:
+    module = model_module(model)
+    units = find_units(module, find_blocks(read_graph(module.bytecode)), LogicalMesh(mesh))
+    shared = [each for each in distinct(units) if each.strategy.kept is not Kept.AS_USED]
+    assert shared
+    for candidate in shared:
+        program = candidate.module.partitioned
+        assert program is not None
+        assert candidate.inputs == program.input_shardings
+        # Around a batch norm, whose averages both passes make, propagation may decide otherwise.
+        assert model == "conv" or candidate.outputs == program.output_shardings

@@ -80,3 +80,13 @@ def test_a_scalar_of_the_state_is_no_update() -> None:
 def test_a_scalar_factor_is_spread_over_the_array_inside_the_update() -> None:
     graph, (update,) = updates_of(lambda w, rate, x: w - rate * gradient(w, x), W, SCALAR, X, pairs=[(0, 0)])
     assert "stablehlo.multiply" in names(graph, update)
+
+
+def test_an_average_that_nothing_reads_is_no_update() -> None:
+    def step(w: Any, mean: Any, x: Any) -> Any:
+        y = x @ w
+        return w - gradient(w, x), 0.9 * mean + 0.1 * y
+
+    y = jax.ShapeDtypeStruct((8, 32), jnp.float32)
+    _, updates = updates_of(step, W, y, X, pairs=[(0, 0), (1, 1)])
+    assert [update.weights for update in updates] == [(0,)]
