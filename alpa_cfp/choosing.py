@@ -10,7 +10,8 @@ the same profiles give the same plans.
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from alpa_cfp.candidates import Candidate, Unit, distinct
 from alpa_cfp.costs import Rates, estimated_s, fitted
@@ -21,8 +22,15 @@ from alpa_on_jax.xla_extension.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
 
-# The profile of each module; None where there is none and none can be made.
-Profiles = Callable[[Sequence[HloModule]], Sequence[Profile | None]]
+
+class Profiles(Protocol):
+    """Gives profiles."""
+
+    def __call__(self, modules: Sequence[HloModule], samples: int | None = None, /) -> Sequence[Profile | None]:
+        """The profile of each module, of so many samples where it is measured; None where there is none to be had."""
+        ...
+
+
 # How many of a kind's candidates are measured before there is anything to fit rates to.
 _FIRST = 2
 # What a program takes without the overhead of starting it is at least this part of all.

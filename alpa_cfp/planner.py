@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Whole plans that are among the best differ by a few per cent only: they are run so many times as often as candidates.
+_SAMPLES_OF_WHOLE = 5
+
 
 def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption") -> Plan:
     """Plan `module` and write the plan into it; the predicted seconds of a step are alpa's objective.
@@ -161,7 +164,8 @@ def _planned(
     if profiles is None or option.refine == 0:
         refined = Refined(choosing.best(1, budget)[0])
     else:
-        refined = Refinement(blocks, units, choosing, profiles, whole, option.refine).best(budget)
+        samples = _SAMPLES_OF_WHOLE * option.samples
+        refined = Refinement(blocks, units, choosing, profiles, whole, option.refine, samples).best(budget)
     solution = refined.solution
     predicted_s = solution.time_s + rates.overhead_s(len(blocks.graph.parameters) + len(blocks.graph.results))
     return Plan(

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 # that wrong.
 _PLAUSIBLE = 1.3
 _ATTEMPTS = 4
+# Two loaded copies of one program differ by this factor, by where their arrays happen to lie in memory.
+_ALIKE = 1.02
 # What is left free of the budget when a plan has been found to need more than predicted.
 _RESERVE = 0.99
 
@@ -36,11 +38,13 @@ class Refined:
         solution: The choice for each unit, with the prediction.
         measured_s: What a step takes; None where it was not run.
         needed_bytes: What a device needs by the compiled program; None where it was not compiled.
+        collectives: How many the compiled program has.
     """
 
     solution: Solution
     measured_s: float | None = None
     needed_bytes: int | None = None
+    collectives: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class Refinement:
         profiles: Where profiles come from.
         planned: Gives the whole program with the plan of some choices, partitioned.
         count: How many of the best predicted plans are run.
+        samples: How often.
     """
 
     blocks: Blocks
@@ -62,6 +67,7 @@ class Refinement:
     profiles: Profiles
     planned: Callable[[Sequence[int]], HloModule]
     count: int
+    samples: int
 
     def best(self, budget_bytes: int | None) -> Refined:
         """The fastest plan within the budget.
@@ -116,7 +122,7 @@ class Refinement:
             if plan.time_s <= limit and (budget_bytes is None or plan.memory.total <= budget_bytes):
                 logger.info("CFP: %s is tried, too", name)
                 plans.setdefault(plan.choices, plan)
-        profiles = self.profiles([self.planned(choices) for choices in plans])
+        profiles = self.profiles([self.planned(choices) for choices in plans], self.samples)
         return [_refined(plan, profile) for plan, profile in zip(plans.values(), profiles, strict=True)]
 
     def _plain(self) -> dict[str, Solution]:
@@ -129,8 +135,14 @@ class Refinement:
                 return plausible
 
     def _fastest(self, tried: Sequence[Refined]) -> Refined:
-        """The fastest one; the best predicted where none was run."""
-        return min(tried, key=lambda each: float("inf") if each.measured_s is None else each.measured_s)
+        """The fastest one, or the one with least communication of those that are as fast; the best predicted where none
+        was run."""
+        measured = [each for each in tried if each.measured_s is not None]
+        if not measured:
+            return tried[0]
+        limit = _ALIKE * min(each.measured_s for each in measured if each.measured_s is not None)
+        alike = [each for each in measured if each.measured_s is not None and each.measured_s <= limit]
+        return min(alike, key=lambda each: (each.collectives, each.measured_s), default=measured[0])
 
 
 def _refined(solution: Solution, profile: Profile | None) -> Refined:
@@ -140,7 +152,8 @@ def _refined(solution: Solution, profile: Profile | None) -> Refined:
         return Refined(solution, float("inf"))
     sizes = (profile.argument_bytes, profile.output_bytes, profile.aliased_bytes, profile.temporary_bytes)
     arguments, outputs, aliased, temporaries = (size or 0 for size in sizes)
-    return Refined(solution, profile.typical_s, arguments + outputs - aliased + temporaries)
+    collectives = sum(each.count for each in profile.collectives)
+    return Refined(solution, profile.typical_s, arguments + outputs - aliased + temporaries, collectives)
 
 
 def _ratio(each: Refined) -> float:

@@ -36,9 +36,9 @@ class Source:
         self.devices, self._profiles = devices, profiles
         self.keys: list[ProfileKey] = []
 
-    def __call__(self, modules: Sequence[HloModule]) -> Sequence[Profile | None]:
+    def __call__(self, modules: Sequence[HloModule], samples: int | None = None, /) -> Sequence[Profile | None]:
         self.keys += [key_of(module, self.devices)[0] for module in modules]
-        return self._profiles(modules)
+        return self._profiles(modules, samples)
 
 
 @contextlib.contextmanager
@@ -64,7 +64,8 @@ def profile_source(
 
 
 def _recorded(devices: DeviceDescription, database: ProfileDatabase) -> Profiles:
-    def profiles(modules: Sequence[HloModule]) -> list[Profile | None]:
+    def profiles(modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile | None]:
+        del samples  # as many as were recorded
         found = [database.get(key_of(module, devices)[0]) for module in modules]
         # What was left out because something else was better then is left out now; if all is, it is another program.
         return found if any(found) else list(replay(modules, devices, database))

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def measure(model: str, mesh: str, database: Path, rounds: int, copies: int, see
         about[name] = {
             "planning_s": planning_s,
             "collectives": count_communication_primitives(executable.get_hlo_text())[0],
-            "text": canonical_text(executable.compiled.module),
+            "text": canonical_text(replace(executable.compiled.module, partitioned=executable.compiled.program)),
             "bytes": executable.get_total_allocation_size(),
         }
     functions: dict[str, Callable[[], object]] = {

@@ -83,8 +83,12 @@ class Worker:
             self.close()
             raise
 
-    def measure(self, modules: Sequence[HloModule], drawn: random.Random) -> Iterator[Finished]:
-        """Measure a group; what is not finished at the end, because the process was lost before, can be given again.
+    def measure(
+        self, modules: Sequence[HloModule], drawn: random.Random, samples: int | None = None
+    ) -> Iterator[Finished]:
+        """Measure a group, each program as often as `samples` or else the options say.
+
+        What is not finished at the end, because the process was lost before, can be given again.
 
         Raises:
             ProfilingError: the process cannot be started, or died before it began with a program.
@@ -98,7 +102,7 @@ class Worker:
         done, finished = False, set[int]()
         try:
             serialized = tuple(module.as_serialized_hlo_module_proto() for module in modules)
-            self._connection.send(Task(serialized, self._options.samples, drawn))
+            self._connection.send(Task(serialized, samples or self._options.samples, drawn))
             while not done:
                 overdue = self._wait(board)
                 if overdue is not None:

@@ -74,22 +74,27 @@ class Profiler:
         """The id of the process that measures, while there is one."""
         return None if self._worker is None else self._worker.pid
 
-    def measure(self, modules: Sequence[HloModule]) -> list[Profile]:
+    def measure(self, modules: Sequence[HloModule], samples: int | None = None) -> list[Profile]:
         """The profile of each of `modules`; equal programs are measured once.
+
+        Args:
+            modules: Modules with their partitioned programs.
+            samples: How many samples each profile has at least; None as the options say.
 
         Raises:
             ProfilingError: the process that is to measure cannot be started, though the options demand it, or though
                 it could be before.
         """
         keys = [key_of(module, self._devices) for module in modules]
+        samples = self._options.samples if samples is None else samples
         missing: dict[ProfileKey, tuple[str, HloModule]] = {}
         for (key, text), module in zip(keys, modules, strict=True):
-            if not _is_measured(self._database.get(key), self._options.samples):
+            if not _is_measured(self._database.get(key), samples):
                 missing.setdefault(key, (text, module))
         count = len({key for key, _ in keys})
         started = time.perf_counter()
         if missing:
-            self._measure_missing(missing)
+            self._measure_missing(missing, samples)
         seconds = time.perf_counter() - started
         logger.info("profiles of %d programs: %d measured in %.2f s", count, len(missing), seconds)
         profiles = [self._database.get(key) for key, _ in keys]
@@ -108,7 +113,7 @@ class Profiler:
     ) -> None:
         self.close()
 
-    def _measure_missing(self, missing: dict[ProfileKey, tuple[str, HloModule]]) -> None:
+    def _measure_missing(self, missing: dict[ProfileKey, tuple[str, HloModule]], samples: int) -> None:
         """Measure group by group; what may have failed for another program's sake is tried again alone at the end."""
         self._start()
         waiting, alone = deque(missing), deque[ProfileKey]()
@@ -117,7 +122,7 @@ class Profiler:
                 group = _take(waiting, self._options.group) if waiting else _take(alone, 1)
                 left = dict(enumerate(group))
                 # Closed at once if this is interrupted: its process must be gone before the next one starts.
-                with contextlib.closing(self._run([missing[key][1] for key in group])) as events:
+                with contextlib.closing(self._run([missing[key][1] for key in group], samples)) as events:
                     for finished in events:
                         key = left.pop(finished.index)
                         if finished.profile.failure in _DOUBTFUL and len(group) > 1:
@@ -139,12 +144,12 @@ class Profiler:
             logger.warning("%s. Profiling goes on in this process, which a program that crashes would end", error)
             self._worker = None
 
-    def _run(self, modules: Sequence[HloModule]) -> Generator[Finished]:
+    def _run(self, modules: Sequence[HloModule], samples: int) -> Generator[Finished]:
         drawn = random.Random(self._drawn.getrandbits(64))
         if self._worker is not None:
-            yield from self._worker.measure(modules, drawn)
+            yield from self._worker.measure(modules, drawn, samples)
             return
-        for event in measure_group(modules, self._client, self._options.samples, drawn):
+        for event in measure_group(modules, self._client, samples, drawn):
             if isinstance(event, Finished):
                 yield event
 
