@@ -16,6 +16,7 @@ from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.candidates import Unit
 from alpa_cfp.search import NoPlanError, SearchProblem, Solution, Variable, search
 from alpa_cfp.strategies import BlockStrategy, Kept
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
 
 # Whether a block may have a strategy.
 Allows = Callable[[ParallelBlock, BlockStrategy], bool]
@@ -23,20 +24,24 @@ _SAMPLES = (Side.LEFT, Side.BATCH)
 _PARAMETERS = (Side.RIGHT, Side.REDUCTION, Side.BATCH)
 
 
-def baselines(blocks: Sequence[ParallelBlock], units: Sequence[Unit], problem: SearchProblem) -> dict[str, Solution]:
+def baselines(
+    blocks: Sequence[ParallelBlock], units: Sequence[Unit], problem: SearchProblem, mesh: LogicalMesh
+) -> dict[str, Solution]:
     """The plans by name; equal ones under the first name only.
 
     Args:
         blocks: The blocks of the program.
         units: Its units.
         problem: Their search problem.
+        mesh: The logical mesh.
     """
-    axes = len(units[0].candidates[0].strategy.factors)
+    axes = [axis.index for axis in mesh.axes]
     wanted: dict[str, Allows] = {
         "data parallel": _split(axes, 0, Kept.AS_USED),
         "ZeRO-2": _split(axes, 0, Kept.MOMENTS_SPLIT),
         "ZeRO-3": _split(axes, 0, Kept.ALL_SPLIT),
-        **{_megatron_name(axes, tensor): _split(axes, tensor, Kept.AS_USED) for tensor in range(1, axes + 1)},
+        "Megatron": _split(axes, len(axes), Kept.AS_USED),
+        "data parallel and Megatron": _split(axes, 1, Kept.AS_USED),
     }
     found: dict[str, Solution] = {}
     for name, allows in wanted.items():
@@ -49,16 +54,13 @@ def baselines(blocks: Sequence[ParallelBlock], units: Sequence[Unit], problem: S
     return found
 
 
-def _megatron_name(axes: int, tensor: int) -> str:
-    return "Megatron" if tensor == axes else "data parallel and Megatron"
-
-
-def _split(axes: int, tensor: int, kept: Kept) -> Allows:
-    """Samples along the first axes, parameters along the last `tensor` ones."""
+def _split(axes: Sequence[int], tensor: int, kept: Kept) -> Allows:
+    """Samples along the first of `axes`, parameters along the last `tensor` ones."""
 
     def allows(block: ParallelBlock, strategy: BlockStrategy) -> bool:
-        sides = [None if factor is None else block.factors[factor].side for factor in strategy.factors]
-        samples, parameters = sides[: axes - tensor], sides[axes - tensor :]
+        factors = [strategy.factors[axis] for axis in axes]
+        sides = [None if factor is None else block.factors[factor].side for factor in factors]
+        samples, parameters = sides[: len(axes) - tensor], sides[len(axes) - tensor :]
         by_samples = all(side in _SAMPLES for side in samples)
         return by_samples and all(side in _PARAMETERS for side in parameters) and strategy.kept is kept
 

@@ -165,7 +165,7 @@ def _planned(
         refined = Refined(choosing.best(1, budget)[0])
     else:
         samples = _SAMPLES_OF_WHOLE * option.samples
-        refined = Refinement(blocks, units, choosing, profiles, whole, option.refine, samples).best(budget)
+        refined = Refinement(blocks, units, mesh, choosing, profiles, whole, option.refine, samples).best(budget)
     solution = refined.solution
     predicted_s = solution.time_s + rates.overhead_s(len(blocks.graph.parameters) + len(blocks.graph.results))
     return Plan(

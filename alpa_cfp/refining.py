@@ -17,6 +17,7 @@ from alpa_cfp.choosing import Choosing, Profiles
 from alpa_cfp.database import Profile
 from alpa_cfp.search import NothingFitsError, Solution
 from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class Refinement:
     Attributes:
         blocks: The blocks of the program.
         units: Its units.
+        mesh: The logical mesh.
         choosing: Its candidates' costs.
         profiles: Where profiles come from.
         planned: Gives the whole program with the plan of some choices, partitioned.
@@ -63,6 +65,7 @@ class Refinement:
 
     blocks: Blocks
     units: Sequence[Unit]
+    mesh: LogicalMesh
     choosing: Choosing
     profiles: Profiles
     planned: Callable[[Sequence[int]], HloModule]
@@ -128,7 +131,7 @@ class Refinement:
     def _plain(self) -> dict[str, Solution]:
         """The plain plans that may be among the best, of measured candidates."""
         while True:
-            plain = baselines(self.blocks.blocks, self.units, self.choosing.problem)
+            plain = baselines(self.blocks.blocks, self.units, self.choosing.problem, self.mesh)
             best = min(self.choosing.best(1, None)[0].time_s, *(plan.time_s for plan in plain.values()))
             plausible = {name: plan for name, plan in plain.items() if plan.time_s <= _PLAUSIBLE * best}
             if not self.choosing.measure([plan.choices for plan in plausible.values()]):

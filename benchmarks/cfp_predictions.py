@@ -6,7 +6,6 @@ case and writes `results/cfp_predictions-*`. Invariant: no prediction knows of a
 """
 
 import argparse
-import math
 import random
 import statistics
 import sys
@@ -26,6 +25,7 @@ from integration.meshes import mesh_shape
 
 RANK_BAR, ERROR_BAR = 0.9, 0.15
 _BEST = 4
+_MARGIN = 1.5
 
 _TEXT = (
     "Predicted against measured time of a training step. Each plan gives every kind of block a strategy; the predicted "
@@ -65,14 +65,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(step: Step, database: Path, plans: int, samples: int, seed: int) -> list[dict[str, Any]]:
     """Predicted and measured seconds and bytes of so many plans, the fastest first."""
     with profiler(step.mesh, database, MeasureOptions(samples, seed=seed, progress=False)) as measuring:
-        rates, costs = choosing(step, measuring, math.inf)
+        rates, costs = choosing(step, measuring, _MARGIN)
         chosen = {solution.choices: "best" for solution in costs.best(_BEST, None)}
-        for name, plan in baselines(step.blocks.blocks, step.units, costs.problem).items():
+        for name, plan in baselines(step.blocks.blocks, step.units, costs.problem, step.mesh).items():
             chosen.setdefault(plan.choices, name)
         drawn = random.Random(seed)
         while len(chosen) < plans:
             of_kind = {unit.kind: drawn.randrange(len(unit.candidates)) for unit in step.units}
             chosen.setdefault(tuple(of_kind[unit.kind] for unit in step.units), "drawn")
+        costs.measure(list(chosen))
         problem, graph = costs.problem, step.blocks.graph
         overhead_s = rates.overhead_s(len(graph.parameters) + len(graph.results))
         # All in one group: interleaved, whatever the machine does meanwhile.

@@ -1,12 +1,16 @@
 """The plans that people write by hand are found among the candidates."""
 
+from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.contractions import Side
+from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.baselines import baselines
+from alpa_cfp.candidates import find_units
 from alpa_cfp.costs import Rates, estimated_s
-from alpa_cfp.problem import make_problem
+from alpa_cfp.problem import find_boundaries, make_problem
 from alpa_cfp.search import Solution
 from alpa_cfp.strategies import BlockStrategy, Kept
-from unit.alpa_cfp.steps import two_layer_blocks, two_layer_boundaries, two_layer_units
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from unit.alpa_cfp.steps import MESH, model_module, two_layer_blocks, two_layer_boundaries, two_layer_units
 
 RATES = Rates()
 
@@ -15,7 +19,7 @@ def found() -> dict[str, Solution]:
     units = two_layer_units()
     times = [[estimated_s(candidate.work, RATES) for candidate in unit.candidates] for unit in units]
     problem = make_problem(units, two_layer_boundaries(RATES), times)
-    return baselines(two_layer_blocks().blocks, units, problem)
+    return baselines(two_layer_blocks().blocks, units, problem, MESH)
 
 
 def strategies(plan: Solution) -> list[BlockStrategy]:
@@ -47,3 +51,18 @@ def test_megatron_splits_the_first_layer_by_columns_and_the_second_by_rows() -> 
 
 def test_each_plan_has_the_cost_of_the_problem_that_it_is_for() -> None:
     assert all(plan.time_s > 0 and plan.memory.total > 0 for plan in found().values())
+
+
+def test_an_axis_of_one_device_does_not_count() -> None:
+    mesh = LogicalMesh((1, 8))
+    module = model_module("mlp")
+    blocks = find_blocks(read_graph(module.bytecode))
+    units = find_units(module, blocks, mesh)
+    times = [[estimated_s(candidate.work, RATES) for candidate in unit.candidates] for unit in units]
+    problem = make_problem(units, find_boundaries(module, blocks, units, RATES), times)
+    plan = baselines(blocks.blocks, units, problem, mesh)["data parallel"]
+    for block, unit, choice in zip(blocks.blocks, units, plan.choices, strict=True):
+        first, second = unit.candidates[choice].strategy.factors
+        assert first is None
+        assert second is not None
+        assert block.factors[second].side is Side.LEFT
