@@ -5,10 +5,11 @@ this process' devices. Invariant: the module is that which `alpa.parallelize` wo
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -68,16 +69,26 @@ class Step:
 def training_module(name: str, size: Size) -> HloModule:
     """The unoptimised training step of a model, its state donated."""
     model = build(name, size)
-    step = jax.jit(training_step(model, jax.value_and_grad), keep_unused=True, donate_argnums=(0,))
-    lowered = step.trace(model.state, model.batch).lower(lowering_platforms=("cpu",))
-    states, batches = (len(jax.tree.leaves(each)) for each in (model.state, model.batch))
+    return module_of(name, training_step(model, jax.value_and_grad), model.state, model.batch)
+
+
+def module_of(name: str, function: Callable[..., Any], state: Any, batch: Any) -> HloModule:
+    """A function of (state, batch), its state donated, unoptimised."""
+    step = jax.jit(function, keep_unused=True, donate_argnums=(0,))
+    lowered = step.trace(state, batch).lower(lowering_platforms=("cpu",))
+    states, batches = (len(jax.tree.leaves(each)) for each in (state, batch))
     text = str(lowered.compiler_ir("stablehlo"))
     return HloModule.from_stablehlo(name, text, (True,) * states + (False,) * batches)
 
 
 def step_of(name: str, size: Size, mesh_shape: tuple[int, ...]) -> Step:
     """A model's training step on a mesh."""
-    module, mesh = training_module(name, size), LogicalMesh(mesh_shape)
+    return step_of_module(training_module(name, size), mesh_shape)
+
+
+def step_of_module(module: HloModule, mesh_shape: tuple[int, ...]) -> Step:
+    """The same for any unoptimised module."""
+    mesh = LogicalMesh(mesh_shape)
     blocks = find_blocks(read_graph(module.bytecode))
     return Step(module, mesh, blocks, find_units(module, blocks, mesh))
 

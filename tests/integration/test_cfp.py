@@ -13,9 +13,9 @@ import pytest
 from alpa.util import count_communication_primitives
 from jax.sharding import PartitionSpec
 
-from alpa_cfp import CFPOption, CFPShardParallel
+from alpa_cfp import CFPOption, CFPShardParallel, sources
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.errors import OptionError, PlanError
+from alpa_cfp.errors import OptionError, PlanError, ReplayError
 from alpa_cfp.search import NothingFitsError
 from alpa_on_jax.errors import HybridShardingError
 from alpa_on_jax.xla_extension import mlir
@@ -67,6 +67,79 @@ def test_what_was_measured_before_gives_the_same_plan_and_nothing_is_compiled_bu
     assert measured.plans[-1].to_json() == plan.to_json()
     assert second.input_sharding_specs == first.input_sharding_specs
     assert _text(second) == _text(first)
+
+
+def test_the_same_profiles_give_the_same_plan_byte_for_byte(measured: CFPOption) -> None:
+    planned("mlp", "2x2", None, measured)
+    plan = measured.plans[-1]
+    assert isinstance(measured.database, Path)
+    for kept in measured.database.with_name(f"{measured.database.name}.plans").iterdir():
+        kept.unlink()
+    planned("mlp", "2x2", None, measured)
+    assert measured.plans[-1].to_json() == plan.to_json()
+
+
+def test_profiles_are_replayed_without_the_devices_that_they_were_made_on(
+    measured: CFPOption, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned("mlp", "2x2", None, measured)
+    # Nothing that could run a program.
+    monkeypatch.setattr(sources, "Client", None)
+    replayed = dataclasses.replace(measured, costs="replay", plans=[])
+    planned("mlp", "2x2", None, replayed)
+    assert replayed.plans[-1].strategies == measured.plans[-1].strategies
+    assert replayed.plans[-1].measured_s == measured.plans[-1].measured_s
+
+
+def test_a_mesh_that_was_never_measured_cannot_be_replayed(measured: CFPOption) -> None:
+    with pytest.raises(ReplayError, match="no profiles of a 2x4 mesh"):
+        planned("mlp", "2x4", None, dataclasses.replace(measured, costs="replay"))
+
+
+def test_a_budget_below_data_parallelism_gives_a_sharded_plan_whose_compiled_program_keeps_to_it(
+    measured: CFPOption,
+) -> None:
+    def needed(option: CFPOption) -> int:
+        return planned("mlp", "2x2", None, option).get_last_executable().get_total_allocation_size()
+
+    built, method = build("mlp"), alpa.DataParallel(logical_mesh("2x2"))
+    whole: Any = alpa.parallelize(train_step(built, alpa.value_and_grad), method=method)
+    budget = whole.get_executable(built.state, built.batch).get_total_allocation_size() // 2
+    limited = dataclasses.replace(measured, memory_budget_bytes=budget, plans=[])
+    assert needed(limited) <= budget
+    assert limited.plans[-1].needed_bytes is not None
+    assert limited.plans[-1].needed_bytes <= budget
+
+
+def test_a_measured_budget_that_nothing_fits_into_says_what_the_least_compiled_program_needs(
+    measured: CFPOption,
+) -> None:
+    with pytest.raises(NothingFitsError) as caught:
+        planned("mlp", "2x2", None, dataclasses.replace(measured, memory_budget_bytes=64))
+    least = caught.value.least_bytes
+    enough = dataclasses.replace(measured, memory_budget_bytes=least, plans=[])
+    assert planned("mlp", "2x2", None, enough).get_last_executable().get_total_allocation_size() <= least
+
+
+@pytest.mark.parametrize("num_micro_batches", [None, 2])
+def test_a_plan_for_another_shape_of_the_mesh_equals_the_serial_run(num_micro_batches: int | None) -> None:
+    # Two axes of two devices each, on a mesh of one axis of four.
+    square = dataclasses.replace(ESTIMATE, plans=[])
+    planned("mlp", "2x2", num_micro_batches, square)
+    option = CFPOption(plan=square.plans[-1], logical_mesh_shapes="all")
+    planned("mlp", "1x4", num_micro_batches, option)
+    assert option.plans[-1].mesh_shape == (2, 2)
+
+
+def test_of_all_shapes_of_the_mesh_the_one_with_the_fastest_plan_is_taken() -> None:
+    plans = {}
+    for mesh in ("1x4", "2x2"):
+        option = dataclasses.replace(ESTIMATE, plans=[])
+        planned("gpt", mesh, None, option)
+        plans[mesh] = option.plans[-1].predicted_s
+    option = dataclasses.replace(ESTIMATE, logical_mesh_shapes="all", plans=[])
+    planned("gpt", "1x4", None, option)
+    assert option.plans[-1].predicted_s == min(plans.values())
 
 
 def _text(executable: Any) -> str:

@@ -1,0 +1,141 @@
+"""Does CFP find what trying everything finds? Its plan and its measurements beside the full product of strategies.
+
+Takes dense networks small enough for both; plans each with pruning, plans each with all candidates of all blocks
+measured, and runs the whole step under every combination of strategies. Then the best of each way run once more,
+interleaved. Prints a line a case and writes `results/cfp_pruning-*`. Invariant: all three choose among the same
+candidates.
+"""
+
+import argparse
+import itertools
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from alpa_cfp.profiling import MeasureOptions, Profiler
+from alpa_cfp.refining import Refinement
+from benchmarks import machine
+from benchmarks.cfp_programs import Step, choosing, module_of, profiler, step_of_module
+from benchmarks.cfp_toys import dense_arguments, dense_step
+from integration.meshes import mesh_shape
+
+BAR = 0.2
+# Layers, samples, width.
+CASES = {"many samples": (2, 8192, 256), "balanced": (2, 1024, 768), "large weights": (2, 64, 2048)}
+_SAMPLES, _FINAL_SAMPLES, _COUNT = 5, 40, 3
+
+_TEXT = (
+    "Two dense layers as in cfp_toys, every block with all its candidates (what each mesh axis splits, where state is "
+    "kept). `product` programs are all combinations, run whole; `all` are all candidates of all blocks, and `pruned` "
+    "those that CFP measured, both with the whole plans that were compiled at the end. `by product` and `by all` are "
+    "the time of CFP's plan by that of the best of the product, and of the plan from all candidates, when these few run "
+    f"interleaved {_FINAL_SAMPLES} times more; `=` where it is the same plan. The bar is {BAR:.0%} of the product's "
+    "measurements."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the cases that the command line names."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--meshes", nargs="+", default=["1x4"])
+    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
+    options = parser.parse_args(argv)
+    results = []
+    for name, mesh in itertools.product(options.cases, options.meshes):
+        layers, samples, width = CASES[name]
+        module = module_of(name, dense_step(jax.value_and_grad), *dense_arguments(layers, samples, width))
+        results.append({"case": name, "mesh": mesh, **measure(step_of_module(module, mesh_shape(mesh)))})
+        print(" | ".join(_cells(results[-1])), flush=True)
+        if not options.no_results:
+            machine.write("cfp_pruning", f"{_TEXT}\n\n{_verdict(results)}", results, _table(results))
+    print(_verdict(results))
+    return 0
+
+
+def measure(step: Step) -> dict[str, Any]:
+    """Plan in three ways."""
+    with tempfile.TemporaryDirectory() as directory:
+        options = MeasureOptions(_SAMPLES, progress=False)
+        found, measured = {}, {}
+        for way, margin in (("pruned", 1.5), ("all", math.inf)):
+            # Each way with a database of its own: neither knows what the other measured.
+            with profiler(step.mesh, Path(directory) / f"{way}.sqlite", options) as measuring:
+                found[way], measured[way] = _planned(step, measuring, margin)
+        with profiler(step.mesh, Path(directory) / "product.sqlite", options) as measuring:
+            plans = list(itertools.product(*(range(len(unit.candidates)) for unit in step.units)))
+            profiles = measuring.measure([step.planned(choices) for choices in plans])
+            times = {
+                choices: profile.typical_s
+                for choices, profile in zip(plans, profiles, strict=True)
+                if profile.status == "measured"
+            }
+            found["product"], measured["product"] = min(times, key=lambda choices: times[choices]), len(plans)
+            finals = list(dict.fromkeys(found.values()))
+            again = measuring.measure([step.planned(choices) for choices in finals], _FINAL_SAMPLES)
+            final_s = {choices: profile.typical_s for choices, profile in zip(finals, again, strict=True)}
+    return {
+        "measured": measured,
+        "plans": {way: step.describe(choices) for way, choices in found.items()},
+        "seconds": {way: final_s[choices] for way, choices in found.items()},
+    }
+
+
+def _planned(step: Step, measuring: Profiler, margin: float) -> tuple[tuple[int, ...], int]:
+    """The plan, and how many programs were measured for it."""
+    _, costs = choosing(step, measuring, margin)
+    whole: set[tuple[int, ...]] = set()
+
+    def planned(choices: Sequence[int]) -> Any:
+        whole.add(tuple(choices))
+        return step.planned(choices)
+
+    refinement = Refinement(step.blocks, step.units, step.mesh, costs, measuring.measure, planned, _COUNT, 5 * _SAMPLES)
+    return refinement.best(None).solution.choices, costs.measured + len(whole)
+
+
+def _verdict(results: Sequence[dict[str, Any]]) -> str:
+    few = sum(_share(result) <= BAR for result in results)
+    same = sum(result["plans"]["pruned"] == result["plans"]["product"] for result in results)
+    worst = max(result["seconds"]["pruned"] / result["seconds"]["product"] for result in results)
+    return (
+        f"Of {len(results)} cases CFP measures at most {BAR:.0%} of the product in {few} and finds the product's plan "
+        f"in {same}; its plan takes at most {worst:.3f} of that one's time."
+    )
+
+
+def _share(result: dict[str, Any]) -> float:
+    return result["measured"]["pruned"] / result["measured"]["product"]
+
+
+def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
+    header = ["case", "mesh", "product", "all", "pruned", "pruned / product", "plan", "by product", "by all"]
+    return [header, *(_cells(result) for result in results)]
+
+
+def _cells(result: dict[str, Any]) -> list[str]:
+    plans, seconds = result["plans"], result["seconds"]
+
+    def by(way: str) -> str:
+        if plans["pruned"] == plans[way]:
+            return "="
+        return f"{seconds['pruned'] / seconds[way]:.3f} of {plans[way]}"
+
+    return [
+        result["case"],
+        result["mesh"],
+        *(str(result["measured"][way]) for way in ("product", "all", "pruned")),
+        f"{_share(result):.0%}",
+        plans["pruned"],
+        by("product"),
+        by("all"),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

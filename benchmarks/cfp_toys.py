@@ -1,0 +1,153 @@
+"""How far from the best possible are CFP's plans? Two-layer networks beside all shardings of their parameters.
+
+Takes shapes; runs a training step under every combination of shardings of the two weights and the batch (a dim of each
+split over all devices, or none), each partitioned by propagation, and under CFP's plan, interleaved. Prints a line a
+case and writes `results/cfp_toys-*`. Invariant: all programs of a case give the same loss.
+"""
+
+import argparse
+import itertools
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import alpa
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from alpa_cfp import CFPOption, CFPShardParallel
+from benchmarks import machine
+from benchmarks.programs import Program
+from benchmarks.timing import Ratio, interleave, ratio
+from integration.meshes import MESH_AXES, logical_mesh
+
+BAR = 1.03
+SHAPES = {"many samples": (8192, 256), "balanced": (1024, 768), "large weights": (64, 2048)}
+_SPECS = (PartitionSpec(), PartitionSpec("model", None), PartitionSpec(None, "model"))
+_LETTERS = dict(zip(_SPECS, (".", "0", "1"), strict=True))
+
+_TEXT = (
+    "Two dense layers with tanh between them, mean squared error, SGD with momentum. `best` is the fastest of the "
+    "{programs} programs that splitting the two weights and the batch along dim 0, dim 1 or not at all gives (in this "
+    "order; . for not at all), `data parallel` and `worst` others of them. Ratios are medians over rounds, with 95% "
+    f"intervals. The bar is {BAR}."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the cases that the command line names."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--meshes", nargs="+", default=["1x4"])
+    parser.add_argument("--rounds", type=int, default=15, help="samples of each program (default 15)")
+    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
+    options = parser.parse_args(argv)
+    results = []
+    with tempfile.TemporaryDirectory() as directory:
+        for name, mesh in itertools.product(options.shapes, options.meshes):
+            results.append(measure(name, mesh, Path(directory) / "profiles.sqlite", options.rounds))
+            print(" | ".join(_cells(results[-1])), flush=True)
+            if not options.no_results:
+                text = _TEXT.format(programs=len(_SPECS) ** 3)
+                machine.write("cfp_toys", f"{text}\n\n{_verdict(results)}", results, _table(results))
+    print(_verdict(results))
+    return 0
+
+
+def dense_step(value_and_grad: Callable[..., Any]) -> Callable[[Any, jax.Array], tuple[Any, jax.Array]]:
+    """(weights and moments, batch) -> (new weights and moments, loss), of as many layers as there are weights."""
+
+    def step(state: Any, x: jax.Array) -> tuple[Any, jax.Array]:
+        weights, moments = state
+
+        def loss(weights: Any) -> jax.Array:
+            y = x
+            for weight in weights[:-1]:
+                y = jnp.tanh(y @ weight)
+            return jnp.mean((y @ weights[-1] - x) ** 2)
+
+        value, gradients = value_and_grad(loss)(weights)
+        moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, gradients)
+        return (jax.tree.map(lambda w, m: w - 0.1 * m, weights, moments), moments), value
+
+    return step
+
+
+def dense_arguments(layers: int, samples: int, width: int) -> tuple[Any, jax.Array]:
+    """The state and the batch of `dense_step`."""
+    drawn = np.random.default_rng(0)
+    weights = [jnp.asarray(drawn.normal(size=(width, width)) / width**0.5, jnp.float32) for _ in range(layers)]
+    state = (weights, [jnp.zeros_like(weight) for weight in weights])
+    return state, jnp.asarray(drawn.normal(size=(samples, width)), jnp.float32)
+
+
+def measure(name: str, mesh: str, database: Path, rounds: int) -> dict[str, Any]:
+    """Run one case."""
+    samples, width = SHAPES[name]
+    state, x = dense_arguments(2, samples, width)
+    devices = logical_mesh(mesh)
+    option = CFPOption(database=database, progress=False)
+    programs = {"cfp": _program(CFPShardParallel(devices, None, option), state, x)}
+    for first, second, batch in itertools.product(_SPECS, repeat=3):
+        manual = alpa.ManualShardingOption(MESH_AXES, in_axis_resources=(([first, second], [first, second]), batch))
+        plain = alpa.AutoShardingOption(enable_auto_sharding=False)
+        method = alpa.ShardParallel(devices, auto_sharding_option=plain, manual_sharding_option=manual)
+        letters = "".join(_LETTERS[spec] for spec in (first, second, batch))
+        programs[letters] = _program(method, state, x)
+    timed = interleave(programs, rounds)
+    losses = [program.loss() for program in programs.values()]
+    if not np.allclose(losses, losses[0], rtol=1e-4):
+        raise RuntimeError(f"{name} {mesh}: the programs disagree about the loss: {losses}")
+    others = {letters: each for letters, each in timed.items() if letters != "cfp"}
+    best = min(others, key=lambda letters: others[letters].median_s)
+    worst = max(others, key=lambda letters: others[letters].median_s)
+    return {
+        "case": f"{name} ({samples} x {width})",
+        "mesh": mesh,
+        "best": best,
+        "ratio": ratio(timed["cfp"], timed[best]).to_json(),
+        "median_ms": {letters: each.median_s * 1e3 for letters, each in timed.items()},
+        "worst": worst,
+    }
+
+
+def _program(method: Any, state: Any, x: jax.Array) -> Program:
+    step: Any = alpa.parallelize(
+        dense_step(alpa.value_and_grad), method=method, donate_argnums=(0,), batch_argnums=(1,)
+    )
+    state = jax.tree.map(jnp.copy, state)
+    executable = step.get_executable(state, x)
+    state, x = step.preshard_dynamic_args(state, x)
+    return Program(step, state, x, executable.get_hlo_text, executable.compiled.program.partitioner)
+
+
+def _verdict(results: Sequence[dict[str, Any]]) -> str:
+    within = sum(Ratio(**result["ratio"]).paired <= BAR for result in results)
+    return f"Of {len(results)} cases CFP is within {BAR} of the fastest sharding in {within}."
+
+
+def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
+    header = ["case", "mesh", "cfp, ms", "best", "best, ms", "CFP by best", "data parallel, ms", "worst, ms"]
+    return [header, *(_cells(result) for result in results)]
+
+
+def _cells(result: dict[str, Any]) -> list[str]:
+    medians = result["median_ms"]
+    return [
+        result["case"],
+        result["mesh"],
+        f"{medians['cfp']:.1f}",
+        result["best"],
+        f"{medians[result['best']]:.1f}",
+        Ratio(**result["ratio"]).paired_text,
+        f"{medians['..0']:.1f}",
+        f"{medians[result['worst']]:.1f}",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""The best plans are compiled and run whole: the fastest that really fits is taken."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from alpa_cfp.choosing import Choosing
+from alpa_cfp.costs import Rates
+from alpa_cfp.database import Collective, Profile, utc_now
+from alpa_cfp.refining import Refined, Refinement
+from alpa_cfp.search import NothingFitsError
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from unit.alpa_cfp.steps import MESH, two_layer_blocks, two_layer_boundaries, two_layer_module, two_layer_units
+
+RATES = Rates()
+Choices = tuple[int, ...]
+
+
+class Machine:
+    """Runs whole plans: `time_s` and `needed_bytes` say what each takes by its place in the order of predictions."""
+
+    def __init__(
+        self,
+        time_s: Callable[[float], float] = lambda predicted: predicted,
+        needed: Callable[[int], int] = lambda predicted: predicted,
+        collectives: Callable[[Choices], int] = lambda choices: 1,
+    ):
+        self.choosing = Choosing(two_layer_units(), two_layer_boundaries(RATES), RATES, None, 1.5)
+        self._time_s, self._needed, self._collectives = time_s, needed, collectives
+        self._waiting: list[Choices] = []
+        self.run: list[Choices] = []
+
+    def planned(self, choices: Sequence[int]) -> HloModule:
+        self._waiting.append(tuple(choices))
+        return two_layer_module()
+
+    def profiles(self, modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
+        assert len(modules) == len(self._waiting)
+        found = [self._profile(choices) for choices in self._waiting]
+        self.run += self._waiting
+        self._waiting = []
+        return found
+
+    def _profile(self, choices: Choices) -> Profile:
+        solution = self.choosing.problem.solution(choices)
+        return Profile(
+            status="measured",
+            created_at=utc_now(),
+            samples_s=(self._time_s(solution.time_s),),
+            compile_s=0.1,
+            argument_bytes=self._needed(solution.memory.total),
+            output_bytes=0,
+            aliased_bytes=0,
+            temporary_bytes=0,
+            collectives=(Collective("all-reduce", 8, 8, self._collectives(choices)),),
+        )
+
+    def best(self, budget_bytes: int | None = None, count: int = 3) -> Refined:
+        blocks, units = two_layer_blocks(), two_layer_units()
+        return Refinement(blocks, units, MESH, self.choosing, self.profiles, self.planned, count, 1).best(budget_bytes)
+
+
+def free_bytes() -> int:
+    """What the best plan without a budget is predicted to need."""
+    return Machine().best().solution.memory.total
+
+
+def least_bytes() -> int:
+    """The least that any plan is predicted to need."""
+    with pytest.raises(NothingFitsError) as caught:
+        Machine().choosing.best(1, 1)
+    return caught.value.least_bytes
+
+
+def test_where_predictions_are_right_the_best_predicted_plan_is_taken() -> None:
+    machine = Machine()
+    assert machine.best().solution == machine.choosing.best(1, None)[0]
+
+
+def test_the_fastest_measured_plan_is_taken_though_another_was_predicted_to_be() -> None:
+    machine = Machine(lambda predicted: 1 / predicted)
+    best = machine.best()
+    assert len(machine.run) > 1
+    times = [machine.choosing.problem.time(choices) for choices in machine.run]
+    assert best.solution.time_s == max(times)
+
+
+def test_of_plans_that_are_as_fast_the_one_with_least_communication_is_taken() -> None:
+    last: list[Choices] = []
+    machine = Machine(lambda predicted: 1.0, collectives=lambda choices: 1 if choices in last else 2)
+    machine.best()
+    last.append(machine.run[-1])
+    assert machine.best().solution.choices == last[0]
+
+
+def test_the_plan_says_what_was_measured() -> None:
+    best = Machine(lambda predicted: 0.25, lambda predicted: 77).best()
+    assert (best.measured_s, best.needed_bytes) == (0.25, 77)
+
+
+def test_plans_that_need_more_than_predicted_are_searched_for_again_with_less() -> None:
+    budget = int(2.1 * least_bytes())
+    # Otherwise the first plan fits already.
+    assert free_bytes() > budget / 2
+    best = Machine(needed=lambda predicted: 2 * predicted).best(budget)
+    assert best.needed_bytes is not None
+    assert best.needed_bytes <= budget
+
+
+def test_where_less_is_needed_than_predicted_a_budget_below_all_predictions_may_do() -> None:
+    budget = int(0.8 * least_bytes())
+    best = Machine(needed=lambda predicted: predicted // 2).best(budget)
+    assert best.needed_bytes is not None
+    assert best.needed_bytes <= budget
+
+
+def test_where_nothing_fits_the_error_says_what_the_least_plan_really_needs() -> None:
+    least = least_bytes()
+    with pytest.raises(NothingFitsError) as caught:
+        Machine(needed=lambda predicted: predicted + 1000).best(least)
+    assert caught.value.least_bytes == least + 1000
+    best = Machine(needed=lambda predicted: predicted + 1000).best(least + 1000)
+    assert best.needed_bytes == least + 1000
