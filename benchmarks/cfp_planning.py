@@ -29,9 +29,9 @@ WARM_BAR = 0.1
 
 _TEXT = (
     "Planning the training step of a GPT (hidden {hidden}, heads {heads}, sequence {sequence}, vocabulary "
-    "{vocabulary}, batch {micro_batch}, AdamW) on the {mesh} mesh, `refine={refine}`. `analysis` is the part of it from "
-    "StableHLO to blocks, which grows with the depth; `cold` is planning with an empty profile database, `warm` planning the same "
-    "once more. `profiled` counts the programs that were compiled and run, `whole` ones included."
+    "{vocabulary}, batch {micro_batch}, AdamW) on the {mesh} mesh, `refine={refine}`. `analysis` is the part of it "
+    "from StableHLO to blocks, which grows with the depth; `cold` is planning with an empty profile database, `warm` "
+    "planning the same once more. `profiled` counts the programs that were compiled and run, `whole` ones included."
 )
 
 

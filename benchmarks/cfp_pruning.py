@@ -30,12 +30,12 @@ CASES = {"many samples": (2, 8192, 256), "balanced": (2, 1024, 768), "large weig
 _SAMPLES, _FINAL_SAMPLES, _COUNT = 5, 40, 3
 
 _TEXT = (
-    "Two dense layers as in cfp_toys, every block with all its candidates (what each mesh axis splits, where state is "
-    "kept). `product` programs are all combinations, run whole; `all` are all candidates of all blocks, and `pruned` "
-    "those that CFP measured, both with the whole plans that were compiled at the end. `by product` and `by all` are "
-    "the time of CFP's plan by that of the best of the product, and of the plan from all candidates, when these few run "
-    f"interleaved {_FINAL_SAMPLES} times more; `=` where it is the same plan. The bar is {BAR:.0%} of the product's "
-    "measurements."
+    "Two dense layers as in cfp_toys, every block with all its candidates (what each mesh axis splits, where state "
+    "is kept). `product` programs are all combinations, run whole; `all` are all candidates of all blocks, and "
+    "`pruned` those that CFP measured, both with the whole plans that were compiled at the end. `by product` and `by "
+    "all` are the time of CFP's plan by that of the best of the product, and of the plan from all candidates, when "
+    f"these few run interleaved {_FINAL_SAMPLES} times more; `=` where it is the same plan. The bar is {BAR:.0%} of "
+    "the product's measurements."
 )
 
 
