@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
+from alpa_cfp.accumulation import once_a_step
 from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
 from alpa_cfp.analysis.graph import Graph
 from alpa_cfp.analysis.segments import kinds_of
@@ -35,6 +36,7 @@ class Candidate:
         work: What a device does.
         saved_bytes: What it keeps for its own backward pass.
         transient_bytes: The most that it holds for a short time.
+        once: What of `work` is done once a step, however many micro-batches there are.
         make: Makes `module`.
     """
 
@@ -44,6 +46,7 @@ class Candidate:
     work: Work
     saved_bytes: int
     transient_bytes: int
+    once: Work
     make: Callable[[], HloModule] = field(compare=False, repr=False)
 
     @cached_property
@@ -97,7 +100,7 @@ def _candidates(part: Part, late: frozenset[int], mesh: LogicalMesh) -> tuple[Ca
     updates = find_updates(part.blocks.graph, donation_pairs(part.module))
     found: list[Candidate] = []
     for strategy in strategies_of(block, mesh.shape):
-        found.append(_candidate(part, late, mesh, strategy))
+        found.append(_candidate(part, late, mesh, updates, strategy))
         known = {found[-1].inputs}
         for kept in (Kept.MOMENTS_SPLIT, Kept.ALL_SPLIT):
             variant = _sharing(part, mesh, updates, found[-len(known)], kept)
@@ -107,7 +110,9 @@ def _candidates(part: Part, late: frozenset[int], mesh: LogicalMesh) -> tuple[Ca
     return tuple(found)
 
 
-def _candidate(part: Part, late: frozenset[int], mesh: LogicalMesh, strategy: BlockStrategy) -> Candidate:
+def _candidate(
+    part: Part, late: frozenset[int], mesh: LogicalMesh, updates: Sequence[Update], strategy: BlockStrategy
+) -> Candidate:
     """The candidate that keeps its state as it is used."""
     module = _partitioned(part, mesh, strategy)
     program = module.partitioned
@@ -115,8 +120,9 @@ def _candidate(part: Part, late: frozenset[int], mesh: LogicalMesh, strategy: Bl
     local = read_local(program)
     saved, transient = saved_and_transient(local, late)
     work = work_of(program, local)
+    once = _once(part, mesh, updates, strategy, program.input_shardings)
     return Candidate(
-        strategy, program.input_shardings, program.output_shardings, work, saved, transient, lambda: module
+        strategy, program.input_shardings, program.output_shardings, work, saved, transient, once, lambda: module
     )
 
 
@@ -129,8 +135,20 @@ def _sharing(part: Part, mesh: LogicalMesh, updates: Sequence[Update], candidate
     for result, parameter in donation_pairs(part.module):
         outputs[result] = inputs[parameter]
     work = shared_work(part.blocks.graph, updates, candidate.inputs, shared, candidate.work)
+    once = _once(part, mesh, updates, strategy, candidate.inputs)
     make = partial(_partitioned, part, mesh, strategy, candidate.inputs)
-    return replace(candidate, strategy=strategy, inputs=inputs, outputs=tuple(outputs), work=work, make=make)
+    return replace(candidate, strategy=strategy, inputs=inputs, outputs=tuple(outputs), work=work, once=once, make=make)
+
+
+def _once(
+    part: Part,
+    mesh: LogicalMesh,
+    updates: Sequence[Update],
+    strategy: BlockStrategy,
+    used: Sequence[ArraySharding],
+) -> Work:
+    (block,) = part.blocks.blocks
+    return once_a_step(part.blocks.graph, block, strategy, mesh, updates, used)
 
 
 def _partitioned(

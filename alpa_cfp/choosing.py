@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from alpa_cfp.accumulation import of_step
 from alpa_cfp.candidates import Candidate, Unit, distinct
 from alpa_cfp.costs import Rates, estimated_s, fitted
 from alpa_cfp.database import Profile
@@ -47,6 +48,7 @@ class Choosing:
         profiles: Where profiles come from; None: costs are estimates.
         margin: How many times faster than estimated a candidate that is not measured may be; inf measures all.
         limit_s: How long one search may take.
+        micro_batches: How many a step has.
 
     Attributes:
         measured: How many programs were asked for.
@@ -61,9 +63,11 @@ class Choosing:
         profiles: Profiles | None,
         margin: float,
         limit_s: float | None = None,
+        micro_batches: int = 1,
     ) -> None:
         self._units, self._boundaries, self._calibrated, self._rates = units, boundaries, rates, rates
         self._profiles, self._margin, self._limit_s = profiles, margin, limit_s
+        self._micro_batches = micro_batches
         self._candidates = distinct(units)
         self._numbers = _numbers(units)
         self._seconds: dict[int, float] = {}
@@ -159,10 +163,21 @@ class Choosing:
     def _costs(self) -> list[float]:
         """The seconds of each candidate: measured, or estimated and then optimistic where others are measured."""
         optimism = 1.0 if self._profiles is None else self._margin
-        return [
-            self._seconds[number] if number in self._seconds else estimated_s(candidate.work, self._rates) / optimism
-            for number, candidate in enumerate(self._candidates)
-        ]
+        costs = []
+        for number, candidate in enumerate(self._candidates):
+            known = self._seconds.get(number)
+            all_s = estimated_s(candidate.work, self._rates) / optimism if known is None else known
+            costs.append(self.of_step(estimated_s(candidate.once, self._rates), all_s))
+        return costs
+
+    def of_step(self, once_s: float, all_s: float) -> float:
+        """What a step takes of something that takes `all_s` with one micro-batch, of which `once_s` is done once."""
+        return of_step(once_s, all_s, self._micro_batches)
+
+    def once_s(self, choices: Sequence[int]) -> float:
+        """What a plan does once a step takes, in seconds."""
+        chosen = (unit.candidates[choice] for unit, choice in zip(self._units, choices, strict=True))
+        return sum(estimated_s(candidate.once, self._rates) for candidate in chosen)
 
 
 def _numbers(units: Sequence[Unit]) -> list[list[int]]:

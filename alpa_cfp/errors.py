@@ -24,6 +24,21 @@ class NoDevicesError(CFPError, RuntimeError):
         )
 
 
+class NothingRunsError(CFPError, RuntimeError):
+    """None of the best plans could be compiled and run whole."""
+
+    def __init__(self, failures: Sequence[str]) -> None:
+        self.failures = tuple(failures)
+        super().__init__(
+            f"none of the {len(self.failures)} best plans could be compiled and run whole. The first one: "
+            f"{self.failures[0] if self.failures else 'there was none'}. Where memory ran out, give "
+            "CFPOption(memory_budget_bytes=...); CFPOption(refine=0) takes the best predicted plan without running it"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (NothingRunsError, (self.failures,))
+
+
 class PlanError(CFPError, ValueError):
     """A plan cannot be used."""
 

@@ -119,22 +119,29 @@ def _made(module: HloModule, blocks: Blocks, mesh: LogicalMesh, request: PlanReq
         profile_source(option, request, mesh, database) as source,
     ):
         if source is None:
-            return _planned(module, blocks, mesh, None, budget, option)
-        memory = Memory(database, _words(module, blocks, mesh, source, budget, option))
+            return _planned(module, blocks, mesh, None, budget, request, option)
+        memory = Memory(database, _words(module, blocks, mesh, source, budget, request, option))
         plan = memory.recall()
         if plan is None:
-            plan = _planned(module, blocks, mesh, source, budget, option)
+            plan = _planned(module, blocks, mesh, source, budget, request, option)
             memory.keep(plan, source.keys)
         return plan
 
 
 def _words(
-    module: HloModule, blocks: Blocks, mesh: LogicalMesh, source: Source, budget: int | None, option: "CFPOption"
+    module: HloModule,
+    blocks: Blocks,
+    mesh: LogicalMesh,
+    source: Source,
+    budget: int | None,
+    request: PlanRequest,
+    option: "CFPOption",
 ) -> str:
     """Everything but profiles that decides about a plan."""
     given = (module.donated, module.aliases, module.input_protos, module.output_protos)
     options = (option.costs, option.samples, option.refine, option.pruning_margin, option.seed)
-    return repr((__version__, digest_of(blocks.graph), mesh.shape, source.devices, given, budget, options))
+    step = (digest_of(blocks.graph), request.num_micro_batches, mesh.shape, source.devices, budget)
+    return repr((__version__, step, given, options))
 
 
 def _planned(
@@ -143,6 +150,7 @@ def _planned(
     mesh: LogicalMesh,
     profiles: Source | None,
     budget: int | None,
+    request: PlanRequest,
     option: "CFPOption",
 ) -> Plan:
     """A new plan."""
@@ -160,7 +168,10 @@ def _planned(
 
     rates = Rates() if profiles is None else rates_of(mesh, profiles(calibration_programs(mesh)))
     boundaries = find_boundaries(module, blocks, units, rates)
-    choosing = Choosing(units, boundaries, rates, profiles, option.pruning_margin, option.search_limit_s)
+    batches = request.num_micro_batches
+    choosing = Choosing(
+        units, boundaries.of_step(batches), rates, profiles, option.pruning_margin, option.search_limit_s, batches
+    )
     if profiles is None or option.refine == 0:
         refined = Refined(choosing.best(1, budget)[0])
     else:

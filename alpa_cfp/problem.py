@@ -44,6 +44,11 @@ class Boundaries:
     waiting: tuple[np.ndarray, ...]
     edges: tuple[Edge, ...]
 
+    def of_step(self, micro_batches: int) -> "Boundaries":
+        """The same for a step in which values move so many times."""
+        edges = tuple(Edge(edge.first, edge.second, edge.time_s * micro_batches) for edge in self.edges)
+        return Boundaries(self.state, self.waiting, edges)
+
 
 def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[Unit], rates: Rates) -> Boundaries:
     """The boundaries of a program's blocks.

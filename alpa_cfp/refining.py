@@ -15,6 +15,7 @@ from alpa_cfp.baselines import baselines
 from alpa_cfp.candidates import Unit
 from alpa_cfp.choosing import Choosing, Profiles
 from alpa_cfp.database import Profile
+from alpa_cfp.errors import NothingRunsError
 from alpa_cfp.search import NothingFitsError, Solution
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
@@ -40,12 +41,14 @@ class Refined:
         measured_s: What a step takes; None where it was not run.
         needed_bytes: What a device needs by the compiled program; None where it was not compiled.
         collectives: How many the compiled program has.
+        failure: Why it could not be run, if it was tried.
     """
 
     solution: Solution
     measured_s: float | None = None
     needed_bytes: int | None = None
     collectives: int = 0
+    failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class Refinement:
         """The fastest plan within the budget.
 
         Raises:
+            NothingRunsError: none of the plans could be compiled and run whole.
             NothingFitsError: no plan fits into the budget; it says what the least one really needs.
         """
         if budget_bytes is None:
@@ -89,12 +93,14 @@ class Refinement:
             except NothingFitsError as error:
                 found, is_least = self.choosing.best(1, error.least_bytes), True
             tried = self._run(found, predicted)
-            fitting = [each for each in tried if each.needed_bytes is None or each.needed_bytes <= budget_bytes]
-            if fitting and not is_least:
-                return self._fastest(fitting)
+            fitting = [
+                each
+                for each in tried
+                if not each.failure and (each.needed_bytes is None or each.needed_bytes <= budget_bytes)
+            ]
             worst = max((each for each in tried if each.needed_bytes), key=_ratio, default=None)
-            if worst is None:
-                break
+            if worst is None or (fitting and not is_least):
+                return self._fastest(fitting or tried)
             if is_least and not fitting:
                 if fallback is not None:
                     return fallback
@@ -105,7 +111,7 @@ class Refinement:
             logger.info("CFP: plans need %.2f times the memory that was predicted; searching again", _ratio(worst))
         if fallback is not None:
             return fallback
-        (least,) = self._run(self._least(budget_bytes), 0)
+        least = self._fastest(self._run(self._least(budget_bytes), 0))
         if least.needed_bytes is not None and least.needed_bytes > budget_bytes:
             raise _nothing_fits(least, budget_bytes)
         return least
@@ -126,7 +132,19 @@ class Refinement:
                 logger.info("CFP: %s is tried, too", name)
                 plans.setdefault(plan.choices, plan)
         profiles = self.profiles([self.planned(choices) for choices in plans], self.samples)
-        return [_refined(plan, profile) for plan, profile in zip(plans.values(), profiles, strict=True)]
+        return [self._refined(plan, profile) for plan, profile in zip(plans.values(), profiles, strict=True)]
+
+    def _refined(self, solution: Solution, profile: Profile | None) -> Refined:
+        if profile is None:
+            return Refined(solution)
+        if profile.status == "failed":
+            return Refined(solution, failure=f"{profile.failure}: {profile.failure_message.partition(chr(10))[0]}")
+        sizes = (profile.argument_bytes, profile.output_bytes, profile.aliased_bytes, profile.temporary_bytes)
+        arguments, outputs, aliased, temporaries = (size or 0 for size in sizes)
+        # The program that ran is that of a step with one micro-batch.
+        seconds = self.choosing.of_step(self.choosing.once_s(solution.choices), profile.typical_s)
+        collectives = sum(each.count for each in profile.collectives)
+        return Refined(solution, seconds, arguments + outputs - aliased + temporaries, collectives)
 
     def _plain(self) -> dict[str, Solution]:
         """The plain plans that may be among the best, of measured candidates."""
@@ -140,23 +158,14 @@ class Refinement:
     def _fastest(self, tried: Sequence[Refined]) -> Refined:
         """The fastest one, or the one with least communication of those that are as fast; the best predicted where none
         was run."""
-        measured = [each for each in tried if each.measured_s is not None]
-        if not measured:
-            return tried[0]
-        limit = _ALIKE * min(each.measured_s for each in measured if each.measured_s is not None)
-        alike = [each for each in measured if each.measured_s is not None and each.measured_s <= limit]
-        return min(alike, key=lambda each: (each.collectives, each.measured_s), default=measured[0])
-
-
-def _refined(solution: Solution, profile: Profile | None) -> Refined:
-    if profile is None:
-        return Refined(solution)
-    if profile.status == "failed":
-        return Refined(solution, float("inf"))
-    sizes = (profile.argument_bytes, profile.output_bytes, profile.aliased_bytes, profile.temporary_bytes)
-    arguments, outputs, aliased, temporaries = (size or 0 for size in sizes)
-    collectives = sum(each.count for each in profile.collectives)
-    return Refined(solution, profile.typical_s, arguments + outputs - aliased + temporaries, collectives)
+        seconds = [each.measured_s for each in tried if each.measured_s is not None]
+        if not seconds:
+            if all(each.failure for each in tried):
+                raise NothingRunsError([each.failure for each in tried])
+            return next(each for each in tried if not each.failure)
+        limit = _ALIKE * min(seconds)
+        alike = [each for each in tried if each.measured_s is not None and each.measured_s <= limit]
+        return min(alike, key=lambda each: (each.collectives, each.measured_s))
 
 
 def _ratio(each: Refined) -> float:

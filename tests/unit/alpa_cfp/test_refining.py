@@ -7,6 +7,7 @@ import pytest
 from alpa_cfp.choosing import Choosing
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import Collective, Profile, utc_now
+from alpa_cfp.errors import NothingRunsError
 from alpa_cfp.refining import Refined, Refinement
 from alpa_cfp.search import NothingFitsError
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -24,9 +25,10 @@ class Machine:
         time_s: Callable[[float], float] = lambda predicted: predicted,
         needed: Callable[[int], int] = lambda predicted: predicted,
         collectives: Callable[[Choices], int] = lambda choices: 1,
+        fails: Callable[[Choices], bool] = lambda choices: False,
     ):
         self.choosing = Choosing(two_layer_units(), two_layer_boundaries(RATES), RATES, None, 1.5)
-        self._time_s, self._needed, self._collectives = time_s, needed, collectives
+        self._time_s, self._needed, self._collectives, self._fails = time_s, needed, collectives, fails
         self._waiting: list[Choices] = []
         self.run: list[Choices] = []
 
@@ -42,6 +44,8 @@ class Machine:
         return found
 
     def _profile(self, choices: Choices) -> Profile:
+        if self._fails(choices):
+            return Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did\nso")
         solution = self.choosing.problem.solution(choices)
         return Profile(
             status="measured",
@@ -121,3 +125,16 @@ def test_where_nothing_fits_the_error_says_what_the_least_plan_really_needs() ->
     assert caught.value.least_bytes == least + 1000
     best = Machine(needed=lambda predicted: predicted + 1000).best(least + 1000)
     assert best.needed_bytes == least + 1000
+
+
+def test_a_plan_that_cannot_be_run_whole_is_not_taken() -> None:
+    first = Machine().best().solution.choices
+    best = Machine(fails=lambda choices: choices == first).best()
+    assert best.solution.choices != first
+    assert best.measured_s is not None
+
+
+@pytest.mark.parametrize("budget", [None, 10**9])
+def test_where_no_plan_can_be_run_whole_the_error_says_why(budget: int | None) -> None:
+    with pytest.raises(NothingRunsError, match="crashed: it did\\. Where memory"):
+        Machine(fails=lambda choices: True).best(budget)

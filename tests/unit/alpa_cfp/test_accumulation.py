@@ -1,0 +1,87 @@
+"""What is done once a step, however many micro-batches there are."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpa_cfp.accumulation import of_step
+from alpa_cfp.analysis.contractions import Side
+from alpa_cfp.candidates import Candidate, Unit
+from alpa_cfp.choosing import Choosing
+from alpa_cfp.costs import Rates
+from alpa_cfp.strategies import Kept
+from unit.alpa_cfp.steps import MESH, WIDTH, two_layer_blocks, two_layer_boundaries, two_layer_units
+
+RATES = Rates()
+WEIGHT_BYTES = WIDTH * WIDTH * 4
+seconds = st.floats(1e-6, 1.0)
+
+
+def split_along(side: Side, kept: Kept = Kept.AS_USED) -> Candidate:
+    """The first block split along its factor on a side."""
+    unit: Unit = two_layer_units()[0]
+    factors = two_layer_blocks().blocks[unit.block].factors
+    return next(
+        each
+        for each in unit.candidates
+        if each.strategy.kept is kept
+        and (factor := each.strategy.factors[0]) is not None
+        and factors[factor].side is side
+    )
+
+
+def communication(candidate: Candidate) -> dict[str, int]:
+    return {each.kind: each.size_bytes for each in candidate.once.collectives}
+
+
+def test_where_samples_are_split_the_gradients_are_summed_once() -> None:
+    assert communication(split_along(Side.LEFT)) == {"all-reduce": WEIGHT_BYTES}
+
+
+@pytest.mark.parametrize("side", [Side.RIGHT, Side.REDUCTION])
+def test_where_the_weight_is_split_nothing_is_summed_once(side: Side) -> None:
+    assert communication(split_along(side)) == {}
+
+
+def test_shared_moments_take_a_part_of_the_sum_and_give_back_the_weight() -> None:
+    shared = split_along(Side.LEFT, Kept.MOMENTS_SPLIT)
+    part = WEIGHT_BYTES // MESH.num_devices
+    assert communication(shared) == {"reduce-scatter": WEIGHT_BYTES, "all-gather": part}
+
+
+def test_shared_weights_are_gathered_for_each_micro_batch_and_not_once() -> None:
+    assert communication(split_along(Side.LEFT, Kept.ALL_SPLIT)) == {"reduce-scatter": WEIGHT_BYTES}
+
+
+def test_a_shared_update_writes_a_part() -> None:
+    whole, shared = (split_along(Side.LEFT, kept).once for kept in (Kept.AS_USED, Kept.ALL_SPLIT))
+    assert whole.written_bytes == MESH.num_devices * shared.written_bytes == 2 * WEIGHT_BYTES
+
+
+@given(seconds, seconds, st.integers(1, 64))
+def test_a_step_takes_no_less_than_one_micro_batch_and_no_more_than_each_with_everything(
+    once_s: float, all_s: float, micro_batches: int
+) -> None:
+    step_s = of_step(once_s, all_s, micro_batches)
+    assert all_s <= step_s <= micro_batches * all_s * (1 + 1e-9)
+
+
+def test_what_is_done_once_counts_once() -> None:
+    assert of_step(3.0, 10.0, 4) == pytest.approx(3.0 + 4 * 7.0)
+
+
+def test_a_step_of_one_micro_batch_takes_what_it_takes() -> None:
+    assert of_step(3.0, 10.0, 1) == 10.0
+
+
+def test_more_micro_batches_never_make_a_plan_cheaper() -> None:
+    costs = []
+    for count in (1, 2, 8):
+        boundaries = two_layer_boundaries(RATES).of_step(count)
+        costs.append(
+            Choosing(two_layer_units(), boundaries, RATES, None, math.inf, None, count).best(1, None)[0].time_s
+        )
+    assert costs == sorted(costs)
+    assert costs[-1] <= 8 * costs[0]
