@@ -69,4 +69,6 @@ def once_a_step(
 
 def of_step(once_s: float, all_s: float, micro_batches: int) -> float:
     """What a step takes of which `all_s` is one micro-batch with everything, and `once_s` of that is done once."""
+    if micro_batches == 1 or math.isinf(all_s):
+        return all_s
     return all_s + (micro_batches - 1) * max(all_s - once_s, _LEAST_EACH * all_s)
