@@ -4,8 +4,11 @@ Invariant: the devices are asked for before anything imports jax, through the en
 starts have them too; what the user has set already (XLA_FLAGS, JAX_PLATFORMS) stays.
 """
 
+import gc
+import itertools
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 DEVICES_FLAG = "--xla_force_host_platform_device_count"
@@ -47,6 +50,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if jax.default_backend() != "gpu":
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a GPU: JAX_PLATFORMS=cuda pytest -m gpu"))
+
+
+# Linux gives a process 65,530 memory mappings, and jax keeps what it has compiled, of which each takes some. One that
+# has none left aborts. So they are counted now and then.
+_MANY_MAPPINGS, _TESTS_BETWEEN_COUNTS = 20_000, 20
+_run_tests = itertools.count(1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Let go of compiled programs before there are too many."""
+    mappings = Path("/proc/self/maps")
+    if next(_run_tests) % _TESTS_BETWEEN_COUNTS or not mappings.exists():
+        return
+    if len(mappings.read_bytes().splitlines()) > _MANY_MAPPINGS:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

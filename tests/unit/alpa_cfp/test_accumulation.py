@@ -72,6 +72,10 @@ def test_what_is_done_once_counts_once() -> None:
     assert of_step(3.0, 10.0, 4) == pytest.approx(3.0 + 4 * 7.0)
 
 
+def test_what_cannot_be_run_takes_forever_however_many_micro_batches_there_are() -> None:
+    assert of_step(1.0, math.inf, 1) == of_step(1.0, math.inf, 4) == math.inf
+
+
 def test_a_step_of_one_micro_batch_takes_what_it_takes() -> None:
     assert of_step(3.0, 10.0, 1) == 10.0
 

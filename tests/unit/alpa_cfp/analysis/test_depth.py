@@ -35,17 +35,17 @@ def kinds_of_blocks(segments: Segments) -> int:
 
 
 @pytest.mark.parametrize("layers", DEEP)
-@pytest.mark.parametrize("name", BLOCKS_OF_TWO_LAYERS)
-def test_a_model_of_any_depth_has_as_many_kinds_of_segments_as_one_of_four_layers(name: str, layers: int) -> None:
-    few, many = segments_of(name, 4), segments_of(name, layers)
+@pytest.mark.parametrize("case", BLOCKS_OF_TWO_LAYERS)  # a case is read once (conftest.py)
+def test_a_model_of_any_depth_has_as_many_kinds_of_segments_as_one_of_four_layers(case: str, layers: int) -> None:
+    few, many = segments_of(case, 4), segments_of(case, layers)
     assert len(many.kinds) == len(few.kinds) == 3
-    assert len(many.blocks.blocks) - len(few.blocks.blocks) == (layers - 4) // 2 * BLOCKS_OF_TWO_LAYERS[name]
+    assert len(many.blocks.blocks) - len(few.blocks.blocks) == (layers - 4) // 2 * BLOCKS_OF_TWO_LAYERS[case]
 
 
 @pytest.mark.parametrize("layers", DEEP)
-@pytest.mark.parametrize("name", BLOCKS_OF_TWO_LAYERS)
-def test_a_model_of_any_depth_has_as_many_kinds_of_blocks_as_one_of_four_layers(name: str, layers: int) -> None:
-    assert kinds_of_blocks(segments_of(name, layers)) == kinds_of_blocks(segments_of(name, 4))
+@pytest.mark.parametrize("case", BLOCKS_OF_TWO_LAYERS)  # a case is read once (conftest.py)
+def test_a_model_of_any_depth_has_as_many_kinds_of_blocks_as_one_of_four_layers(case: str, layers: int) -> None:
+    assert kinds_of_blocks(segments_of(case, layers)) == kinds_of_blocks(segments_of(case, 4))
 
 
 @pytest.mark.parametrize("name", ["llama", "llama, remat", "llama, tied", "llama, bf16"])
