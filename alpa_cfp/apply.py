@@ -149,7 +149,8 @@ class _Writer:
     def gather(self, parameter: int, sharding: ArraySharding | None, updates: Container[int]) -> None:
         """Give a parameter this sharding wherever an op that is not among `updates` uses it.
 
-        At each use anew: a gathered weight is not kept from the forward to the backward pass.
+        Each use gathers for itself; but where gathers are combined, as small ones are, a gathered weight is kept from
+        the first use to the last.
         """
         assert sharding is not None
         waiting = [self._graph.parameters[parameter]]

@@ -4,7 +4,7 @@ Takes the units of a program, their boundaries and where profiles come from; giv
 candidate is measured: those that are not count as much faster than estimated, with rates fitted to what has been
 measured already, and the search goes on until the best plans consist of measured ones only. So the plans are those that
 measuring everything would give, as long as no candidate is faster than its estimate by more than the margin. Invariant:
-the same profiles give the same plans.
+the same profiles give the same plans, unless a search meets its time limit.
 """
 
 import contextlib
@@ -52,7 +52,6 @@ class Choosing:
 
     Attributes:
         measured: How many programs were asked for.
-        rounds: How often.
     """
 
     def __init__(
@@ -71,7 +70,6 @@ class Choosing:
         self._candidates = distinct(units)
         self._numbers = _numbers(units)
         self._seconds: dict[int, float] = {}
-        self.rounds = 0
         if profiles is not None:
             first = self._first() if math.isfinite(margin) else list(range(len(self._candidates)))
             self._measure(first)
@@ -146,7 +144,6 @@ class Choosing:
         profiles = self._profiles([self._candidates[number].module for number in numbers])
         for number, profile in zip(numbers, profiles, strict=True):
             self._seconds[number] = self._own_s(self._candidates[number], profile)
-        self.rounds += 1
         known = [number for number, seconds in self._seconds.items() if math.isfinite(seconds)]
         works = [self._candidates[number].work for number in known]
         self._rates = fitted(works, [self._seconds[number] for number in known], self._calibrated)

@@ -139,7 +139,7 @@ def _words(
 ) -> str:
     """Everything but profiles that decides about a plan."""
     given = (module.donated, module.aliases, module.input_protos, module.output_protos)
-    options = (option.costs, option.samples, option.refine, option.pruning_margin, option.seed)
+    options = (option.costs, option.samples, option.refine, option.pruning_margin, option.seed, option.search_limit_s)
     step = (digest_of(blocks.graph), request.num_micro_batches, mesh.shape, source.devices, budget)
     return repr((__version__, step, given, options))
 

@@ -104,7 +104,8 @@ class Refinement:
             if is_least and not fitting:
                 if fallback is not None:
                     return fallback
-                raise _nothing_fits(min(tried, key=lambda each: each.needed_bytes or 0), budget_bytes)
+                compiled = (each for each in tried if each.needed_bytes)
+                raise _nothing_fits(min(compiled, key=lambda each: each.needed_bytes or 0), budget_bytes)
             if fitting:
                 fallback = self._fastest(fitting)
             ratio = _ratio(worst) / _RESERVE

@@ -89,8 +89,9 @@ def shared_work(
     if not weight_bytes:
         return replace(work, written_bytes=max(written, 0.0))
     sums = [each for each in work.collectives if each.kind == "all-reduce" and each.size_bytes >= weight_bytes]
-    others = [each for each in work.collectives if each not in sums[:1]]
+    others = list(work.collectives)
     if sums:
+        others.remove(sums[0])
         rest = replace(sums[0], size_bytes=sums[0].size_bytes - weight_bytes)
         scattered = Collective("reduce-scatter", weight_bytes, sums[0].group_size)
         others += [scattered, *([rest] if rest.size_bytes else [])]
