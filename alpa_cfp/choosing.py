@@ -11,11 +11,12 @@ import contextlib
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from alpa_cfp.accumulation import of_step
 from alpa_cfp.candidates import Candidate, Unit, distinct
-from alpa_cfp.costs import Rates, estimated_s, fitted
+from alpa_cfp.costs import Rates, Work, estimated_s, fitted
 from alpa_cfp.database import Profile
 from alpa_cfp.problem import Boundaries, make_problem
 from alpa_cfp.search import NoPlanError, NothingFitsError, SearchProblem, Solution, TimeLimitError, search
@@ -87,7 +88,9 @@ class Choosing:
         costs = self._costs()
         if without is not None:
             costs[without] = math.inf
-        return make_problem(self._units, self._boundaries, [[costs[i] for i in numbers] for numbers in self._numbers])
+        times = [[costs[i] for i in numbers] for numbers in self._numbers]
+        # Not with the fitted rates: those depend on what has been measured.
+        return make_problem(self._units, self._boundaries, times, self._calibrated, self._micro_batches)
 
     def best(self, count: int, budget_bytes: int | None) -> list[Solution]:
         """The cheapest plan within a budget, and up to `count - 1` others: the cheapest that do without what this plan
@@ -166,6 +169,16 @@ class Choosing:
             all_s = estimated_s(candidate.work, self._rates) / optimism if known is None else known
             costs.append(self.of_step(estimated_s(candidate.once, self._rates), all_s))
         return costs
+
+    def with_whole(self, plan: Solution, work: Work) -> Solution:
+        """`plan` with the time that it is predicted to take when the work of the whole program is known: the formula
+        for what moves between blocks gives way to what the program does beside the work of its blocks.
+        """
+        costs, chosen = self._costs(), list(zip(self._units, self._numbers, plan.choices, strict=True))
+        own_s = sum(costs[numbers[choice]] for _, numbers, choice in chosen)
+        parts_s = sum(estimated_s(unit.candidates[choice].work, self._rates) for unit, _, choice in chosen)
+        between_s = self._micro_batches * (estimated_s(work, self._rates) - parts_s)
+        return replace(plan, time_s=max(own_s + between_s, _LEAST_OF_MEASURED * own_s))
 
     def of_step(self, once_s: float, all_s: float) -> float:
         """What a step takes of something that takes `all_s` with one micro-batch, of which `once_s` is done once."""

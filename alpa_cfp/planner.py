@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Whole plans that are among the best differ by a few per cent only: they are run so many times as often as candidates.
-_SAMPLES_OF_WHOLE = 5
-
 
 def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption") -> Plan:
     """Plan `module` and write the plan into it; the predicted seconds of a step are alpa's objective.
@@ -167,16 +164,13 @@ def _planned(
         return with_plan(module, blocks, mesh, strategies(choices))
 
     rates = Rates() if profiles is None else rates_of(mesh, profiles(calibration_programs(mesh)))
-    boundaries = find_boundaries(module, blocks, units, rates)
-    batches = request.num_micro_batches
-    choosing = Choosing(
-        units, boundaries.of_step(batches), rates, profiles, option.pruning_margin, option.search_limit_s, batches
-    )
+    boundaries, batches = find_boundaries(module, blocks, units), request.num_micro_batches
+    choosing = Choosing(units, boundaries, rates, profiles, option.pruning_margin, option.search_limit_s, batches)
     if profiles is None or option.refine == 0:
         refined = Refined(choosing.best(1, budget)[0])
     else:
-        samples = _SAMPLES_OF_WHOLE * option.samples
-        refined = Refinement(blocks, units, mesh, choosing, profiles, whole, option.refine, samples).best(budget)
+        refinement = Refinement(blocks, units, mesh, choosing, profiles, whole, option.refine, option.samples)
+        refined = refinement.best(budget)
     solution = refined.solution
     predicted_s = solution.time_s + rates.overhead_s(len(blocks.graph.parameters) + len(blocks.graph.results))
     return Plan(

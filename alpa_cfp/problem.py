@@ -30,6 +30,20 @@ class _End:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Crossing:
+    """What goes from one block to another.
+
+    Attributes:
+        first, second: The blocks.
+        amounts: Collectives and bytes for each pair of their candidates (`resharding_matrix`).
+    """
+
+    first: int
+    second: int
+    amounts: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Boundaries:
     """What the search problem has whatever blocks cost by themselves.
 
@@ -37,27 +51,21 @@ class Boundaries:
         state: For each unit, for each candidate, the bytes that a device holds during the whole step: of parameters
             that this block uses first, and of results.
         waiting: The bytes of what the block leaves and the backward pass needs.
-        edges: What it costs to bring values from block to block.
+        crossings: What it takes to bring values from block to block.
     """
 
     state: tuple[np.ndarray, ...]
     waiting: tuple[np.ndarray, ...]
-    edges: tuple[Edge, ...]
-
-    def of_step(self, micro_batches: int) -> "Boundaries":
-        """The same for a step in which values move so many times."""
-        edges = tuple(Edge(edge.first, edge.second, edge.time_s * micro_batches) for edge in self.edges)
-        return Boundaries(self.state, self.waiting, edges)
+    crossings: tuple[Crossing, ...]
 
 
-def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[Unit], rates: Rates) -> Boundaries:
+def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[Unit]) -> Boundaries:
     """The boundaries of a program's blocks.
 
     Args:
         module: The whole module.
         blocks: Its blocks.
         units: Its units.
-        rates: How fast the mesh is.
     """
     graph = blocks.graph
     sources, uses = _sources_and_uses(module, graph, units)
@@ -68,22 +76,30 @@ def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[Unit], ra
         if source is None or source.unit == end.unit:
             continue
         size = itemsize(graph.values[value].dtype)
-        cost = resharding_matrix(graph.shape(value), size, source.shardings, end.shardings, rates)
+        amounts = resharding_matrix(graph.shape(value), size, source.shardings, end.shardings)
         pair = (source.unit, end.unit)
         if source.unit > end.unit:
-            pair, cost = (end.unit, source.unit), cost.T
-        matrices[pair] = matrices.get(pair, 0.0) + cost
-    edges = tuple(Edge(_name(a), _name(b), matrix) for (a, b), matrix in sorted(matrices.items()) if matrix.any())
-    return Boundaries(state, waiting, edges)
+            pair, amounts = (end.unit, source.unit), amounts.swapaxes(0, 1)
+        matrices[pair] = matrices.get(pair, 0.0) + amounts
+    crossings = tuple(Crossing(*pair, matrix) for pair, matrix in sorted(matrices.items()) if matrix.any())
+    return Boundaries(state, waiting, crossings)
 
 
-def make_problem(units: Sequence[Unit], boundaries: Boundaries, times_s: Sequence[Sequence[float]]) -> SearchProblem:
+def make_problem(
+    units: Sequence[Unit],
+    boundaries: Boundaries,
+    times_s: Sequence[Sequence[float]],
+    rates: Rates,
+    micro_batches: int = 1,
+) -> SearchProblem:
     """The search problem.
 
     Args:
         units: The units of a program.
         boundaries: Their boundaries.
-        times_s: For each unit what its candidates take by themselves; inf for one that cannot be.
+        times_s: For each unit what its candidates take by themselves in a step; inf for one that cannot be.
+        rates: How fast the mesh communicates.
+        micro_batches: How many times values move in a step.
     """
     variables = tuple(
         Variable(
@@ -95,7 +111,11 @@ def make_problem(units: Sequence[Unit], boundaries: Boundaries, times_s: Sequenc
         )
         for unit in units
     )
-    return SearchProblem(variables, boundaries.edges)
+    edges = tuple(
+        Edge(_name(each.first), _name(each.second), micro_batches * rates.communication_s(each.amounts))
+        for each in boundaries.crossings
+    )
+    return SearchProblem(variables, edges)
 
 
 def _name(block: int) -> str:

@@ -8,12 +8,13 @@ Invariants: a plan that was compiled and is given back fits; the same profiles g
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.baselines import baselines
 from alpa_cfp.candidates import Unit
 from alpa_cfp.choosing import Choosing, Profiles
+from alpa_cfp.costs import read_local, work_of
 from alpa_cfp.database import Profile
 from alpa_cfp.errors import NothingRunsError
 from alpa_cfp.search import NothingFitsError, Solution
@@ -26,8 +27,11 @@ logger = logging.getLogger(__name__)
 # that wrong.
 _PLAUSIBLE = 1.3
 _ATTEMPTS = 4
-# Two loaded copies of one program differ by this factor, by where their arrays happen to lie in memory.
-_ALIKE = 1.02
+# The race of whole plans: how many times as often as a candidate each has run after a heat, and by what factor it may
+# be slower than the fastest one to be in the next. Runs of one program differ by 5% on a quiet machine.
+_HEATS = ((3, 1.08), (9, 1.04), (27, 1.02))
+# After the last heat, two programs that differ by less cannot be told apart.
+_ALIKE = 1.01
 # What is left free of the budget when a plan has been found to need more than predicted.
 _RESERVE = 0.99
 
@@ -63,7 +67,7 @@ class Refinement:
         profiles: Where profiles come from.
         planned: Gives the whole program with the plan of some choices, partitioned.
         count: How many of the best predicted plans are run.
-        samples: How often.
+        samples: How often candidates are run.
     """
 
     blocks: Blocks
@@ -132,20 +136,42 @@ class Refinement:
             if plan.time_s <= limit and (budget_bytes is None or plan.memory.total <= budget_bytes):
                 logger.info("CFP: %s is tried, too", name)
                 plans.setdefault(plan.choices, plan)
-        profiles = self.profiles([self.planned(choices) for choices in plans], self.samples)
-        return [self._refined(plan, profile) for plan, profile in zip(plans.values(), profiles, strict=True)]
+        modules = [self.planned(choices) for choices in plans]
+        known = [self._with_whole(plan, module) for plan, module in zip(plans.values(), modules, strict=True)]
+        return [self._refined(*each) for each in zip(known, self._raced(modules, budget_bytes), strict=True)]
+
+    def _with_whole(self, plan: Solution, module: HloModule) -> Solution:
+        program = module.partitioned
+        assert program is not None
+        return self.choosing.with_whole(plan, work_of(program, read_local(program)))
+
+    def _raced(self, modules: Sequence[HloModule], budget_bytes: int | None) -> list[Profile | None]:
+        """The profiles of whole programs: all run some times, the fastest that fit more often."""
+        profiles: list[Profile | None] = [None] * len(modules)
+        running = list(range(len(modules)))
+        for times, within in _HEATS:
+            samples = times * self.samples
+            for number, profile in zip(running, self.profiles([modules[i] for i in running], samples), strict=True):
+                # The same for a database that has more of one than of another.
+                profiles[number] = None if profile is None else replace(profile, samples_s=profile.samples_s[:samples])
+            able = {i: profile for i in running if (profile := profiles[i]) is not None and profile.samples_s}
+            if budget_bytes is not None:
+                able = {i: profile for i, profile in able.items() if profile.memory_bytes <= budget_bytes} or able
+            limit = within * min((profile.typical_s for profile in able.values()), default=0.0)
+            running = [i for i, profile in able.items() if profile.typical_s <= limit]
+            if len(running) < 2:
+                break
+        return profiles
 
     def _refined(self, solution: Solution, profile: Profile | None) -> Refined:
         if profile is None:
             return Refined(solution)
         if profile.status == "failed":
             return Refined(solution, failure=f"{profile.failure}: {profile.failure_message.partition(chr(10))[0]}")
-        sizes = (profile.argument_bytes, profile.output_bytes, profile.aliased_bytes, profile.temporary_bytes)
-        arguments, outputs, aliased, temporaries = (size or 0 for size in sizes)
         # The program that ran is that of a step with one micro-batch.
         seconds = self.choosing.of_step(self.choosing.once_s(solution.choices), profile.typical_s)
         collectives = sum(each.count for each in profile.collectives)
-        return Refined(solution, seconds, arguments + outputs - aliased + temporaries, collectives)
+        return Refined(solution, seconds, profile.memory_bytes, collectives)
 
     def _plain(self) -> dict[str, Solution]:
         """The plain plans that may be among the best, of measured candidates."""

@@ -104,5 +104,5 @@ def profiler(mesh: LogicalMesh, database: Path | str | None, options: MeasureOpt
 def choosing(step: Step, measuring: Profiler, margin: float) -> tuple[Rates, Choosing]:
     """The mesh's rates, and what chooses among the candidates of a step."""
     rates = rates_of(step.mesh, measuring.measure(calibration_programs(step.mesh)))
-    boundaries = find_boundaries(step.module, step.blocks, step.units, rates)
+    boundaries = find_boundaries(step.module, step.blocks, step.units)
     return rates, Choosing(step.units, boundaries, rates, measuring.measure, margin)

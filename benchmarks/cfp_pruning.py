@@ -95,7 +95,7 @@ def _planned(step: Step, measuring: Profiler, margin: float) -> tuple[tuple[int,
         whole.add(tuple(choices))
         return step.planned(choices)
 
-    refinement = Refinement(step.blocks, step.units, step.mesh, costs, measuring.measure, planned, _COUNT, 5 * _SAMPLES)
+    refinement = Refinement(step.blocks, step.units, step.mesh, costs, measuring.measure, planned, _COUNT, _SAMPLES)
     return refinement.best(None).solution.choices, costs.measured + len(whole)
 
 

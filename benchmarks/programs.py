@@ -35,7 +35,7 @@ SIZES = {
     "bert": Size(batch=16, hidden=128, sequence=64, vocabulary=512),
     "moe": Size(batch=16, hidden=128, sequence=32, vocabulary=512),
     "conv": Size(batch=32, image=16, channels=32),
-    "wide_resnet": Size(batch=16, image=16, channels=16),
+    "wide_resnet": Size(batch=32, image=16, channels=32),
     "unet": Size(batch=8),
     "llama": Size(batch=16, hidden=128, sequence=64, vocabulary=512),
 }

@@ -1,8 +1,8 @@
 """Costs by counting: work, rates, resharding, memory."""
 
 from alpa_cfp.costs.memory import saved_and_transient
-from alpa_cfp.costs.rates import Rates, collective_s, estimated_s, fitted
-from alpa_cfp.costs.resharding import resharding_matrix, resharding_s
+from alpa_cfp.costs.rates import Rates, crossing_bytes, estimated_s, fitted
+from alpa_cfp.costs.resharding import resharding_amounts, resharding_matrix
 from alpa_cfp.costs.work import LocalOp, LocalProgram, Work, read_local, work_of
 
 __all__ = [
@@ -10,12 +10,12 @@ __all__ = [
     "LocalProgram",
     "Rates",
     "Work",
-    "collective_s",
+    "crossing_bytes",
     "estimated_s",
     "fitted",
     "read_local",
+    "resharding_amounts",
     "resharding_matrix",
-    "resharding_s",
     "saved_and_transient",
     "work_of",
 ]

@@ -46,10 +46,14 @@ class Rates:
         """What a program with so many arguments and results takes without doing anything."""
         return self.dispatch_s + self.array_s * arrays
 
+    def communication_s(self, amounts: np.ndarray) -> np.ndarray:
+        """So many collectives, of which so many bytes cross a device's link: amounts [..., 2] to seconds [...]."""
+        return amounts @ np.array([self.latency_s, 1 / self.link_bytes_per_s])
 
-def collective_s(kind: str, size_bytes: float, group_size: int, rates: Rates) -> float:
-    """One collective, of which each device holds `size_bytes` before."""
-    return rates.latency_s + _CROSSINGS[kind](group_size) * size_bytes / rates.link_bytes_per_s
+
+def crossing_bytes(kind: str, size_bytes: float, group_size: int) -> float:
+    """What crosses a device's link in a collective of which each device holds `size_bytes` before."""
+    return _CROSSINGS[kind](group_size) * size_bytes
 
 
 def estimated_s(work: Work, rates: Rates) -> float:
@@ -80,5 +84,5 @@ def fitted(works: Sequence[Work], seconds: Sequence[float], rates: Rates) -> Rat
 
 
 def _amounts(work: Work) -> tuple[float, float, float, float]:
-    crossing = sum(_CROSSINGS[each.kind](each.group_size) * each.size_bytes for each in work.collectives)
+    crossing = sum(crossing_bytes(each.kind, each.size_bytes, each.group_size) for each in work.collectives)
     return work.flops, work.written_bytes, len(work.collectives), crossing

@@ -1,6 +1,7 @@
-"""What it costs to bring an array from where one block leaves it to where another one needs it.
+"""What it takes to bring an array from where one block leaves it to where another one needs it.
 
-Takes sizes and shardings; gives seconds. Invariant: what already lies as it should costs nothing.
+Takes sizes and shardings; gives how many collectives that are, and how many bytes cross a device's link
+(`Rates.communication_s`). Invariant: what already lies as it should takes none.
 """
 
 import math
@@ -8,29 +9,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from alpa_cfp.costs.rates import Rates, collective_s
+from alpa_cfp.costs.rates import crossing_bytes
 from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
 
 
-def resharding_s(
-    shape: Sequence[int], itemsize: int, source: ArraySharding, target: ArraySharding, rates: Rates
-) -> float:
-    """Bringing an array from one sharding to another: gathering it along the axes that leave a dim, or exchanging the
-    parts of those that go to another one. Slicing is free.
+def resharding_amounts(
+    shape: Sequence[int], itemsize: int, source: ArraySharding, target: ArraySharding
+) -> tuple[int, float]:
+    """(collectives, bytes across a device's link) of bringing an array from one sharding to another: gathering it along
+    the axes that leave a dim, or exchanging the parts of those that go to another one. Slicing is free.
     """
     leaving = [axis for old, new in zip(source.dims, target.dims, strict=True) for axis in _without(old, new)]
     if not leaving:
-        return 0.0
+        return 0, 0.0
     arriving = [axis for old, new in zip(source.dims, target.dims, strict=True) for axis in _without(new, old)]
     part_bytes = math.prod(source.local_shape(shape)) * itemsize
     exchanged = [axis for axis in leaving if any(axis.overlaps(other) for other in arriving)]
     gathered = [axis for axis in leaving if axis not in exchanged]
-    cost = 0.0
+    crossing = 0.0
     if exchanged:
-        cost += collective_s("all-to-all", part_bytes, math.prod(axis.size for axis in exchanged), rates)
+        crossing += crossing_bytes("all-to-all", part_bytes, math.prod(axis.size for axis in exchanged))
     if gathered:
-        cost += collective_s("all-gather", part_bytes, math.prod(axis.size for axis in gathered), rates)
-    return cost
+        crossing += crossing_bytes("all-gather", part_bytes, math.prod(axis.size for axis in gathered))
+    return bool(exchanged) + bool(gathered), crossing
 
 
 def resharding_matrix(
@@ -38,11 +39,10 @@ def resharding_matrix(
     itemsize: int,
     sources: Sequence[ArraySharding],
     targets: Sequence[ArraySharding],
-    rates: Rates,
 ) -> np.ndarray:
-    """`resharding_s` from each of `sources` to each of `targets`: [sources, targets]."""
+    """`resharding_amounts` from each of `sources` to each of `targets`: [sources, targets, 2]."""
     rows, columns = (list(dict.fromkeys(shardings)) for shardings in (sources, targets))
-    distinct = np.array([[resharding_s(shape, itemsize, a, b, rates) for b in columns] for a in rows])
+    distinct = np.array([[resharding_amounts(shape, itemsize, a, b) for b in columns] for a in rows])
     return distinct[np.ix_([rows.index(a) for a in sources], [columns.index(b) for b in targets])]
 
 

@@ -2,7 +2,8 @@
 
 Takes partitioned modules and the client of their mesh; tells what it begins and gives a profile for each program. The
 order is drawn anew each round, since the speed of a machine drifts. Invariants: each program is finished once, and
-what fails with an error costs that program only. Knows neither the database nor in which process it is.
+what fails with an error costs that program only; a program stays loaded for the next group, where it may be measured
+more. Knows neither the database nor in which process it is.
 """
 
 import gc
@@ -41,58 +42,77 @@ class Finished:
     profile: Profile
 
 
-@dataclass(slots=True)
-class _Loaded:
-    index: int
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A program that is loaded on the devices, with arrays to run on."""
+
     executable: MeshExecutable
     run: Callable[[], None]
     compile_s: float
+
+
+@dataclass(slots=True)
+class _Runner:
+    index: int
+    name: bytes
+    program: Loaded
     samples_s: list[float] = field(default_factory=list)
 
 
 def measure_group(
-    modules: Sequence[HloModule], client: Client, samples: int, drawn: random.Random
+    modules: Sequence[HloModule], client: Client, samples: int, drawn: random.Random, kept: dict[bytes, Loaded]
 ) -> Iterator[Started | Finished]:
     """Measure `modules`, each `samples` times after one run that does not count.
 
     Nothing is timed while the caller has an event. The profiles of what can be run come at the end, so that looking
     into executables disturbs no sample.
+
+    Args:
+        modules: Modules with their partitioned programs.
+        client: The backend of their mesh.
+        samples: How often each is timed.
+        drawn: Decides the order.
+        kept: What is still loaded from the group before; becomes what is loaded after this one.
     """
-    loaded: list[_Loaded] = []
-    for index, module in enumerate(modules):
+    names = [module.as_serialized_hlo_module_proto() for module in modules]
+    for name in set(kept).difference(names):
+        kept.pop(name).executable.delete()
+    runners: list[_Runner] = []
+    for index, (name, module) in enumerate(zip(names, modules, strict=True)):
         yield Started(index, "compile")
         started = time.perf_counter()
         try:
-            executable = MeshExecutable(client, module)
+            executable = kept[name].executable if name in kept else MeshExecutable(client, module)
         except (jax.errors.JaxRuntimeError, MemoryError) as error:
             yield Finished(index, _failed(error, "compile_failed"))
             continue
         compile_s = time.perf_counter() - started
         yield Started(index, "run")
         try:
-            run = executable.runner_with_dummy_inputs()
-            run()
+            if name not in kept:
+                kept[name] = Loaded(executable, executable.runner_with_dummy_inputs(), compile_s)
+            kept[name].run()
         except (jax.errors.JaxRuntimeError, MemoryError) as error:
+            kept.pop(name, None)
             yield Finished(index, _failed(error, "crashed"))
             continue
-        loaded.append(_Loaded(index, executable, run, compile_s))
+        runners.append(_Runner(index, name, kept[name]))
     gc.collect()  # not in the middle of a sample
     for _ in range(samples):
-        drawn.shuffle(loaded)
-        for program in list(loaded):
-            yield Started(program.index, "run")
+        drawn.shuffle(runners)
+        for runner in list(runners):
+            yield Started(runner.index, "run")
             try:
                 started = time.perf_counter()
-                program.run()
-                program.samples_s.append(time.perf_counter() - started)
+                runner.program.run()
+                runner.samples_s.append(time.perf_counter() - started)
             except (jax.errors.JaxRuntimeError, MemoryError) as error:
-                loaded.remove(program)
-                yield Finished(program.index, _failed(error, "crashed"))
-    for program in sorted(loaded, key=lambda each: each.index):
-        yield Started(program.index, "inspect")
-        profile = _profile(program)
-        program.executable.delete()
-        yield Finished(program.index, profile)
+                runners.remove(runner)
+                kept.pop(runner.name, None)
+                yield Finished(runner.index, _failed(error, "crashed"))
+    for runner in sorted(runners, key=lambda each: each.index):
+        yield Started(runner.index, "inspect")
+        yield Finished(runner.index, _profile(runner))
 
 
 def failed(message: str, failure: Failure) -> Profile:
@@ -107,14 +127,15 @@ def _failed(error: Exception, failure: Failure) -> Profile:
     return failed(str(error) if isinstance(error, jax.errors.JaxRuntimeError) else repr(error), failure)
 
 
-def _profile(program: _Loaded) -> Profile:
-    sizes, work = program.executable.memory_bytes(), program.executable.cost_analysis()
-    counts = Counter((each.kind, each.size_bytes, each.group_size) for each in program.executable.program.collectives)
+def _profile(runner: _Runner) -> Profile:
+    executable = runner.program.executable
+    sizes, work = executable.memory_bytes(), executable.cost_analysis()
+    counts = Counter((each.kind, each.size_bytes, each.group_size) for each in executable.program.collectives)
     return Profile(
         status="measured",
         created_at=utc_now(),
-        samples_s=tuple(program.samples_s),
-        compile_s=program.compile_s,
+        samples_s=tuple(runner.samples_s),
+        compile_s=runner.program.compile_s,
         argument_bytes=sizes["arguments"],
         output_bytes=sizes["outputs"],
         aliased_bytes=sizes["aliased"],

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey
 from alpa_cfp.errors import ProfilingError
-from alpa_cfp.profiling.group import Finished, measure_group
+from alpa_cfp.profiling.group import Finished, Loaded, measure_group
 from alpa_cfp.profiling.isolated import Worker
 from alpa_cfp.profiling.keys import DeviceDescription, key_of
 from alpa_cfp.profiling.options import MeasureOptions
@@ -68,6 +68,8 @@ class Profiler:
         self._drawn = random.Random(options.seed)
         wanted = client.platform == "cpu" if options.isolated is None else options.isolated
         self._worker = Worker(client, options) if wanted else None
+        # Loaded in this process, where it is this one that measures.
+        self._kept: dict[bytes, Loaded] = {}
 
     @property
     def worker_pid(self) -> int | None:
@@ -88,22 +90,28 @@ class Profiler:
         keys = [key_of(module, self._devices) for module in modules]
         samples = self._options.samples if samples is None else samples
         missing: dict[ProfileKey, tuple[str, HloModule]] = {}
+        lacking = 0
         for (key, text), module in zip(keys, modules, strict=True):
-            if not _is_measured(self._database.get(key), samples):
+            lacks = _lacking(self._database.get(key), samples)
+            if lacks > 0:
                 missing.setdefault(key, (text, module))
+                lacking = max(lacking, lacks)
         count = len({key for key, _ in keys})
         started = time.perf_counter()
         if missing:
-            self._measure_missing(missing, samples)
+            self._measure_missing(missing, lacking)
         seconds = time.perf_counter() - started
         logger.info("profiles of %d programs: %d measured in %.2f s", count, len(missing), seconds)
         profiles = [self._database.get(key) for key, _ in keys]
         return [profile for profile in profiles if profile is not None]
 
     def close(self) -> None:
-        """End the process that measures, if there is one."""
+        """End the process that measures, if there is one, and let go of what is loaded."""
         if self._worker is not None:
             self._worker.close()
+        for program in self._kept.values():
+            program.executable.delete()
+        self._kept.clear()
 
     def __enter__(self) -> "Profiler":
         return self
@@ -149,7 +157,7 @@ class Profiler:
         if self._worker is not None:
             yield from self._worker.measure(modules, drawn, samples)
             return
-        for event in measure_group(modules, self._client, samples, drawn):
+        for event in measure_group(modules, self._client, samples, drawn, self._kept):
             if isinstance(event, Finished):
                 yield event
 
@@ -160,9 +168,11 @@ class Profiler:
         self._database.put(key, profile, program_text=text)
 
 
-def _is_measured(profile: Profile | None, samples: int) -> bool:
-    """Whether nothing is missing; what has failed is not tried again."""
-    return profile is not None and (profile.status == "failed" or len(profile.samples_s) >= samples)
+def _lacking(profile: Profile | None, samples: int) -> int:
+    """How many samples are missing; what has failed is not tried again."""
+    if profile is None:
+        return samples
+    return 0 if profile.status == "failed" else samples - len(profile.samples_s)
 
 
 def _take(keys: deque[ProfileKey], count: int) -> list[ProfileKey]:

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 
 import jax
 
-from alpa_cfp.profiling.group import Started, measure_group
+from alpa_cfp.profiling.group import Loaded, Started, measure_group
 from alpa_cfp.profiling.protocol import Board, Ready, Setup, Task, TaskDone
 from alpa_on_jax.xla_extension.executable import Client
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -35,10 +35,11 @@ def main() -> None:
 def _serve(connection: Connection, board: Board) -> None:
     ready, client = _set_up(connection.recv())
     connection.send(ready)
+    kept: dict[bytes, Loaded] = {}
     while client is not None:
         task: Task = connection.recv()
         modules = [HloModule.from_serialized(module) for module in task.modules]
-        for event in measure_group(modules, client, task.samples, task.drawn):
+        for event in measure_group(modules, client, task.samples, task.drawn, kept):
             if isinstance(event, Started):
                 board.write(event)
             else:

@@ -105,7 +105,7 @@ def test_the_two_best_estimated_plans_of_a_gpt_are_data_parallelism_and_megatron
         [estimated_s(each.work, rates) if each.strategy.kept is Kept.AS_USED else math.inf for each in unit.candidates]
         for unit in units
     ]
-    found = search(make_problem(units, find_boundaries(module, blocks, units, rates), times), None, best=2)
+    found = search(make_problem(units, find_boundaries(module, blocks, units), times, rates), None, best=2)
     plans = [
         tuple(unit.candidates[choice].strategy for unit, choice in zip(units, solution.choices, strict=True))
         for solution in found

@@ -10,7 +10,6 @@ import numpy as np
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.candidates import Unit, find_units
-from alpa_cfp.costs import Rates
 from alpa_cfp.problem import Boundaries, find_boundaries
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
@@ -56,9 +55,9 @@ def two_layer_units() -> tuple[Unit, ...]:
 
 
 @cache
-def two_layer_boundaries(rates: Rates) -> Boundaries:
+def two_layer_boundaries() -> Boundaries:
     """What moves between them."""
-    return find_boundaries(two_layer_module(), two_layer_blocks(), two_layer_units(), rates)
+    return find_boundaries(two_layer_module(), two_layer_blocks(), two_layer_units())
 
 
 @cache

@@ -83,9 +83,7 @@ def test_a_step_of_one_micro_batch_takes_what_it_takes() -> None:
 def test_more_micro_batches_never_make_a_plan_cheaper() -> None:
     costs = []
     for count in (1, 2, 8):
-        boundaries = two_layer_boundaries(RATES).of_step(count)
-        costs.append(
-            Choosing(two_layer_units(), boundaries, RATES, None, math.inf, None, count).best(1, None)[0].time_s
-        )
+        choosing = Choosing(two_layer_units(), two_layer_boundaries(), RATES, None, math.inf, None, count)
+        costs.append(choosing.best(1, None)[0].time_s)
     assert costs == sorted(costs)
     assert costs[-1] <= 8 * costs[0]

@@ -18,7 +18,7 @@ RATES = Rates()
 def found() -> dict[str, Solution]:
     units = two_layer_units()
     times = [[estimated_s(candidate.work, RATES) for candidate in unit.candidates] for unit in units]
-    problem = make_problem(units, two_layer_boundaries(RATES), times)
+    problem = make_problem(units, two_layer_boundaries(), times, RATES)
     return baselines(two_layer_blocks().blocks, units, problem, MESH)
 
 
@@ -59,7 +59,7 @@ def test_an_axis_of_one_device_does_not_count() -> None:
     blocks = find_blocks(read_graph(module.bytecode))
     units = find_units(module, blocks, mesh)
     times = [[estimated_s(candidate.work, RATES) for candidate in unit.candidates] for unit in units]
-    problem = make_problem(units, find_boundaries(module, blocks, units, RATES), times)
+    problem = make_problem(units, find_boundaries(module, blocks, units), times, RATES)
     plan = baselines(blocks.blocks, units, problem, mesh)["data parallel"]
     for block, unit, choice in zip(blocks.blocks, units, plan.choices, strict=True):
         first, second = unit.candidates[choice].strategy.factors

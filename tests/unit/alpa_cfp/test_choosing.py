@@ -44,7 +44,7 @@ class Recorded:
 
 
 def choosing(recorded: Recorded | None, margin: float) -> Choosing:
-    return Choosing(two_layer_units(), two_layer_boundaries(RATES), RATES, recorded, margin)
+    return Choosing(two_layer_units(), two_layer_boundaries(), RATES, recorded, margin)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.costs import Rates, collective_s, resharding_matrix, resharding_s
+from alpa_cfp.costs import Rates, crossing_bytes, resharding_amounts, resharding_matrix
+from alpa_on_jax.xla_extension.sharding import ArraySharding
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, all_shardings, split
 
 SHAPE = (16, 32)
@@ -13,8 +14,12 @@ RATES = Rates(latency_s=1.0, link_bytes_per_s=1.0)
 SHARDINGS = all_shardings(MESH_2X4, SHAPE)
 
 
+def cost_of(source: ArraySharding, target: ArraySharding) -> float:
+    return float(RATES.communication_s(np.array(resharding_amounts(SHAPE, 4, source, target))))
+
+
 def moved(before: tuple[str, str], after: tuple[str, str]) -> float:
-    return resharding_s(SHAPE, 4, split(MESH_2X4, *before), split(MESH_2X4, *after), RATES)
+    return cost_of(split(MESH_2X4, *before), split(MESH_2X4, *after))
 
 
 def test_slicing_is_free() -> None:
@@ -38,14 +43,13 @@ def test_an_axis_under_another_one_is_gathered_alone() -> None:
 
 
 def test_an_all_reduce_costs_a_reduce_scatter_and_an_all_gather_of_the_parts() -> None:
-    once, rates = 400.0, Rates(latency_s=0.0, link_bytes_per_s=1.0)
-    both = collective_s("reduce-scatter", once, 4, rates) + collective_s("all-gather", once / 4, 4, rates)
-    assert collective_s("all-reduce", once, 4, rates) == pytest.approx(both)
+    both = crossing_bytes("reduce-scatter", 400.0, 4) + crossing_bytes("all-gather", 400.0 / 4, 4)
+    assert crossing_bytes("all-reduce", 400.0, 4) == pytest.approx(both)
 
 
 @given(st.sampled_from(SHARDINGS), st.sampled_from(SHARDINGS))
 def test_only_what_moves_costs(source, target) -> None:
-    cost = resharding_s(SHAPE, 4, source, target, RATES)
+    cost = cost_of(source, target)
     # Each device holds already what it is to hold: nothing has to come from another one.
     sliced = all(new[: len(old)] == old for old, new in zip(source.dims, target.dims, strict=True))
     assert (cost == 0) == sliced
@@ -56,6 +60,6 @@ def test_only_what_moves_costs(source, target) -> None:
     st.lists(st.sampled_from(SHARDINGS), min_size=1, max_size=5),
 )
 def test_the_matrix_has_each_pair(sources, targets) -> None:
-    matrix = resharding_matrix(SHAPE, 4, sources, targets, RATES)
-    expected = [[resharding_s(SHAPE, 4, source, target, RATES) for target in targets] for source in sources]
+    matrix = resharding_matrix(SHAPE, 4, sources, targets)
+    expected = [[resharding_amounts(SHAPE, 4, source, target) for target in targets] for source in sources]
     np.testing.assert_array_equal(matrix, expected)

@@ -37,7 +37,7 @@ def problem_of(module: HloModule) -> tuple[tuple[Unit, ...], SearchProblem]:
     blocks = find_blocks(read_graph(module.bytecode))
     units = find_units(module, blocks, MESH)
     times = [[estimated_s(candidate.work, RATES) for candidate in unit.candidates] for unit in units]
-    return units, make_problem(units, find_boundaries(module, blocks, units, RATES), times)
+    return units, make_problem(units, find_boundaries(module, blocks, units), times, RATES)
 
 
 def test_a_block_is_a_variable_and_blocks_that_exchange_values_are_joined() -> None:

@@ -1,6 +1,7 @@
 """The best plans are compiled and run whole: the fastest that really fits is taken."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import pytest
 
@@ -8,6 +9,7 @@ from alpa_cfp.choosing import Choosing
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import Collective, Profile, utc_now
 from alpa_cfp.errors import NothingRunsError
+from alpa_cfp.planner import with_plan
 from alpa_cfp.refining import Refined, Refinement
 from alpa_cfp.search import NothingFitsError
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -15,6 +17,13 @@ from unit.alpa_cfp.steps import MESH, two_layer_blocks, two_layer_boundaries, tw
 
 RATES = Rates()
 Choices = tuple[int, ...]
+
+
+@cache
+def planned(choices: Choices) -> HloModule:
+    """The step with the candidates of these numbers."""
+    strategies = [unit.candidates[choice].strategy for unit, choice in zip(two_layer_units(), choices, strict=True)]
+    return with_plan(two_layer_module(), two_layer_blocks(), MESH, strategies)
 
 
 class Machine:
@@ -26,31 +35,37 @@ class Machine:
         needed: Callable[[int], int] = lambda predicted: predicted,
         collectives: Callable[[Choices], int] = lambda choices: 1,
         fails: Callable[[Choices], bool] = lambda choices: False,
+        later_samples: Callable[[Choices], Sequence[float]] = lambda choices: (),
     ):
-        self.choosing = Choosing(two_layer_units(), two_layer_boundaries(RATES), RATES, None, 1.5)
+        self.choosing = Choosing(two_layer_units(), two_layer_boundaries(), RATES, None, 1.5)
         self._time_s, self._needed, self._collectives, self._fails = time_s, needed, collectives, fails
-        self._waiting: list[Choices] = []
-        self.run: list[Choices] = []
+        self._later_samples = later_samples
+        self._choices: dict[int, Choices] = {}
+        self.heats: list[list[Choices]] = []
 
     def planned(self, choices: Sequence[int]) -> HloModule:
-        self._waiting.append(tuple(choices))
-        return two_layer_module()
+        module = planned(tuple(choices))
+        self._choices[id(module)] = tuple(choices)
+        return module
 
     def profiles(self, modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
-        assert len(modules) == len(self._waiting)
-        found = [self._profile(choices) for choices in self._waiting]
-        self.run += self._waiting
-        self._waiting = []
-        return found
+        chosen = [self._choices[id(module)] for module in modules]
+        self.heats.append(chosen)
+        return [self._profile(choices, samples or 1) for choices in chosen]
 
-    def _profile(self, choices: Choices) -> Profile:
+    @property
+    def run(self) -> list[Choices]:
+        """What was run, in order."""
+        return list(dict.fromkeys(choices for heat in self.heats for choices in heat))
+
+    def _profile(self, choices: Choices, samples: int) -> Profile:
         if self._fails(choices):
             return Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did\nso")
         solution = self.choosing.problem.solution(choices)
         return Profile(
             status="measured",
             created_at=utc_now(),
-            samples_s=(self._time_s(solution.time_s),),
+            samples_s=(self._time_s(solution.time_s),) * samples + tuple(self._later_samples(choices)),
             compile_s=0.1,
             argument_bytes=self._needed(solution.memory.total),
             output_bytes=0,
@@ -78,15 +93,43 @@ def least_bytes() -> int:
 
 def test_where_predictions_are_right_the_best_predicted_plan_is_taken() -> None:
     machine = Machine()
-    assert machine.best().solution == machine.choosing.best(1, None)[0]
+    assert machine.best().solution.choices == machine.choosing.best(1, None)[0].choices
 
 
 def test_the_fastest_measured_plan_is_taken_though_another_was_predicted_to_be() -> None:
     machine = Machine(lambda predicted: 1 / predicted)
     best = machine.best()
     assert len(machine.run) > 1
-    times = [machine.choosing.problem.time(choices) for choices in machine.run]
-    assert best.solution.time_s == max(times)
+    times = {choices: machine.choosing.problem.time(choices) for choices in machine.run}
+    assert times[best.solution.choices] == max(times.values())
+
+
+def test_the_more_alike_two_plans_are_the_more_often_they_run() -> None:
+    machine = Machine(lambda predicted: 1.0)
+    machine.best()
+    first, *later = machine.heats
+    assert len(first) > 1
+    assert all(heat == first for heat in later)
+    assert len(later) > 1
+
+
+def test_a_plan_that_is_clearly_slower_runs_in_the_first_heat_only() -> None:
+    machine = Machine()
+    best = Machine().best().solution
+    fastest = machine.choosing.problem.time(best.choices)
+    machine = Machine(lambda predicted: 1.0 if predicted == fastest else 1.2)
+    machine.best()
+    assert len(machine.heats) == 1
+
+
+def test_samples_beyond_those_of_a_heat_decide_nothing_in_it() -> None:
+    """Another program's plan, or an earlier run, may have left more of them in the database."""
+    before = Machine(lambda predicted: 1.0)
+    before.best()
+    slow = before.run[-1]
+    machine = Machine(lambda predicted: 1.0, later_samples=lambda choices: [1e-3] * 99 if choices == slow else [])
+    machine.best()
+    assert machine.heats == before.heats
 
 
 def test_of_plans_that_are_as_fast_the_one_with_least_communication_is_taken() -> None:

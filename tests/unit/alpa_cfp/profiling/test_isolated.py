@@ -25,7 +25,7 @@ _FAKE = """
 import os, signal, time
 from alpa_cfp.profiling import worker
 from alpa_cfp.profiling.group import Started
-def measure_group(modules, client, samples, drawn):
+def measure_group(modules, client, samples, drawn, kept):
     yield Started(0, {stage!r})
     {death}
 worker.measure_group = measure_group

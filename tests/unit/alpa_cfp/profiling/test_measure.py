@@ -60,6 +60,36 @@ def test_what_is_in_the_database_is_not_measured_again(
     assert measure([product()], client, database, QUIET) == before
 
 
+def test_only_missing_samples_are_taken_and_the_program_is_still_loaded(
+    client: Client, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Profiler(client, database, QUIET) as profiler:
+        (before,) = profiler.measure([product()])
+        monkeypatch.setattr(MeshExecutable, "__init__", None)
+        (after,) = profiler.measure([product()], 5)
+    assert after.samples_s[:3] == before.samples_s
+    assert len(after.samples_s) == 5
+
+
+def test_a_program_is_let_go_when_the_next_group_does_without_it(
+    client: Client, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted: list[str] = []
+    original = MeshExecutable.delete
+
+    def noting(self: MeshExecutable) -> None:
+        deleted.append(self.module.name)
+        original(self)
+
+    monkeypatch.setattr(MeshExecutable, "delete", noting)
+    with Profiler(client, database, QUIET) as profiler:
+        profiler.measure([product(name="first")])
+        assert deleted == []
+        profiler.measure([product(ROWS, result=ROWS, name="second")])
+        assert deleted == ["first"]
+    assert deleted == ["first", "second"]
+
+
 def test_a_run_that_is_broken_off_keeps_what_it_has_finished(
     client: Client, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
