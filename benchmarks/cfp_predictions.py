@@ -1,8 +1,8 @@
 """Are CFP's predictions honest? Predicted against measured step time, and memory, of many plans of each model.
 
-Takes models and meshes; takes the best predicted plans and the plain ones, and draws others by changing more and more of
-them at random; predicts each from the profiles of its blocks, runs each whole, interleaved with the others. Prints a line a
-case and writes `results/cfp_predictions-*`. Invariant: no prediction knows of any whole program.
+Takes models and meshes; takes the best predicted plans and the plain ones, and draws others by changing more and more
+of them at random; predicts each from the profiles of its blocks, runs each whole, interleaved with the others. Prints a
+line a case and writes `results/cfp_predictions-*`. Invariant: no prediction knows of any whole program's time.
 """
 
 import argparse

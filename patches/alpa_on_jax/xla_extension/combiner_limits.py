@@ -9,10 +9,18 @@ _UNLIMITED_BYTES = 1 << 60  # what alpa sets where it sets no limit
 
 @dataclass(frozen=True, slots=True)
 class CombinerLimits:
-    """How large a combined collective's results may be together, in bytes of one device."""
+    """What is combined.
+
+    Attributes:
+        all_gather_bytes, all_reduce_bytes: How large a combined collective's results may be together, in bytes of one
+            device.
+        scattered_bytes: How large a sum may be to be scattered together with others, for which it has to be copied.
+            Alpa's compiler scattered several arrays without copying them, and so combined all.
+    """
 
     all_gather_bytes: int = _UNLIMITED_BYTES
     all_reduce_bytes: int = _UNLIMITED_BYTES
+    scattered_bytes: int = _UNLIMITED_BYTES
 
 
 def limits_of_pass_context() -> CombinerLimits:

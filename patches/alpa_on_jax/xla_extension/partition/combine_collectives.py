@@ -32,7 +32,7 @@ def combine_collectives(block: Any, limits: CombinerLimits) -> None:
     for name in (_ALL_REDUCE, _ALL_GATHER, _REDUCE_SCATTER):
         open_groups: dict[tuple[Any, ...], list[int]] = {}
         for i, op in enumerate(collectives):
-            if op.name == name:
+            if op.name == name and not _is_too_large(op, limits):
                 candidates = open_groups.setdefault(_key(op) or (), [])
                 joined = next(
                     (group for group in candidates if groups.join(group, i, _limit_bytes(limits, name))), None
@@ -49,6 +49,11 @@ def combine_collectives(block: Any, limits: CombinerLimits) -> None:
 def _limit_bytes(limits: CombinerLimits, name: str) -> int:
     """The limit for the op `name`; reduce-scatters have that of all-reduces."""
     return limits.all_gather_bytes if name == _ALL_GATHER else limits.all_reduce_bytes
+
+
+def _is_too_large(op: Operation, limits: CombinerLimits) -> bool:
+    """Whether `op` scatters a sum that is not to be laid beside others."""
+    return op.name == _REDUCE_SCATTER and size_bytes(op.operands[0]) > limits.scattered_bytes
 
 
 def _key(op: Operation) -> tuple[Any, ...] | None:
@@ -136,6 +141,13 @@ def _combine_all_reduces(ops: Sequence[Operation]) -> None:
 
 
 def _combine_all_gathers(ops: Sequence[Operation]) -> None:
+    # What is gathered for one use and again for another is there for both now.
+    distinct: dict[tuple[Value, int], Operation] = {}
+    for op in ops:
+        same = distinct.setdefault((op.operands[0], mlir.integer(op, "all_gather_dim")), op)
+        if same != op:
+            _replace([op], [same.results[0]])
+    ops = list(distinct.values())
     first = ops[0]
     dims = [mlir.integer(op, "all_gather_dim") for op in ops]
     count = group_size(first)

@@ -18,6 +18,7 @@ from alpa_on_jax.xla_extension.partition.local_context import LocalContext
 from alpa_on_jax.xla_extension.partition.merge_sums import merge_sums
 from alpa_on_jax.xla_extension.partition.read_collectives import collectives_of_block
 from alpa_on_jax.xla_extension.partition.share_collectives import share_collectives
+from alpa_on_jax.xla_extension.partition.transpose_first import transpose_first
 from alpa_on_jax.xla_extension.random_ops import add_state_parameter
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
@@ -57,6 +58,7 @@ def localize(
             break
         _localize_op(ctx, op)
     merge_sums(block)
+    transpose_first(block)
     if limits is not None:
         share_collectives(block)
         combine_collectives(block, limits)

@@ -105,6 +105,19 @@ def test_parts_of_sums_are_one_reduce_scatter_where_they_are_split_along_one_dim
     assert [(each.kind, each.size_bytes) for each in program.collectives] == [("reduce-scatter", 8 * (8 + 24) * 4)]
 
 
+@pytest.mark.parametrize(("largest", "expected"), [(8 * 24 * 4, 1), (8 * 24 * 4 - 1, 2)])
+def test_sums_that_would_take_long_to_copy_are_scattered_on_their_own(largest, expected):
+    program = partitioned(
+        lambda x, v, w: (reshard(x @ v), reshard(x @ w)),
+        (X, V, W),
+        CONTRACTED,
+        [COLUMNS] * 2,
+        [WHOLE, COLUMNS, WHOLE, COLUMNS],
+        CombinerLimits(scattered_bytes=largest),
+    )
+    assert kinds(program) == ["reduce-scatter"] * expected
+
+
 def test_parts_of_sums_that_are_split_along_different_dims_stay_apart():
     program = partitioned(
         lambda x, v, w: (reshard(x @ v), reshard(x @ w)),

@@ -64,7 +64,7 @@ def test_a_value_that_several_ops_need_whole_is_gathered_once():
 
 
 def test_a_parameter_that_two_ops_need_whole_is_gathered_for_each():
-    # Up to the limit, which keeps the gather of the backward pass from that of the forward pass, they are combined.
+    # Up to the limit, which keeps the gather of the backward pass from that of the forward pass, one does for both.
     rows = s("x", "")
 
     def communication(limits: CombinerLimits) -> list[tuple[str, int]]:
@@ -74,7 +74,7 @@ def test_a_parameter_that_two_ops_need_whole_is_gathered_for_each():
         return [(each.kind, each.size_bytes) for each in program.collectives]
 
     part_bytes = 4 * 16 * 4
-    assert communication(CombinerLimits()) == [("all-gather", 2 * part_bytes)]
+    assert communication(CombinerLimits()) == [("all-gather", part_bytes)]
     assert communication(CombinerLimits(all_gather_bytes=2 * part_bytes)) == [("all-gather", part_bytes)] * 2
 
 
