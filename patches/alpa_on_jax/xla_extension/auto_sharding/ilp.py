@@ -25,13 +25,13 @@ from alpa_on_jax.xla_extension.auto_sharding.liveness import live_values
 from alpa_on_jax.xla_extension.auto_sharding.options import SolverOptions
 from alpa_on_jax.xla_extension.auto_sharding.placement import Placement
 from alpa_on_jax.xla_extension.auto_sharding.reduce_scatter import generate_reduce_scatters
-from alpa_on_jax.xla_extension.auto_sharding.simplify import simplify
 from alpa_on_jax.xla_extension.auto_sharding.solver import Problem, make_problem, solve
 from alpa_on_jax.xla_extension.auto_sharding.strategies import Node, StrategyBuilder
 from alpa_on_jax.xla_extension.combiner_limits import limits_of_pass_context
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.propagation import donation_pairs
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_on_jax.xla_extension.simplify import simplify
 
 logger = logging.getLogger(__name__)
 

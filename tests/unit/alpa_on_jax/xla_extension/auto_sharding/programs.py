@@ -19,13 +19,13 @@ from alpa_on_jax.xla_extension.auto_sharding.communication import INFINITY_COST,
 from alpa_on_jax.xla_extension.auto_sharding.graph import Graph, Instruction, build_graph
 from alpa_on_jax.xla_extension.auto_sharding.ilp import Ilp, build_ilp
 from alpa_on_jax.xla_extension.auto_sharding.options import SolverOptions
-from alpa_on_jax.xla_extension.auto_sharding.simplify import simplify
 from alpa_on_jax.xla_extension.auto_sharding.solver import Problem
 from alpa_on_jax.xla_extension.auto_sharding.specs import BOTH, BOTH_SWAPPED, FIRST, NONE, SECOND, Mesh, Spec
 from alpa_on_jax.xla_extension.auto_sharding.strategies import Node, Strategy
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.propagation import donation_pairs
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_on_jax.xla_extension.simplify import simplify
 from alpa_on_jax.xla_extension.stages import MARKER
 from unit.alpa_on_jax.xla_extension.helpers import lower
 

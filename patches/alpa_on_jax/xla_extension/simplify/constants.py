@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import broadcast, typed
 from alpa_on_jax.xla_extension.mlir import Value
+from alpa_on_jax.xla_extension.simplify.rewriting import broadcast, typed
 
 _LAID_OUT = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose")
 

@@ -7,7 +7,7 @@ import pytest
 
 from integration import serial
 from integration.models import MODELS, build, train_step
-from unit.alpa_on_jax.xla_extension.auto_sharding.simplify.simplified import Simplified, simplified
+from unit.alpa_on_jax.xla_extension.simplify.simplified import Simplified, simplified
 
 
 @pytest.fixture(scope="module", params=MODELS)

@@ -9,9 +9,9 @@ import math
 from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.auto_sharding.simplify.constants import is_all, number
-from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import broadcast, made_by
 from alpa_on_jax.xla_extension.mlir import Operation, Value
+from alpa_on_jax.xla_extension.simplify.constants import is_all, number
+from alpa_on_jax.xla_extension.simplify.rewriting import broadcast, made_by
 
 # Float types by name -> the types that hold each of their values exactly.
 _WIDER_FLOATS = {"bf16": ("f32", "f64"), "f16": ("f32", "f64"), "f32": ("f64",)}

@@ -11,10 +11,10 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.auto_sharding.simplify.constants import number
-from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import broadcast, made_by
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 from alpa_on_jax.xla_extension.mlir import Operation, Value
+from alpa_on_jax.xla_extension.simplify.constants import number
+from alpa_on_jax.xla_extension.simplify.rewriting import broadcast, made_by
 
 # Correctly rounded everywhere, so that computing them here changes nothing.
 _FOLDED: dict[str, Callable[..., Any]] = {

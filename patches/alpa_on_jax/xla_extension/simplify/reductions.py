@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.auto_sharding.simplify.constants import number
-from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import made_by, reshaped
 from alpa_on_jax.xla_extension.mlir import Operation, Value
 from alpa_on_jax.xla_extension.partition.local_contractions import region_reducer
+from alpa_on_jax.xla_extension.simplify.constants import number
+from alpa_on_jax.xla_extension.simplify.rewriting import made_by, reshaped
 
 _NEUTRAL = {"add": 0, "multiply": 1, "maximum": -math.inf, "minimum": math.inf}
 

@@ -1,4 +1,4 @@
-"""Bring a program into the form on which the strategies of the auto-sharding pass are enumerated.
+"""Bring a program into the form on which auto-sharding enumerates strategies, and which compilers take best.
 
 Takes a StableHLO module of one function and rewrites it in place. Afterwards every matrix product is canonical
 (`dots`), equal values are computed once (`merging`), and what computes nothing is gone (`layout`, `arithmetic`,
@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.auto_sharding.simplify import arithmetic, dots, folding, layout, reductions, slicing
-from alpa_on_jax.xla_extension.auto_sharding.simplify.dots import is_canonical_dot
-from alpa_on_jax.xla_extension.auto_sharding.simplify.merging import merge_equal_values
-from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import Rule, rewrite
+from alpa_on_jax.xla_extension.simplify import arithmetic, dots, folding, layout, reductions, slicing
+from alpa_on_jax.xla_extension.simplify.dots import is_canonical_dot
+from alpa_on_jax.xla_extension.simplify.merging import merge_equal_values
+from alpa_on_jax.xla_extension.simplify.rewriting import Rule, rewrite
 
 __all__ = ["is_canonical_dot", "simplify"]
 

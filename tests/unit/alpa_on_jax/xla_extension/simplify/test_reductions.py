@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from unit.alpa_on_jax.xla_extension.auto_sharding.simplify.simplified import simplified
+from unit.alpa_on_jax.xla_extension.simplify.simplified import simplified
 
 X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
 ZERO = np.float32(0)

@@ -16,8 +16,8 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import live_users, made_by, reshaped, transposed
 from alpa_on_jax.xla_extension.mlir import Operation, Value
+from alpa_on_jax.xla_extension.simplify.rewriting import live_users, made_by, reshaped, transposed
 
 _NUMBERS = "dot_dimension_numbers"
 

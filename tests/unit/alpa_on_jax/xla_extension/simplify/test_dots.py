@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from unit.alpa_on_jax.xla_extension.auto_sharding.simplify.simplified import simplified, simplify_and_look
+from unit.alpa_on_jax.xla_extension.simplify.simplified import simplified, simplify_and_look
 
 
 def normal(*shape: int) -> np.ndarray:

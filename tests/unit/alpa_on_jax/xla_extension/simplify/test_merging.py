@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from unit.alpa_on_jax.xla_extension.auto_sharding.simplify.simplified import simplified, simplify_and_look
+from unit.alpa_on_jax.xla_extension.simplify.simplified import simplified, simplify_and_look
 
 X = np.linspace(0.1, 0.9, 8, dtype=np.float32)
 

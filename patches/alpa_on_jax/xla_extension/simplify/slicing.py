@@ -5,8 +5,8 @@ same places.
 """
 
 from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import made_by
 from alpa_on_jax.xla_extension.mlir import Operation, Value
+from alpa_on_jax.xla_extension.simplify.rewriting import made_by
 
 
 def simplify_slice(op: Operation) -> Value | None:

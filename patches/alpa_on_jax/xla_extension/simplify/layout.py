@@ -10,9 +10,9 @@ import math
 from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.auto_sharding.simplify.constants import filled, scalar_under
-from alpa_on_jax.xla_extension.auto_sharding.simplify.rewriting import broadcast, made_by, reshaped, transposed, typed
 from alpa_on_jax.xla_extension.mlir import Operation, Value
+from alpa_on_jax.xla_extension.simplify.constants import filled, scalar_under
+from alpa_on_jax.xla_extension.simplify.rewriting import broadcast, made_by, reshaped, transposed, typed
 
 _PERMUTATION, _DIMS, _IOTA_DIM = "permutation", "broadcast_dimensions", "iota_dimension"
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from unit.alpa_on_jax.xla_extension.auto_sharding.simplify.simplified import simplified, simplified_text
+from unit.alpa_on_jax.xla_extension.simplify.simplified import simplified, simplified_text
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 EMPTY = np.zeros((0, 4), np.float32)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from unit.alpa_on_jax.xla_extension.auto_sharding.simplify.simplified import simplified, simplified_text
+from unit.alpa_on_jax.xla_extension.simplify.simplified import simplified, simplified_text
 
 X = np.array([[1.5, -2.0, 0.0, np.nan], [np.inf, -np.inf, 1e-40, 3e38]], np.float32)
 FLAGS = np.array([True, False, True, False])

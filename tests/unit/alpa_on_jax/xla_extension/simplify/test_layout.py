@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from unit.alpa_on_jax.xla_extension.auto_sharding.simplify.simplified import simplified, simplified_text
+from unit.alpa_on_jax.xla_extension.simplify.simplified import simplified, simplified_text
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
