@@ -5,15 +5,15 @@ are estimated, or measured before, the same module gets the same plan.
 """
 
 import dataclasses
+import functools
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from alpa.shard_parallel import auto_sharding
 
-from alpa_cfp import __version__
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import digest_of
@@ -27,10 +27,11 @@ from alpa_cfp.errors import PlanError
 from alpa_cfp.plan import Plan
 from alpa_cfp.problem import find_boundaries
 from alpa_cfp.refining import Refined, Refinement
-from alpa_cfp.remembered import Memory
+from alpa_cfp.remembered import Made, Memory
 from alpa_cfp.search import NothingFitsError
 from alpa_cfp.sources import Source, profile_source
 from alpa_cfp.strategies import BlockStrategy
+from alpa_on_jax.xla_extension.combiner_limits import limits_of_pass_context
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import partition_to_run
 from alpa_on_jax.xla_extension.planner import PlanRequest
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from alpa_cfp.option import CFPOption
 
 logger = logging.getLogger(__name__)
+
+# The blocks of the module: they are not looked for where a plan is remembered.
+Analysed = Callable[[], Blocks]
 
 
 def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption") -> Plan:
@@ -54,13 +58,16 @@ def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption") ->
     started = time.perf_counter()
     given = LogicalMesh(tuple(int(size) for size in request.logical_mesh.shape))
     meshes = [given] if option.logical_mesh_shapes == "given" else _shapes(given)
-    blocks = find_blocks(read_graph(module.bytecode))
+    blocks = functools.cache(lambda: find_blocks(read_graph(module.bytecode)))
     if option.plan is None:
-        plan = min(_plans(module, blocks, meshes, request, option), key=_expected_s)
+        made = min(_plans(module, blocks, meshes, request, option), key=lambda made: _expected_s(made.plan))
     else:
         plan = option.plan if isinstance(option.plan, Plan) else Plan.load(option.plan)
-        _check(plan, blocks, meshes)
-    annotate(module, blocks, LogicalMesh(plan.mesh_shape), plan.strategies)
+        _check(plan, blocks(), meshes)
+        made = _written(module, blocks(), plan)
+    plan = made.plan
+    for each in dataclasses.fields(module):
+        setattr(module, each.name, getattr(made.module, each.name))
     # Where alpa's ILP leaves its objective: the executable has it from there.
     auto_sharding.last_objective = plan.predicted_s
     seconds = time.perf_counter() - started
@@ -86,8 +93,8 @@ def _shapes(mesh: LogicalMesh) -> list[LogicalMesh]:
 
 
 def _plans(
-    module: HloModule, blocks: Blocks, meshes: Sequence[LogicalMesh], request: PlanRequest, option: "CFPOption"
-) -> list[Plan]:
+    module: HloModule, blocks: Analysed, meshes: Sequence[LogicalMesh], request: PlanRequest, option: "CFPOption"
+) -> list[Made]:
     """The best plan for each mesh on which there is one.
 
     Raises:
@@ -108,7 +115,7 @@ def _expected_s(plan: Plan) -> float:
     return plan.predicted_s if plan.measured_s is None else plan.measured_s
 
 
-def _made(module: HloModule, blocks: Blocks, mesh: LogicalMesh, request: PlanRequest, option: "CFPOption") -> Plan:
+def _made(module: HloModule, blocks: Analysed, mesh: LogicalMesh, request: PlanRequest, option: "CFPOption") -> Made:
     """A new plan, or the one that was made before from the same profiles."""
     budget = option.memory_budget_bytes or request.memory_budget_bytes
     with (
@@ -116,29 +123,26 @@ def _made(module: HloModule, blocks: Blocks, mesh: LogicalMesh, request: PlanReq
         profile_source(option, request, mesh, database) as source,
     ):
         if source is None:
-            return _planned(module, blocks, mesh, None, budget, request, option)
-        memory = Memory(database, _words(module, blocks, mesh, source, budget, request, option))
-        plan = memory.recall()
-        if plan is None:
-            plan = _planned(module, blocks, mesh, source, budget, request, option)
-            memory.keep(plan, source.keys)
-        return plan
+            return _written(module, blocks(), _planned(module, blocks(), mesh, None, budget, request, option))
+        memory = Memory(database, module, _words(mesh, source, budget, request, option))
+        made = memory.recall()
+        if made is None:
+            made = _written(module, blocks(), _planned(module, blocks(), mesh, source, budget, request, option))
+            memory.keep(made, source.keys)
+        return made
 
 
-def _words(
-    module: HloModule,
-    blocks: Blocks,
-    mesh: LogicalMesh,
-    source: Source,
-    budget: int | None,
-    request: PlanRequest,
-    option: "CFPOption",
-) -> str:
-    """Everything but profiles that decides about a plan."""
-    given = (module.donated, module.aliases, module.input_protos, module.output_protos)
+def _words(mesh: LogicalMesh, source: Source, budget: int | None, request: PlanRequest, option: "CFPOption") -> str:
+    """What decides about a plan beside the module, profiles and this code."""
     options = (option.costs, option.samples, option.refine, option.pruning_margin, option.seed, option.search_limit_s)
-    step = (digest_of(blocks.graph), request.num_micro_batches, mesh.shape, source.devices, budget)
-    return repr((__version__, step, given, options))
+    return repr((mesh.shape, source.devices, budget, request.num_micro_batches, limits_of_pass_context(), options))
+
+
+def _written(module: HloModule, blocks: Blocks, plan: Plan) -> Made:
+    """A plan with a copy of `module` into which it is written."""
+    annotated = dataclasses.replace(module)
+    annotate(annotated, blocks, LogicalMesh(plan.mesh_shape), plan.strategies)
+    return Made(plan, annotated)
 
 
 def _planned(

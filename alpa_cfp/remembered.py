@@ -1,25 +1,43 @@
-"""Plans that were made before: the same program, asked for again, needs no search.
+"""Plans that were made before: the same program, asked for again, needs no analysis and no search.
 
-Takes a request in words and the profiles that its plan was made from; keeps the plan in a file beside the profile
-database. A plan is a function of the program, the mesh, the options and the profiles, so it holds for as long as those
-profiles say the same. Invariant: what is remembered is what planning would give again; a file that cannot be read, or
-written, is as good as none.
+Takes a request in words and the profiles that its plan was made from; keeps the plan, and the module with the plan
+written into it, in a file beside the profile database. Both are functions of the program, the mesh, the options, the
+profiles and the planner's own code, so they hold for as long as those stay the same. Invariant: what is remembered is
+what planning would give again; a file that cannot be read, or written, is as good as none.
 """
 
+import base64
+import functools
 import hashlib
 import json
 import logging
 import os
 import tempfile
+import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import jaxlib
+
+import alpa_on_jax.xla_extension
 from alpa_cfp.database import ProfileDatabase, ProfileKey
 from alpa_cfp.errors import PlanError
 from alpa_cfp.plan import Plan
+from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A plan, and the module with it written down."""
+
+    plan: Plan
+    module: HloModule
 
 
 @dataclass(frozen=True)
@@ -28,14 +46,16 @@ class Memory:
 
     Attributes:
         database: The profiles that they were made from.
-        request: Everything but the profiles that a plan depends on.
+        module: The module that is planned; not changed.
+        request: What else a plan depends on, but for the profiles and the code that makes it.
     """
 
     database: ProfileDatabase
+    module: HloModule
     request: str
 
-    def recall(self) -> Plan | None:
-        """The plan for this request, if there is one, and its profiles are as they were."""
+    def recall(self) -> Made | None:
+        """What was made for this request, if anything was, and its profiles are as they were."""
         path = self._path()
         if path is None:
             return None
@@ -45,20 +65,26 @@ class Memory:
             if content["state"] != self._state(keys):
                 logger.info("CFP: profiles have changed since the plan was made")
                 return None
-            return Plan.from_json(json.dumps(content["plan"]), str(path))
+            plan = Plan.from_json(json.dumps(content["plan"]), str(path))
+            return Made(plan, _annotated(self.module, plan, content["annotated"]))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, PlanError) as error:
+        except (OSError, ValueError, KeyError, TypeError, PlanError, zlib.error) as error:
             logger.info("CFP: the plan in %s cannot be used: %s", path, error)
             return None
 
-    def keep(self, plan: Plan, keys: Iterable[ProfileKey]) -> None:
-        """Keep `plan`, which was made from the profiles of `keys`."""
+    def keep(self, made: Made, keys: Iterable[ProfileKey]) -> None:
+        """Keep what was made from the profiles of `keys`."""
         path, keys = self._path(), list(dict.fromkeys(keys))
         if path is None:
             return
         fields = [{name: getattr(key, name) for name in ProfileKey.__slots__} for key in keys]
-        content = {"plan": json.loads(plan.to_json()), "profiles": fields, "state": self._state(keys)}
+        content = {
+            "plan": json.loads(made.plan.to_json()),
+            "annotated": _words(made.module),
+            "profiles": fields,
+            "state": self._state(keys),
+        }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
@@ -71,9 +97,11 @@ class Memory:
         database = self.database.path
         if database is None or self.database.readonly:
             return None
-        return (
-            database.with_name(f"{database.name}.plans") / f"{hashlib.sha256(self.request.encode()).hexdigest()}.json"
-        )
+        module = self.module
+        given = (module.donated, module.aliases, module.input_protos, module.output_protos)
+        digest = hashlib.sha256(module.bytecode)
+        digest.update(repr((given, self.request, jaxlib.__version__, _code())).encode())
+        return database.with_name(f"{database.name}.plans") / f"{digest.hexdigest()}.json"
 
     def _state(self, keys: Iterable[ProfileKey]) -> str:
         """A digest of what the profiles of `keys` say."""
@@ -83,3 +111,43 @@ class Memory:
             said = None if profile is None else (profile.status, profile.samples_s, profile.temporary_bytes)
             digest.update(repr((key.program, said)).encode())
         return digest.hexdigest()
+
+
+def _words(module: HloModule) -> dict[str, Any]:
+    """What planning has written into a module."""
+    shardings = (module.input_shardings or (), module.output_shardings or ())
+    return {
+        "bytecode": base64.b64encode(zlib.compress(module.bytecode, level=1)).decode(),
+        "shardings": [[sharding.to_sdy() for sharding in each] for each in shardings],
+        "fixed_outputs": sorted(module.fixed_outputs),
+        "combiner_limits": asdict(module.combiner_limits),
+    }
+
+
+def _annotated(module: HloModule, plan: Plan, words: dict[str, Any]) -> HloModule:
+    """`module` with what `_words` says."""
+    mesh = LogicalMesh(plan.mesh_shape)
+    inputs, outputs = (
+        tuple(ArraySharding.from_sdy(mesh, text, len(shape.dims)) for text, shape in zip(texts, shapes, strict=True))
+        for texts, shapes in zip(words["shardings"], (module.shape.parameters, module.shape.results), strict=True)
+    )
+    return replace(
+        module,
+        bytecode=zlib.decompress(base64.b64decode(words["bytecode"])),
+        mesh=mesh,
+        input_shardings=inputs,
+        output_shardings=outputs,
+        fixed_outputs=frozenset(words["fixed_outputs"]),
+        solved=True,
+        combiner_limits=CombinerLimits(**words["combiner_limits"]),
+    )
+
+
+@functools.cache
+def _code() -> str:
+    """A digest of the sources that decide about plans: of another version, or of one that is worked on."""
+    digest = hashlib.sha256()
+    for package in (Path(__file__).parent, *map(Path, alpa_on_jax.xla_extension.__path__)):
+        for path in sorted(package.rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -49,6 +49,10 @@ class Samples:
         low, high = np.percentile(self.seconds, (25, 75))
         return float((high - low) / 2 / self.median_s)
 
+    def rounds(self, which: slice) -> "Samples":
+        """Those of some rounds: to choose the best of many by some and to measure it by others."""
+        return Samples(self.seconds[which], self.cpu_seconds[which])
+
     def to_json(self) -> dict[str, float | int]:
         """What is kept of the samples, times in milliseconds."""
         return {

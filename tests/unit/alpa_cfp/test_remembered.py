@@ -1,18 +1,25 @@
 """A plan that was made before is used again as long as its profiles say the same."""
 
 import dataclasses
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from alpa_cfp import remembered
+from alpa_cfp.apply import annotate
 from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey, utc_now
 from alpa_cfp.plan import Plan
-from alpa_cfp.remembered import Memory
+from alpa_cfp.remembered import Made, Memory
 from alpa_cfp.search import MemoryUse
 from alpa_cfp.strategies import BlockStrategy, Kept
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from unit.alpa_cfp.steps import MESH, two_layer_blocks, two_layer_module
 
 NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
-PLAN = Plan("ab" * 32, (8,), (BlockStrategy((0,), Kept.ALL_SPLIT),), 0.1, MemoryUse(1, 2, 3), "measure", measured_s=0.2)
+PLAN = Plan(
+    "ab" * 32, (8,), (BlockStrategy((0,), Kept.ALL_SPLIT),) * 2, 0.1, MemoryUse(1, 2, 3), "measure", measured_s=0.2
+)
 KEYS = [
     ProfileKey.of(text, mesh_shape=(8,), hosts="8", device_kind="cpu", jaxlib_version="1") for text in ("one", "two")
 ]
@@ -31,51 +38,77 @@ def database(tmp_path: Path) -> ProfileDatabase:
     return database
 
 
+def memory(database: ProfileDatabase, request: str = "a step", module: HloModule | None = None) -> Memory:
+    return Memory(database, two_layer_module() if module is None else module, request)
+
+
+@cache
+def made() -> Made:
+    """A plan for the two-layer step, and the step with the plan in it."""
+    module = dataclasses.replace(two_layer_module())
+    annotate(module, two_layer_blocks(), MESH, PLAN.strategies)
+    return Made(PLAN, module)
+
+
 def test_nothing_is_remembered_at_first(database: ProfileDatabase) -> None:
-    assert Memory(database, "a step").recall() is None
+    assert memory(database).recall() is None
 
 
 def test_a_plan_is_remembered_as_it_was(database: ProfileDatabase) -> None:
-    Memory(database, "a step").keep(PLAN, KEYS)
-    assert Memory(database, "a step").recall() == PLAN
+    memory(database).keep(made(), KEYS)
+    assert memory(database).recall() == made()
 
 
 def test_another_request_has_another_plan(database: ProfileDatabase) -> None:
-    Memory(database, "a step").keep(PLAN, KEYS)
-    assert Memory(database, "another step").recall() is None
-    Memory(database, "another step").keep(dataclasses.replace(PLAN, predicted_s=1.0), KEYS)
-    assert Memory(database, "a step").recall() == PLAN
+    memory(database).keep(made(), KEYS)
+    assert memory(database, "another step").recall() is None
+    memory(database, "another step").keep(Made(dataclasses.replace(PLAN, predicted_s=1.0), made().module), KEYS)
+    assert memory(database).recall() == made()
+
+
+def test_another_module_has_another_plan(database: ProfileDatabase) -> None:
+    memory(database).keep(made(), KEYS)
+    other = dataclasses.replace(two_layer_module(), donated=(False,) * 5)
+    assert memory(database, module=other).recall() is None
+
+
+def test_another_version_of_the_planner_makes_its_own_plan(
+    database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory(database).keep(made(), KEYS)
+    monkeypatch.setattr(remembered, "_code", lambda: "another")
+    assert memory(database).recall() is None
 
 
 def test_a_plan_is_forgotten_when_one_of_its_profiles_has_more_samples(database: ProfileDatabase) -> None:
-    Memory(database, "a step").keep(PLAN, KEYS)
+    memory(database).keep(made(), KEYS)
     database.put(KEYS[1], profile(0.5))
-    assert Memory(database, "a step").recall() is None
+    assert memory(database).recall() is None
 
 
 def test_a_plan_is_forgotten_when_one_of_its_profiles_is_gone(database: ProfileDatabase, tmp_path: Path) -> None:
-    Memory(database, "a step").keep(PLAN, KEYS)
+    memory(database).keep(made(), KEYS)
     with ProfileDatabase.open(tmp_path / "profiles.sqlite") as same:
         same.prune(device_kind="cpu")
-    assert Memory(database, "a step").recall() is None
+    assert memory(database).recall() is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"plan": {}, "profiles": [], "state": ""}', '{"profiles": [{}]}'])
 def test_a_file_that_cannot_be_read_is_as_good_as_none(database: ProfileDatabase, content: str) -> None:
-    memory = Memory(database, "a step")
-    memory.keep(PLAN, KEYS)
+    kept = memory(database)
+    kept.keep(made(), KEYS)
     assert database.path is not None
     (path,) = database.path.with_name(f"{database.path.name}.plans").iterdir()
     path.write_text(content)
-    assert memory.recall() is None
-    memory.keep(PLAN, KEYS)
-    assert memory.recall() == PLAN
+    assert kept.recall() is None
+    kept.keep(made(), KEYS)
+    assert kept.recall() == made()
 
 
 def test_plans_are_not_kept_without_a_file() -> None:
-    memory = Memory(ProfileDatabase.in_memory(), "a step")
-    memory.keep(PLAN, [])
-    assert memory.recall() is None
+    kept = memory(ProfileDatabase.in_memory())
+    kept.keep(made(), [])
+    assert kept.recall() is None
 
 
 def test_a_directory_that_cannot_be_written_costs_only_a_warning(
@@ -83,6 +116,6 @@ def test_a_directory_that_cannot_be_written_costs_only_a_warning(
 ) -> None:
     assert database.path is not None
     database.path.with_name(f"{database.path.name}.plans").write_text("in the way")
-    Memory(database, "a step").keep(PLAN, KEYS)
+    memory(database).keep(made(), KEYS)
     assert "cannot be kept" in caplog.text
-    assert Memory(database, "a step").recall() is None
+    assert memory(database).recall() is None

@@ -17,8 +17,8 @@ from jaxlib.mlir import ir
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
 from alpa_on_jax.xla_extension.mlir import Operation, Value
-from alpa_on_jax.xla_extension.partition.local_contractions import region_reducer
 from alpa_on_jax.xla_extension.partition.read_collectives import group_size, size_bytes
+from alpa_on_jax.xla_extension.reducers import region_reducer
 
 _ALL_REDUCE, _ALL_GATHER, _REDUCE_SCATTER = (
     f"stablehlo.{name}" for name in ("all_reduce", "all_gather", "reduce_scatter")

@@ -18,7 +18,8 @@ from jaxlib.mlir import ir
 from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 from alpa_on_jax.xla_extension.mlir import Operation, Value
-from alpa_on_jax.xla_extension.partition.local_contractions import is_zero, region_reducer
+from alpa_on_jax.xla_extension.partition.local_contractions import is_zero
+from alpa_on_jax.xla_extension.reducers import region_reducer
 from alpa_on_jax.xla_extension.ruleless_ops import STANDS_FOR
 from alpa_on_jax.xla_extension.sharding import Axis, LogicalMesh
 

@@ -13,10 +13,9 @@ from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.mlir import Operation, Value
 from alpa_on_jax.xla_extension.partition.local_context import LocalContext
 from alpa_on_jax.xla_extension.partition.local_ops import handles, localize_results, require, require_unsplit
-from alpa_on_jax.xla_extension.ruleless_ops import STANDS_FOR
+from alpa_on_jax.xla_extension.reducers import region_reducer
 from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
 
-_REDUCERS = frozenset({"add", "maximum", "minimum", "and", "or", "multiply"})
 # Reducing the initial value once on every device changes nothing for these.
 _IDEMPOTENT = frozenset({"maximum", "minimum", "and", "or"})
 
@@ -40,18 +39,6 @@ def _number(literal: str) -> float:
         return float(literal)
     except ValueError:  # a hexadecimal bit pattern (NaN, infinities) or a complex pair: not zero
         return float("nan")
-
-
-def region_reducer(op: Operation) -> str | None:
-    """The name of the one binary op that the region of `op` applies to its two arguments, or None."""
-    block = op.regions[0].blocks[0]
-    operations = mlir.block_operations(block)
-    if len(operations) != 2 or set(operations[0].operands) != set(block.arguments):
-        return None
-    if list(operations[1].operands) != list(operations[0].results) or STANDS_FOR in operations[0].attributes:
-        return None
-    name = operations[0].name.removeprefix("stablehlo.")
-    return name if name in _REDUCERS else None
 
 
 @handles("stablehlo.reduce")

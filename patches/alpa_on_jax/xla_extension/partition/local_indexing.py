@@ -19,8 +19,9 @@ from alpa_on_jax.xla_extension.builders import binary, broadcast, compare, const
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 from alpa_on_jax.xla_extension.mlir import Operation, Value
 from alpa_on_jax.xla_extension.partition.local_context import LocalContext
-from alpa_on_jax.xla_extension.partition.local_contractions import is_zero, region_reducer
+from alpa_on_jax.xla_extension.partition.local_contractions import is_zero
 from alpa_on_jax.xla_extension.partition.local_ops import handles, localize_results, require
+from alpa_on_jax.xla_extension.reducers import region_reducer
 from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
 
 Split = tuple[Axis, ...]

@@ -21,6 +21,7 @@ from alpa_on_jax.xla_extension.partition.share_collectives import share_collecti
 from alpa_on_jax.xla_extension.partition.transpose_first import transpose_first
 from alpa_on_jax.xla_extension.random_ops import add_state_parameter
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
+from alpa_on_jax.xla_extension.simplify import simplify
 
 # The modules register their handlers when they are imported.
 _REGISTERED = (local_ops, local_contractions, local_indexing, local_collectives)
@@ -68,7 +69,10 @@ def localize(
     _drop_annotations(module, main)
     ruleless_ops.restore(module)
     module.operation.verify()
-    return collectives_of_block(block)
+    if limits is not None:
+        # Parts have dims of size 1 that the whole had not, and contractions are next to their transposes now.
+        simplify(module)
+    return collectives_of_block(mlir.entry_block(mlir.main_function(module)))
 
 
 def _localize_op(ctx: LocalContext, op: mlir.Operation) -> None:

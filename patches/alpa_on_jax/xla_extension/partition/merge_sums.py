@@ -12,7 +12,7 @@ from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.mlir import Operation, Value
-from alpa_on_jax.xla_extension.partition.local_contractions import region_reducer
+from alpa_on_jax.xla_extension.reducers import region_reducer
 
 _ALL_REDUCE = "stablehlo.all_reduce"
 _REDUCE_SCATTER = "stablehlo.reduce_scatter"

@@ -10,7 +10,7 @@ from typing import Any
 
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.mlir import Operation
-from alpa_on_jax.xla_extension.partition.local_contractions import region_reducer
+from alpa_on_jax.xla_extension.reducers import region_reducer
 
 _SHARED = frozenset(
     f"stablehlo.{name}" for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute")

@@ -12,7 +12,7 @@ from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.mlir import Operation, Value
-from alpa_on_jax.xla_extension.partition.local_contractions import region_reducer
+from alpa_on_jax.xla_extension.reducers import region_reducer
 from alpa_on_jax.xla_extension.simplify.constants import number
 from alpa_on_jax.xla_extension.simplify.rewriting import made_by, reshaped
 

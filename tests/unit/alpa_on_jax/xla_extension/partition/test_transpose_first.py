@@ -1,4 +1,4 @@
-"""What a contraction gives is transposed before it is scattered: the order of ops, and their values."""
+"""What a contraction gives is transposed before it is summed over devices: the order of ops, and their values."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.partition import PartitionedProgram
 from alpa_on_jax.xla_extension.sharding import ArraySharding
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, split
-from unit.alpa_on_jax.xla_extension.partition.solved_programs import partitioned
+from unit.alpa_on_jax.xla_extension.partition.solved_programs import kinds, partitioned
 
 X, W, Z = (np.random.default_rng(5).normal(size=shape).astype(np.float32) for shape in ((8, 16), (16, 24), (8, 8, 24)))
 WHOLE = split(MESH_2X4, "", "")
@@ -35,7 +35,14 @@ def test_a_contraction_is_transposed_before_it_is_scattered(
     parts: ArraySharding, turned: ArraySharding, scatters: int
 ) -> None:
     program = partitioned(lambda x, w: reshard(x @ w).T, (X, W), INPUTS, [turned], [WHOLE, parts, turned])
-    assert turns_and_scatters(program) == [TURN] + [SCATTER] * scatters
+    # The contraction gives the transposed result at once.
+    assert turns_and_scatters(program) == [SCATTER] * scatters
+
+
+def test_a_contraction_is_transposed_before_it_is_summed() -> None:
+    program = partitioned(lambda x, w: (x @ w).T, (X, W), INPUTS, [WHOLE], [WHOLE, WHOLE])
+    assert kinds(program) == ["all-reduce"]
+    assert turns_and_scatters(program) == []
 
 
 def test_what_is_no_contraction_is_scattered_first() -> None:
