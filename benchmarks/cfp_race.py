@@ -40,9 +40,10 @@ _TEXT = (
     "Time of a training step (state and batch on the mesh, new state back, dispatch included) through "
     "`alpa.parallelize` by method, interleaved in random order in one process; {copies} copies of each program, since "
     "where arrays lie in memory changes the time of one by some per cent. `planning` is the time until the step is "
-    "compiled, for CFP with an empty profile database. Ratios are medians over rounds of CFP's time by the other's in "
-    "the same round, with 95% intervals; a method whose compiled program is CFP's own, byte for byte, is marked `=` "
-    "and counts as equally fast. `collectives` are those of one step."
+    "compiled, for CFP with an empty profile database. Ratios are medians over half of the rounds of CFP's time by the "
+    "other's in the same round, with 95% intervals; the best of the others (bold) is chosen by the other half. A method "
+    "whose compiled program is CFP's own, byte for byte, is marked `=` and counts as equally fast. `collectives` are "
+    "those of one step."
 )
 
 
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--models", nargs="+", default=["gpt", "llama", "moe", "wide_resnet"])
     parser.add_argument("--meshes", nargs="+", default=["1x4", "1x8", "2x4"])
-    parser.add_argument("--rounds", type=int, default=20, help="samples of each copy (default 20)")
+    parser.add_argument("--rounds", type=int, default=40, help="samples of each copy (default 40)")
     parser.add_argument("--copies", type=int, default=2, help="copies of each program (default 2)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--database", type=Path, help="CFP's profiles (default: a new one)")
@@ -122,13 +123,14 @@ def measure(model: str, mesh: str, database: Path, rounds: int, copies: int, see
             **{key: value for key, value in about[name].items() if key != "text"},
             "samples": of.to_json(),
             "same_program": same,
-            "cfp_ratio": _ratio(pooled[CFP], of, seed),
+            "cfp_ratio": _ratio(pooled[CFP], of, seed, slice(1, None, 2)),
+            "cfp_ratio_of_other_rounds": _ratio(pooled[CFP], of, seed, slice(0, None, 2)),
         }
     return result
 
 
-def _ratio(of: Samples, to: Samples, seed: int) -> dict[str, float]:
-    return ratio(of, to, seed=seed).to_json()
+def _ratio(of: Samples, to: Samples, seed: int, rounds: slice) -> dict[str, float]:
+    return ratio(of.rounds(rounds), to.rounds(rounds), seed=seed).to_json()
 
 
 def _program(model: str, method: Any) -> tuple[Program, Any, float]:
@@ -144,15 +146,18 @@ def _program(model: str, method: Any) -> tuple[Program, Any, float]:
     return Program(step, state, batch, executable.get_hlo_text, partitioner), executable, planning_s
 
 
-def _cfp_by(result: dict[str, Any], name: str) -> float:
+def _cfp_by(result: dict[str, Any], name: str, which: str = "cfp_ratio") -> float:
     """How many times longer CFP's step takes than that of a method."""
     other = result["methods"][name]
-    return 1.0 if other["same_program"] else Ratio(**other["cfp_ratio"]).paired
+    return 1.0 if other["same_program"] else Ratio(**other[which]).paired
 
 
 def _best(result: dict[str, Any]) -> str:
-    """The method beside CFP by which CFP does worst."""
-    return max((name for name in result["methods"] if name != CFP), key=lambda name: _cfp_by(result, name))
+    """The method beside CFP by which CFP does worst, in other rounds than those that are quoted: the fastest of several
+    in some rounds was also lucky in them.
+    """
+    others = (name for name in result["methods"] if name != CFP)
+    return max(others, key=lambda name: _cfp_by(result, name, "cfp_ratio_of_other_rounds"))
 
 
 def _verdict(results: Sequence[dict[str, Any]]) -> str:
