@@ -1,9 +1,10 @@
 """The plans that people write by hand, as choices among a program's candidates.
 
 Takes units and a search problem over them; gives named plans: data parallelism, ZeRO-2 and ZeRO-3 (arXiv 1910.02054),
-Megatron-style tensor parallelism (arXiv 1909.08053), alone and beside data parallelism. Each is the cheapest plan
-within what its name allows for each block; a block with no candidate of that kind may have any. So they are there to be
-timed beside what the search has found, since predictions are never exact.
+Megatron-style tensor parallelism (arXiv 1909.08053), alone and beside data parallelism. Each is the plan that moves
+least between blocks within what its name allows for each of them, and of those the cheapest: a step that is split by
+samples here and by positions there is no data parallelism. A block with no candidate of that kind may have any. They
+are there to be timed beside what the search has found, since predictions are never exact.
 """
 
 import math
@@ -14,13 +15,15 @@ import numpy as np
 from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.candidates import Unit
-from alpa_cfp.search import NoPlanError, SearchProblem, Solution, Variable, search
+from alpa_cfp.search import Edge, NoPlanError, SearchProblem, Solution, Variable, search
 from alpa_cfp.strategies import BlockStrategy, Kept
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 
 # Whether a block may have a strategy.
 Allows = Callable[[ParallelBlock, BlockStrategy], bool]
 _SAMPLES = (Side.LEFT, Side.BATCH)
+# How much more moving a value counts than computing it.
+_MOVING = 1000.0
 _PARAMETERS = (Side.RIGHT, Side.REDUCTION, Side.BATCH)
 
 
@@ -70,11 +73,12 @@ def _split(axes: Sequence[int], tensor: int, kept: Kept) -> Allows:
 def _restricted(
     blocks: Sequence[ParallelBlock], units: Sequence[Unit], problem: SearchProblem, allows: Allows
 ) -> SearchProblem:
-    """`problem` without the choices that are not allowed."""
+    """`problem` without the choices that are not allowed, and with values that hardly want to be moved."""
     variables = []
     for unit, variable in zip(units, problem.variables, strict=True):
         allowed = np.array([allows(blocks[unit.block], candidate.strategy) for candidate in unit.candidates])
         allowed &= np.isfinite(variable.time_s)
         times = np.where(allowed, variable.time_s, math.inf) if allowed.any() else variable.time_s
         variables.append(Variable(variable.name, times))
-    return SearchProblem(tuple(variables), problem.edges)
+    edges = (Edge(each.first, each.second, _MOVING * each.time_s) for each in problem.edges)
+    return SearchProblem(tuple(variables), tuple(edges))

@@ -41,9 +41,9 @@ _TEXT = (
     "`alpa.parallelize` by method, interleaved in random order in one process; {copies} copies of each program, since "
     "where arrays lie in memory changes the time of one by some per cent. `planning` is the time until the step is "
     "compiled, for CFP with an empty profile database. Ratios are medians over half of the rounds of CFP's time by the "
-    "other's in the same round, with 95% intervals; the best of the others (bold) is chosen by the other half. A method "
-    "whose compiled program is CFP's own, byte for byte, is marked `=` and counts as equally fast. `collectives` are "
-    "those of one step."
+    "other's in the same round, with 95% intervals; the best of the others (bold) is chosen by the other half. A "
+    "method whose compiled program is CFP's own, byte for byte, is marked `=` and counts as equally fast. "
+    "`collectives` are those of one step."
 )
 
 

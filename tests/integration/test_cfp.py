@@ -28,8 +28,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("num_micro_batches", [None, 2])
-@pytest.mark.parametrize("mesh", ["1x8", "2x2"])
-@pytest.mark.parametrize("model", ["mlp", "gpt", "moe", "conv"])
+@pytest.mark.parametrize("mesh", ["1x8", "2x2", "2x4"])
+@pytest.mark.parametrize("model", ["mlp", "gpt", "bert", "moe", "conv"])
 def test_a_plan_of_estimated_costs_equals_the_serial_run(model: str, mesh: str, num_micro_batches: int | None) -> None:
     planned(model, mesh, num_micro_batches, ESTIMATE)
 

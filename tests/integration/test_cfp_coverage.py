@@ -58,8 +58,10 @@ def check_of(model: str) -> Callable[[Any, Any], None]:
         ("llama, scan", "1x8", 2),
         ("llama, tied", "1x8", None),
         ("llama, bf16", "1x8", None),
-        ("wide_resnet", "1x8", None),
+        ("wide_resnet", "1x8", 2),
+        ("wide_resnet", "2x4", None),
         ("unet", "1x8", None),
+        ("unet", "2x2", 2),
     ],
 )
 def test_a_planned_model_equals_the_serial_run(model: str, mesh: str, num_micro_batches: int | None) -> None:
