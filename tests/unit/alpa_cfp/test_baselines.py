@@ -1,5 +1,7 @@
 """The plans that people write by hand are found among the candidates."""
 
+import random
+
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
@@ -66,3 +68,16 @@ def test_an_axis_of_one_device_does_not_count() -> None:
         assert first is None
         assert second is not None
         assert block.factors[second].side is Side.LEFT
+
+
+def test_data_parallelism_splits_all_blocks_by_the_same_samples_whatever_they_take_alone() -> None:
+    """Positions of a sequence are samples of a block too, and profiles are noisy: some blocks may seem faster so."""
+    module = model_module("gpt")
+    blocks = find_blocks(read_graph(module.bytecode))
+    units = find_units(module, blocks, MESH)
+    drawn = random.Random(0)
+    times = [[drawn.uniform(1.0, 1.1) for _ in unit.candidates] for unit in units]
+    problem = make_problem(units, find_boundaries(module, blocks, units), times, RATES)
+    plan = baselines(blocks.blocks, units, problem, MESH)["data parallel"]
+    alone = sum(variable.time_s[choice] for variable, choice in zip(problem.variables, plan.choices, strict=True))
+    assert problem.time(plan.choices) - alone < 1e-9
