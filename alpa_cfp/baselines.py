@@ -3,12 +3,15 @@
 Takes units and a search problem over them; gives named plans: data parallelism, ZeRO-2 and ZeRO-3 (arXiv 1910.02054),
 Megatron-style tensor parallelism (arXiv 1909.08053), alone and beside data parallelism. Each is the plan that moves
 least between blocks within what its name allows for each of them, and of those the cheapest: a step that is split by
-samples here and by positions there is no data parallelism. A block with no candidate of that kind may have any. They
-are there to be timed beside what the search has found, since predictions are never exact.
+samples here and by positions there is no data parallelism. Tensor parallelism leaves alone what is too small to be
+split, the router of a mixture of experts for one. Where it pays to leave more alone, there is a second plan of that
+kind, the cheapest one. A block with no candidate of a kind may have any. All are there to be timed beside what the
+search has found, since predictions are never exact.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,12 +22,40 @@ from alpa_cfp.search import Edge, NoPlanError, SearchProblem, Solution, Variable
 from alpa_cfp.strategies import BlockStrategy, Kept
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 
-# Whether a block may have a strategy.
-Allows = Callable[[ParallelBlock, BlockStrategy], bool]
 _SAMPLES = (Side.LEFT, Side.BATCH)
-# How much more moving a value counts than computing it.
-_MOVING = 1000.0
 _PARAMETERS = (Side.RIGHT, Side.REDUCTION, Side.BATCH)
+# How much more moving a value counts than computing it, where a plan is to move least.
+_MOVING = 1000.0
+# A block with less than this part of the median block's contractions is small.
+_SMALL = 0.1
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a plan may do.
+
+    Attributes:
+        samples: The mesh axes that split samples.
+        parameters: The mesh axes that split parameters; small blocks may be the same along them.
+        kept: Where state is kept.
+        cheapest: Whether any block may be the same along the latter axes, and the cheapest plan is wanted, not the one
+            that moves least.
+    """
+
+    samples: Sequence[int]
+    parameters: Sequence[int] = ()
+    kept: Kept = Kept.AS_USED
+    cheapest: bool = False
+
+    def allows(self, block: ParallelBlock, small: bool, strategy: BlockStrategy) -> bool:
+        """Whether a block may have a strategy."""
+        sides = [None if factor is None else block.factors[factor].side for factor in strategy.factors]
+        parameters = (*_PARAMETERS, None) if small or self.cheapest else _PARAMETERS
+        return (
+            strategy.kept is self.kept
+            and all(sides[axis] in _SAMPLES for axis in self.samples)
+            and all(sides[axis] in parameters for axis in self.parameters)
+        )
 
 
 def baselines(
@@ -38,18 +69,10 @@ def baselines(
         problem: Their search problem.
         mesh: The logical mesh.
     """
-    axes = [axis.index for axis in mesh.axes]
-    wanted: dict[str, Allows] = {
-        "data parallel": _split(axes, 0, Kept.AS_USED),
-        "ZeRO-2": _split(axes, 0, Kept.MOMENTS_SPLIT),
-        "ZeRO-3": _split(axes, 0, Kept.ALL_SPLIT),
-        "Megatron": _split(axes, len(axes), Kept.AS_USED),
-        "data parallel and Megatron": _split(axes, 1, Kept.AS_USED),
-    }
     found: dict[str, Solution] = {}
-    for name, allows in wanted.items():
+    for name, kind in _kinds([axis.index for axis in mesh.axes]).items():
         try:
-            (plan,) = search(_restricted(blocks, units, problem, allows), None)
+            (plan,) = search(_restricted(blocks, units, problem, kind), None)
         except NoPlanError:
             continue
         if plan.choices not in {other.choices for other in found.values()}:
@@ -57,28 +80,35 @@ def baselines(
     return found
 
 
-def _split(axes: Sequence[int], tensor: int, kept: Kept) -> Allows:
-    """Samples along the first of `axes`, parameters along the last `tensor` ones."""
-
-    def allows(block: ParallelBlock, strategy: BlockStrategy) -> bool:
-        factors = [strategy.factors[axis] for axis in axes]
-        sides = [None if factor is None else block.factors[factor].side for factor in factors]
-        samples, parameters = sides[: len(axes) - tensor], sides[len(axes) - tensor :]
-        by_samples = all(side in _SAMPLES for side in samples)
-        return by_samples and all(side in _PARAMETERS for side in parameters) and strategy.kept is kept
-
-    return allows
+def _kinds(axes: Sequence[int]) -> dict[str, _Kind]:
+    """The kinds of plans for a mesh with these axes, by name."""
+    kinds = {
+        "data parallel": _Kind(axes),
+        "ZeRO-2": _Kind(axes, kept=Kept.MOMENTS_SPLIT),
+        "ZeRO-3": _Kind(axes, kept=Kept.ALL_SPLIT),
+        "Megatron": _Kind((), axes),
+    }
+    for axis in axes if len(axes) > 1 else ():
+        others = tuple(other for other in axes if other != axis)
+        kinds[f"Megatron along axis {axis}, data parallel"] = _Kind(others, (axis,))
+    tensor = {name: kind for name, kind in kinds.items() if kind.parameters}
+    return kinds | {f"{name}, where it pays": replace(kind, cheapest=True) for name, kind in tensor.items()}
 
 
 def _restricted(
-    blocks: Sequence[ParallelBlock], units: Sequence[Unit], problem: SearchProblem, allows: Allows
+    blocks: Sequence[ParallelBlock], units: Sequence[Unit], problem: SearchProblem, kind: _Kind
 ) -> SearchProblem:
-    """`problem` without the choices that are not allowed, and with values that hardly want to be moved."""
-    variables = []
+    """`problem` without the choices that `kind` does not allow; values hardly want to be moved, unless it is to be the
+    cheapest plan.
+    """
+    flops = [unit.candidates[0].work.flops for unit in units]
+    limit, variables = _SMALL * float(np.median(flops)), []
     for unit, variable in zip(units, problem.variables, strict=True):
-        allowed = np.array([allows(blocks[unit.block], candidate.strategy) for candidate in unit.candidates])
+        block, small = blocks[unit.block], unit.candidates[0].work.flops < limit
+        allowed = np.array([kind.allows(block, small, candidate.strategy) for candidate in unit.candidates])
         allowed &= np.isfinite(variable.time_s)
         times = np.where(allowed, variable.time_s, math.inf) if allowed.any() else variable.time_s
         variables.append(Variable(variable.name, times))
-    edges = (Edge(each.first, each.second, _MOVING * each.time_s) for each in problem.edges)
+    moving = 1.0 if kind.cheapest else _MOVING
+    edges = (Edge(each.first, each.second, moving * each.time_s) for each in problem.edges)
     return SearchProblem(tuple(variables), tuple(edges))

@@ -13,7 +13,7 @@ from alpa_cfp.candidates import Unit, find_units
 from alpa_cfp.problem import Boundaries, find_boundaries
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
-from integration.models import build, train_step
+from integration.models import TINY, Size, build, train_step
 from unit.alpa_on_jax.xla_extension.helpers import lower
 
 MESH = LogicalMesh((8,))
@@ -61,9 +61,9 @@ def two_layer_boundaries() -> Boundaries:
 
 
 @cache
-def model_module(name: str) -> HloModule:
+def model_module(name: str, size: Size = TINY) -> HloModule:
     """(state, batch) -> new state, of a model of the integration tests, its state donated; not to be changed."""
-    model = build(name)
+    model = build(name, size)
     counts = [len(jax.tree.leaves(each)) for each in (model.state, model.batch)]
     train = train_step(model, jax.value_and_grad)
     step = jax.jit(lambda state, batch: train(state, batch)[0], keep_unused=True)

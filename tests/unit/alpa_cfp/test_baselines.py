@@ -1,6 +1,7 @@
 """The plans that people write by hand are found among the candidates."""
 
 import random
+from dataclasses import replace
 
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.contractions import Side
@@ -12,6 +13,7 @@ from alpa_cfp.problem import find_boundaries, make_problem
 from alpa_cfp.search import Solution
 from alpa_cfp.strategies import BlockStrategy, Kept
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from integration.models import TINY, Size
 from unit.alpa_cfp.steps import MESH, model_module, two_layer_blocks, two_layer_boundaries, two_layer_units
 
 RATES = Rates()
@@ -55,19 +57,50 @@ def test_each_plan_has_the_cost_of_the_problem_that_it_is_for() -> None:
     assert all(plan.time_s > 0 and plan.memory.total > 0 for plan in found().values())
 
 
-def test_an_axis_of_one_device_does_not_count() -> None:
-    mesh = LogicalMesh((1, 8))
-    module = model_module("mlp")
+def plans_of(
+    model: str, mesh: LogicalMesh, size: Size = TINY
+) -> tuple[dict[str, Solution], dict[str, list[list[Side | None]]]]:
+    """A model's plain plans with estimated costs, and for each of their blocks and axes what is split."""
+    module = model_module(model, size)
     blocks = find_blocks(read_graph(module.bytecode))
     units = find_units(module, blocks, mesh)
     times = [[estimated_s(candidate.work, RATES) for candidate in unit.candidates] for unit in units]
-    problem = make_problem(units, find_boundaries(module, blocks, units), times, RATES)
-    plan = baselines(blocks.blocks, units, problem, mesh)["data parallel"]
-    for block, unit, choice in zip(blocks.blocks, units, plan.choices, strict=True):
-        first, second = unit.candidates[choice].strategy.factors
-        assert first is None
-        assert second is not None
-        assert block.factors[second].side is Side.LEFT
+    plans = baselines(
+        blocks.blocks, units, make_problem(units, find_boundaries(module, blocks, units), times, RATES), mesh
+    )
+    split = {
+        name: [
+            [
+                None if factor is None else block.factors[factor].side
+                for factor in unit.candidates[choice].strategy.factors
+            ]
+            for block, unit, choice in zip(blocks.blocks, units, plan.choices, strict=True)
+        ]
+        for name, plan in plans.items()
+    }
+    return plans, split
+
+
+def test_tensor_parallelism_leaves_the_router_of_a_mixture_of_experts_alone() -> None:
+    wide = replace(TINY, hidden=128)  # a router of 128 x 8 beside layers of 128 x 128 and more
+    _, split = plans_of("moe", LogicalMesh((2, 4)), wide)
+    for axis in (0, 1):
+        sides = split[f"Megatron along axis {axis}, data parallel"]
+        assert all(of_block[1 - axis] in (Side.LEFT, Side.BATCH) for of_block in sides)
+        assert [None, Side.LEFT][:: 1 if axis == 0 else -1] in sides
+        assert sum(of_block[axis] is None for of_block in sides) < len(sides) / 4
+
+
+def test_tensor_parallelism_where_it_pays_costs_less_than_everywhere() -> None:
+    plans, _ = plans_of("moe", LogicalMesh((2, 4)))
+    paying = [name for name in plans if name.endswith(", where it pays")]
+    assert paying
+    assert all(plans[name].time_s <= plans[name.removesuffix(", where it pays")].time_s for name in paying)
+
+
+def test_an_axis_of_one_device_does_not_count() -> None:
+    _, split = plans_of("mlp", LogicalMesh((1, 8)))
+    assert all(of_block == [None, Side.LEFT] for of_block in split["data parallel"])
 
 
 def test_data_parallelism_splits_all_blocks_by_the_same_samples_whatever_they_take_alone() -> None:
