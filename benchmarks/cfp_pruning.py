@@ -9,15 +9,16 @@ candidates.
 import argparse
 import itertools
 import math
-import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from alpa_cfp.database import Profile
 from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.refining import Refinement
 from benchmarks import machine
@@ -31,14 +32,16 @@ CASES = {"many samples": (3, 4096, 256), "balanced": (3, 1024, 512), "large weig
 _SAMPLES, _FINAL_SAMPLES, _COUNT = 5, 40, 3
 # So many of the product's fastest run again.
 _BEST_OF_PRODUCT = 5
+_HALVES = slice(_FINAL_SAMPLES // 2), slice(_FINAL_SAMPLES // 2, _FINAL_SAMPLES)
 
 _TEXT = (
     "Three dense layers as in cfp_toys, every block with all its candidates (what each mesh axis splits, where state "
     "is kept). `product` programs are all combinations, run whole; `all` are all candidates of all blocks, and "
     "`pruned` those that CFP measured, both with the whole plans that were compiled at the end. `by product` and `by "
-    "all` are the time of CFP's plan by that of the best of the product, and of the plan from all candidates, when these "
-    f"and the product's {_BEST_OF_PRODUCT} fastest run interleaved until each has {_FINAL_SAMPLES} samples: the first "
-    "half says which of them is the best, the second half gives the times; `=` where it is the same plan. The bar is {BAR:.0%} of "
+    "all` are the time of CFP's plan by that of the best of the product, and of the plan from all candidates, when "
+    f"these and the product's {_BEST_OF_PRODUCT} fastest run interleaved until each has {_FINAL_SAMPLES} samples: the "
+    "first half says which of them is the best, the second half gives the times; `=` where it is the same plan. The "
+    f"bar is {BAR:.0%} of "
     "the product's measurements."
 )
 
@@ -83,15 +86,21 @@ def measure(step: Step) -> dict[str, Any]:
             fastest = sorted(times, key=lambda choices: times[choices])[:_BEST_OF_PRODUCT]
             finals = list(dict.fromkeys([*found.values(), *fastest]))
             again = measuring.measure([step.planned(choices) for choices in finals], _FINAL_SAMPLES)
-            samples = {choices: profile.samples_s for choices, profile in zip(finals, again, strict=True)}
-            half = _FINAL_SAMPLES // 2
-            found["product"] = min(fastest, key=lambda choices: statistics.median(samples[choices][:half]))
-            final_s = {choices: statistics.median(each[half:]) for choices, each in samples.items()}
+            choosing_s, final_s = (_seconds(finals, again, half) for half in _HALVES)
+            found["product"] = min(fastest, key=lambda choices: choosing_s[choices])
     return {
         "measured": measured,
         "plans": {way: step.describe(choices) for way, choices in found.items()},
         "seconds": {way: final_s[choices] for way, choices in found.items()},
     }
+
+
+def _seconds(
+    plans: Sequence[tuple[int, ...]], profiles: Sequence[Profile], samples: slice
+) -> dict[tuple[int, ...], float]:
+    """What each plan takes by some of its samples."""
+    parts = (replace(profile, samples_s=profile.samples_s[samples]) for profile in profiles)
+    return {choices: part.typical_s for choices, part in zip(plans, parts, strict=True)}
 
 
 def _planned(step: Step, measuring: Profiler, margin: float) -> tuple[tuple[int, ...], int]:
