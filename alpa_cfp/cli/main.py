@@ -1,0 +1,70 @@
+"""`alpa-cfp`: takes a command line, runs the command that it names.
+
+Every command is a module of this package with `HELP`, `add_arguments(parser)` and `run(arguments) -> exit code`, which
+is imported when it is asked for, so that `alpa-cfp --help` needs neither jax nor alpa. Invariant: what a user can get
+wrong ends in one line on stderr and exit code 2; Ctrl-C in one line and 130, with all that was measured kept.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from alpa_cfp import __version__
+from alpa_cfp.cli.errors import UserError
+
+# In the order of the help text.
+COMMANDS = {
+    "bench": "compare CFP with Alpa's ILP and plans written by hand: plan, check against the serial run, time",
+    "plan": "plan one of the bench's models on a mesh, and save the plan",
+    "explain": "say what a plan decided, block by block, why, and what it costs",
+    "diff": "say in what two plans differ",
+    "profiles": "list, show, export, import, merge and prune measured profiles",
+    "doctor": "check versions, devices, database, Ray and cupy, with the fix for what is wrong",
+}
+WRONG_USE, INTERRUPTED = 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `alpa-cfp`.
+
+    Args:
+        argv: The arguments; None for those of this process.
+
+    Returns:
+        The exit code.
+    """
+    given = list(sys.argv[1:] if argv is None else argv)
+    # Only the command that is meant is imported; for the help text of `alpa-cfp` itself none is.
+    named = next((word for word in given if not word.startswith("-")), None)
+    parser = argparse.ArgumentParser(
+        prog="alpa-cfp", description="Automatic intra-operator parallelism for JAX by CFP."
+    )
+    parser.add_argument("--version", action="version", version=f"alpa-cfp {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, words in COMMANDS.items():
+        command = commands.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
+        if name == named:
+            module = importlib.import_module(f"alpa_cfp.cli.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    arguments = parser.parse_args(given)
+    try:
+        return arguments.run(arguments)
+    except KeyboardInterrupt:
+        print("alpa-cfp: interrupted; what was measured so far is kept", file=sys.stderr)
+        return INTERRUPTED
+    except _user_errors() as error:
+        print(f"alpa-cfp {arguments.command}: {_one_line(error)}", file=sys.stderr)
+        return WRONG_USE
+
+
+def _user_errors() -> tuple[type[Exception], ...]:
+    from alpa_cfp.database import ProfileDatabaseError
+    from alpa_cfp.errors import CFPError
+
+    return (UserError, CFPError, ProfileDatabaseError, OSError)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,160 @@
+"""The account of a plan: its blocks with what was chosen, what else could have been, and what all of it costs.
+
+Made by `accounting.py` when a plan is made, kept in the plan's JSON, and put into words and pictures by the rest of
+this package. Invariants: it needs neither the program nor the database to be read; blocks of one kind share one `Kind`,
+so its size grows with the kinds and not with the candidates times the depth; equal profiles give equal accounts.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+# What a mesh axis splits in a block: the samples (or positions) of activations; a dim that weights and activations
+# share (heads, experts); weights by column (their outputs); by row (their inputs: results are sums over devices).
+Role = Literal["samples", "batch", "columns", "rows"]
+# Where a time comes from.
+Source = Literal["measured", "estimated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """Equal collectives of one device's program.
+
+    Attributes:
+        kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
+        axes: The mesh axes whose devices take part, by index; empty where they are no whole axes.
+        size_bytes: What one of them takes and gives on a device.
+        count: How many there are.
+    """
+
+    kind: str
+    axes: tuple[int, ...]
+    size_bytes: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A strategy that a kind of block can have.
+
+    Attributes:
+        roles: For each mesh axis what it splits; None where its devices do the same.
+        kept: Where state is kept (a value of `Kept`).
+        time_s: What the block takes with it in a step by itself; None where nothing is known.
+        source: Where `time_s` comes from.
+        failure: Why it cannot be run, "" where it can.
+        state_bytes, saved_bytes, transient_bytes: What a device holds the whole step, for the backward pass, and for a
+            short time.
+        flops: Floating-point operations of contractions on a device.
+        communication: What the block by itself communicates.
+    """
+
+    roles: tuple[Role | None, ...]
+    kept: str
+    time_s: float | None
+    source: Source
+    failure: str
+    state_bytes: int
+    saved_bytes: int
+    transient_bytes: int
+    flops: float
+    communication: tuple[Communication, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Blocks that are the same program.
+
+    Attributes:
+        contraction: Its forward contraction in words: "dot 512x128 by 128x384", "convolution 3x3, 64 to 128".
+        ops: How many ops a block has.
+        without_rule: Names of its ops that have no sharding rule and are replicated, each once.
+        alternatives: All that there are, in the order of the candidates.
+    """
+
+    contraction: str
+    ops: int
+    without_rule: tuple[str, ...]
+    alternatives: tuple[Alternative, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAccount:
+    """A block of the program.
+
+    Attributes:
+        name: What a user calls it, from the scopes of its forward contraction
+            ("encoder/layer/0/attention/qvk_combined"); "block 3" where the program says nothing.
+        kind: The index of its kind in the account.
+        chosen: The index of the chosen alternative.
+        weights: Paths of the parameters that it keeps, as far as the program names them.
+        segment: The number of the repeated segment that it is in; equal for blocks of equal layers.
+    """
+
+    name: str
+    kind: int
+    chosen: int
+    weights: tuple[str, ...]
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What it takes to bring values from one block to another as the plan is.
+
+    Attributes:
+        first, second: Indices of the blocks.
+        time_s: Predicted, for a step.
+        size_bytes: What a device sends.
+        collectives: How many collectives it takes.
+    """
+
+    first: int
+    second: int
+    time_s: float
+    size_bytes: int
+    collectives: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A plan that was compiled whole and timed beside the others.
+
+    Attributes:
+        name: "best predicted", "2nd predicted", or the name of a plain plan ("data parallel").
+        predicted_s, measured_s: What a step takes; `measured_s` None where it failed.
+        needed_bytes: What a device needs by the compiled program; None where it failed.
+        collectives: How many the program has.
+        failure: Why it could not be run, "" where it could.
+        chosen: Whether it is the plan.
+    """
+
+    name: str
+    predicted_s: float
+    measured_s: float | None
+    needed_bytes: int | None
+    collectives: int
+    failure: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The account of a plan.
+
+    Attributes:
+        axis_names: Of the mesh; "axis 0" and so on where the program has none.
+        kinds: The kinds of blocks.
+        blocks: The blocks, in program order.
+        moves: What goes between them, where it takes any communication.
+        tried: The whole plans that were timed; empty where none was.
+        overhead_s: What starting the program takes, which no block is charged for.
+        programs_measured: How many programs were profiled, or looked up, for this plan.
+    """
+
+    axis_names: tuple[str, ...]
+    kinds: tuple[Kind, ...]
+    blocks: tuple[BlockAccount, ...]
+    moves: tuple[Move, ...]
+    tried: tuple[Tried, ...]
+    overhead_s: float
+    programs_measured: int
