@@ -25,9 +25,10 @@ from alpa_cfp.search.deadline import Deadline, OutOfTime
 from alpa_cfp.search.eliminate import eliminate
 from alpa_cfp.search.errors import NoPlanError, NothingFitsError, TimeLimitError, bad_problem
 from alpa_cfp.search.frontier import Index
+from alpa_cfp.search.known import SLACK, Known
 from alpa_cfp.search.multiplier import relax, relax_quickly
 from alpa_cfp.search.problem import Array, SearchProblem, Solution
-from alpa_cfp.search.prune import Flags, Pruned, prune
+from alpa_cfp.search.prune import Flags, prune
 from alpa_cfp.search.tree import Tree, elimination_tree
 
 _LOG = logging.getLogger(__name__)
@@ -46,56 +47,6 @@ _AROUND = (0.95, 1.0, 1.05)
 # How far above its bound, relative to it, the best plan of an interval may be: tried before any, for the closer the
 # limit, the smaller the frontiers.
 _GUESS = 3e-4
-# A bound this little above the best known time may be rounding.
-_SLACK = 1e-11
-
-
-@dataclass(slots=True)
-class _Known:
-    """The best plans met so far that fit."""
-
-    problem: SearchProblem
-    pruned: Pruned
-    budget_bytes: float
-    best: int
-    plans: dict[tuple[int, ...], Solution] = field(default_factory=dict)
-    largest: int = 0
-    labels: int = 0
-    runs: int = 0
-    # No plan that is missing takes less.
-    proved_s: float = -math.inf
-
-    def add(self, choices: tuple[int, ...]) -> Solution:
-        """Evaluates a plan of the pruned problem and keeps it if it fits and is among the best."""
-        found = self.problem.solution(self.pruned.given(choices))
-        if found.memory.total <= self.budget_bytes and math.isfinite(found.time_s):
-            self.plans[found.choices] = found
-            self.plans = {plan.choices: plan for plan in self.ranked()}
-        return found
-
-    def ranked(self) -> tuple[Solution, ...]:
-        """The best, cheapest first; of equal times the smaller memory, then the smaller choices, come first."""
-        return tuple(sorted(self.plans.values(), key=lambda s: (s.time_s, s.memory.total, s.choices))[: self.best])
-
-    def gap_s(self, plan: Solution) -> float:
-        """By how many seconds at most a plan that is missing could be faster; 0 if by no more than rounding."""
-        gap_s = plan.time_s - self.proved_s
-        return gap_s if gap_s > _SLACK * abs(plan.time_s) else 0.0
-
-    @property
-    def limit_s(self) -> float:
-        """The time that a further plan must not exceed to matter."""
-        return self.ranked()[-1].time_s if len(self.plans) >= self.best else math.inf
-
-    @property
-    def best_s(self) -> float:
-        """The best time known; inf if none is."""
-        return self.ranked()[0].time_s if self.plans else math.inf
-
-    @property
-    def worst_s(self) -> float:
-        """The slowest time known, even where more plans are wanted; inf if none is known."""
-        return self.ranked()[-1].time_s if self.plans else math.inf
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,7 +101,7 @@ def search(
     pruned = prune(problem, best, memory=budget_bytes is not None)
     tree = elimination_tree(pruned.problem, memory=budget_bytes is not None)
     peaks = _peaks(tree)
-    known = _Known(problem, pruned, math.inf if budget_bytes is None else budget_bytes, best)
+    known = Known(problem, pruned, math.inf if budget_bytes is None else budget_bytes, best)
     stopped = False
     try:
         if len(peaks):
@@ -196,7 +147,7 @@ class _Search:
 
     tree: Tree
     peaks: Array
-    known: _Known
+    known: Known
     budget_bytes: float
     deadline: Deadline
     _halves: dict[tuple[object, ...], tuple[_Node, ...]] = field(default_factory=dict)
@@ -255,7 +206,7 @@ class _Search:
     def _limit_s(self) -> float:
         """A bound above it excludes all plans that matter."""
         limit_s = self.known.limit_s
-        return limit_s + _SLACK * abs(limit_s) if math.isfinite(limit_s) else math.inf
+        return limit_s + SLACK * abs(limit_s) if math.isfinite(limit_s) else math.inf
 
     def _interval(self, node: _Node) -> Interval:
         return Interval(float(self.peaks[node.low]), float(self.peaks[node.high]))
@@ -309,7 +260,7 @@ class _Search:
         if node.low == node.high:
             return False
         if multiplier == 0:  # its fastest plan fits if charged for the least transient: fine if one so fast truly fits
-            return self.known.best_s > bound + _SLACK * abs(bound)
+            return self.known.best_s > bound + SLACK * abs(bound)
         blur = multiplier * float(self.peaks[node.high] - self.peaks[node.low])
         return blur > max(tolerance_s, _NARROW * abs(bound))
 
@@ -341,7 +292,7 @@ def _peaks(tree: Tree) -> Array:
     return np.unique(np.concatenate([flat.transient_bytes[np.isfinite(flat.time_s)] for flat in flats]))
 
 
-def _nothing_fits(known: _Known, tree: Tree, peaks: Array, budget_bytes: int, deadline: Deadline) -> Exception:
+def _nothing_fits(known: Known, tree: Tree, peaks: Array, budget_bytes: int, deadline: Deadline) -> Exception:
     """The error for a problem of which no plan fits, with the least memory of any plan (exact)."""
     problem = known.problem
     leanest: Solution | None = None
