@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 DEVICES_FLAG = "--xla_force_host_platform_device_count"
-# The others take two thirds off the time to compile: LLVM optimises less, and MLIR emits no fusions. XLA's own passes
+# The others take half or more off the time to compile: LLVM optimises less, and MLIR emits no fusions. XLA's own passes
 # are as ever.
 _XLA_FLAGS = {
     DEVICES_FLAG: "8",

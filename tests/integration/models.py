@@ -319,16 +319,22 @@ LLAMA_WAYS = ("remat", "scan", "tied", "bf16")
 
 
 @cache
-def build(name: str, size: Size = TINY) -> Model:
-    """The model called `name`: one of `MODELS`, or "llama", then any of LLAMA_WAYS, such as "llama, scan, remat".
-
-    Raises:
-        ValueError: there is no such model.
-    """
+def _built(name: str, size: Size) -> Model:
     base, *ways = name.split(", ")
     if base not in _BUILDERS or not set(ways) <= set(LLAMA_WAYS if base == "llama" else ()):
         raise ValueError(f"no model is called {name!r}: there are {', '.join(_BUILDERS)}")
     return _BUILDERS[base](size, *ways)
+
+
+def build(name: str, size: Size = TINY) -> Model:
+    """The model called `name`: one of `MODELS`, or "llama", then any of LLAMA_WAYS, such as "llama, scan, remat".
+
+    It is made once a process: states of two that were made apart have different trees, since their functions differ.
+
+    Raises:
+        ValueError: there is no such model.
+    """
+    return _built(name, size)
 
 
 def abstract(name: str, size: Size) -> Model:
@@ -336,7 +342,7 @@ def abstract(name: str, size: Size) -> Model:
     built: list[Model] = []
 
     def arrays() -> tuple[Any, Any]:
-        built.append(build.__wrapped__(name, size))
+        built.append(_built.__wrapped__(name, size))
         return built[0].state, built[0].batch
 
     state, batch = jax.eval_shape(arrays)

@@ -25,7 +25,7 @@ from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.planner import PlanRequest
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 from integration.meshes import logical_mesh
-from integration.models import Model, build, train_step
+from integration.models import TINY, Model, Size, build, train_step
 from integration.serial import assert_equal_up_to_rounding, expected_steps, run_serially, serial_steps
 
 # Not for changing: a test that looks at `plans` makes an option of its own.
@@ -68,6 +68,7 @@ def planned(
     num_micro_batches: int | None = None,
     option: AutoShardingOption = ESTIMATE,
     check: Callable[[Any, Any], None] = assert_equal_up_to_rounding,
+    size: Size = TINY,
 ) -> Any:
     """A training step that was planned with `option` and run once, and gave what the serial one gives.
 
@@ -77,9 +78,10 @@ def planned(
         num_micro_batches: None without accumulation.
         option: A `CFPOption` or a `DrawnPlan`.
         check: (actual, expected) -> None, or AssertionError; called for state, metrics and gradients.
+        size: Of a model that is given by its name.
     """
     if isinstance(model, str):
-        built, wanted = build(model), expected_steps(model, num_micro_batches, 1)[0]
+        built, wanted = build(model, size), expected_steps(model, num_micro_batches, 1, size)[0]
     else:
         built, wanted = model, serial_steps(model, num_micro_batches, 1)[0]
     step: Any = alpa.parallelize(train_step(built, alpa.value_and_grad), method=method(mesh, option, num_micro_batches))

@@ -65,7 +65,7 @@ def check_of(model: str) -> Callable[[Any, Any], None]:
     ],
 )
 def test_a_planned_model_equals_the_serial_run(model: str, mesh: str, num_micro_batches: int | None) -> None:
-    planned(build(model, SMALL), mesh, num_micro_batches, check=check_of(model))
+    planned(model, mesh, num_micro_batches, check=check_of(model), size=SMALL)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_planned_model_equals_the_serial_run(model: str, mesh: str, num_micro_
     ],
 )
 def test_a_model_with_strategies_drawn_at_random_equals_the_serial_run(model: str, mesh: str, seed: int) -> None:
-    planned(build(model, SMALL), mesh, None, DrawnPlan(seed=seed), check_of(model))
+    planned(model, mesh, None, DrawnPlan(seed=seed), check_of(model), SMALL)
 
 
 def test_micro_batches_of_an_array_that_the_loss_does_not_use_are_not_taken_for_those_of_another() -> None:
