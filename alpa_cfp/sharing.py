@@ -100,7 +100,11 @@ def shared_work(
 
 
 def spread(sharding: ArraySharding, shape: Sequence[int]) -> ArraySharding:
-    """`sharding`, with the axes that do not split an array of `shape` splitting it, too, along its largest dims."""
+    """`sharding`, with the axes that do not split an array of `shape` splitting it, too, along outer dims.
+
+    What is gathered or scattered along an outer dim is in one piece on each device, so that all of a step's weights can
+    be gathered together without being laid out anew.
+    """
     axes = sharding.mesh.remaining(sharding.axes)
     # All along one dim, so that it is one communication, or else each where it can.
     for group in ([axes], [(axis,) for axis in sorted(axes, key=lambda axis: -axis.size)]):
@@ -113,12 +117,10 @@ def spread(sharding: ArraySharding, shape: Sequence[int]) -> ArraySharding:
 
 
 def _split_further(sharding: ArraySharding, shape: Sequence[int], axes: tuple[Axis, ...]) -> ArraySharding:
-    """`sharding`, with the dim whose parts are largest of those that `axes` divide split along them, too."""
-    parts = sharding.local_shape(shape)
+    """`sharding`, with the outermost dim whose parts `axes` divide split along them, too."""
     count = math.prod(axis.size for axis in axes)
-    divided = [(part, -dim) for dim, part in enumerate(parts) if part % count == 0]
-    if not divided:
+    target = next((dim for dim, part in enumerate(sharding.local_shape(shape)) if part % count == 0), None)
+    if target is None:
         return sharding
-    target = -max(divided)[1]
     dims = (((*old, *axes) if dim == target else old) for dim, old in enumerate(sharding.dims))
     return ArraySharding(sharding.mesh, tuple(dims))

@@ -41,8 +41,9 @@ def state_bytes(module: HloModule) -> list[int]:
     return [math.prod(sharding.local_shape((WIDTH, WIDTH))) * 4 for sharding in module.input_shardings[:4]]
 
 
-def test_an_array_is_spread_along_its_largest_dim() -> None:
-    assert spread(split(MESH_2X4, "", ""), SHAPE) == split(MESH_2X4, "", "xy")
+def test_an_array_is_spread_along_its_outermost_dim_that_can_be_divided() -> None:
+    assert spread(split(MESH_2X4, "", ""), SHAPE) == split(MESH_2X4, "xy", "")
+    assert spread(split(MESH_2X4, "", ""), (6, 16)) == split(MESH_2X4, "", "xy")
 
 
 def test_axes_that_divide_no_dim_together_split_one_each() -> None:
