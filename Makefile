@@ -52,8 +52,11 @@ $(INSTALLED): $(ENVIRONMENT) $(SOURCES)
 
 venv: $(INSTALLED) ## the environment with the project and alpa installed
 
-demo: $(INSTALLED) ## a GPT training step on 8 virtual CPU devices, checked against the serial run
-	$(BIN)/python examples/gpt_step.py $(ARGS)
+# Its profiles are kept beside it, so a second demo plans at once.
+demo: $(INSTALLED) ## CFP beside Alpa's ILP and plans by hand: a GPT on 8 virtual CPU devices; writes demo/
+	@mkdir -p demo
+	$(BIN)/alpa-cfp bench --model gpt --mesh 2x4 --database demo/profiles.sqlite \
+		--json demo/demo.json --picture demo/demo.png --save-plan demo/plan.json $(ARGS)
 
 test: lint types unit integration ## everything: format, lint, types, all tests
 
@@ -76,15 +79,15 @@ unit: $(INSTALLED) ## unit tests, and oracles: numbers from elsewhere
 integration: $(INSTALLED) ## parallel programs against the serial run
 	$(PYTEST) tests/integration $(ARGS)
 
-# Modules of the package benchmarks/ that are programs; they measure the models of the integration tests.
+# Modules of the package benchmarks/ that are programs; they measure the models of alpa_cfp.workloads.
 bench: $(INSTALLED) ## all benchmarks; they print what they measured
 	@set -e; for program in $(basename $(notdir $(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py))); do \
-		echo "== benchmarks.$$program"; PYTHONPATH=tests $(BIN)/python -m benchmarks.$$program $(ARGS); done
+		echo "== benchmarks.$$program"; $(BIN)/python -m benchmarks.$$program $(ARGS); done
 
 format: $(INSTALLED) ## rewrite the sources in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean: ## remove environments and everything built
-	rm -rf .venv .venv-* build dist alpa_cfp.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build dist demo alpa_cfp.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

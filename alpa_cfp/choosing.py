@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from alpa_cfp.accumulation import of_step
@@ -37,6 +37,21 @@ class Profiles(Protocol):
 _FIRST = 2
 # What a program takes without the overhead of starting it is at least this part of all.
 _LEAST_OF_MEASURED = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a candidate's time.
+
+    Attributes:
+        time_s: What it takes in a step; None where nothing is known.
+        measured: Whether it was profiled; otherwise `time_s` is an estimate.
+        failure: Why it could not be run, "" where it could, or was not tried.
+    """
+
+    time_s: float | None
+    measured: bool
+    failure: str = ""
 
 
 class Choosing:
@@ -71,6 +86,7 @@ class Choosing:
         self._candidates = distinct(units)
         self._numbers = _numbers(units)
         self._seconds: dict[int, float] = {}
+        self._failures: dict[int, str] = {}
         if profiles is not None:
             first = self._first() if math.isfinite(margin) else list(range(len(self._candidates)))
             self._measure(first)
@@ -147,6 +163,7 @@ class Choosing:
         profiles = self._profiles([self._candidates[number].module for number in numbers])
         for number, profile in zip(numbers, profiles, strict=True):
             self._seconds[number] = self._own_s(self._candidates[number], profile)
+            self._failures[number] = failure_of(profile)
         known = [number for number, seconds in self._seconds.items() if math.isfinite(seconds)]
         works = [self._candidates[number].work for number in known]
         self._rates = fitted(works, [self._seconds[number] for number in known], self._calibrated)
@@ -170,6 +187,17 @@ class Choosing:
             costs.append(self.of_step(estimated_s(candidate.once, self._rates), all_s))
         return costs
 
+    def known(self, unit: Unit) -> list[Known]:
+        """What is known of the time of each candidate of a unit; estimates are not optimistic here."""
+        found = []
+        for number in self._numbers[unit.block]:
+            candidate, seconds = self._candidates[number], self._seconds.get(number)
+            all_s = estimated_s(candidate.work, self._rates) if seconds is None else seconds
+            step_s = self.of_step(estimated_s(candidate.once, self._rates), all_s)
+            time_s = step_s if math.isfinite(step_s) else None
+            found.append(Known(time_s, seconds is not None, self._failures.get(number, "")))
+        return found
+
     def with_whole(self, plan: Solution, work: Work) -> Solution:
         """`plan` with the time that it is predicted to take when the work of the whole program is known: the formula
         for what moves between blocks gives way to what the program does beside the work of its blocks.
@@ -188,6 +216,13 @@ class Choosing:
         """What a plan does once a step takes, in seconds."""
         chosen = (unit.candidates[choice] for unit, choice in zip(self._units, choices, strict=True))
         return sum(estimated_s(candidate.once, self._rates) for candidate in chosen)
+
+
+def failure_of(profile: Profile | None) -> str:
+    """Why a program could not be run, in a line; "" where it could, or there is no profile."""
+    if profile is None or profile.status != "failed":
+        return ""
+    return f"{profile.failure}: {profile.failure_message.partition(chr(10))[0]}"
 
 
 def _numbers(units: Sequence[Unit]) -> list[list[int]]:

@@ -165,7 +165,8 @@ class ReplayError(CFPError, LookupError):
         """Profiles were made on several kinds of devices, and none is named."""
         return cls(
             f"the profile database has profiles of a {_by(mesh_shape)} mesh on {len(found)} kinds of devices: "
-            f"{'; '.join(found)}. Say which are meant"
+            f"{'; '.join(found)}. Say which are meant (CFPOption(device_kind=...)), or take another database, without "
+            "the others (ProfileDatabase.prune on a copy)"
         )
 
     @classmethod

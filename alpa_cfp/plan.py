@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from alpa_cfp.errors import PlanError
+from alpa_cfp.explaining import encoding
+from alpa_cfp.explaining.account import Account
 from alpa_cfp.plain.signature import Placed, Signature
 from alpa_cfp.search import MemoryUse
 from alpa_cfp.strategies import BlockStrategy, Kept
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 
     from alpa_cfp.plain.running import PlannedFunction
 
-FORMAT = 3
+FORMAT = 4
+# Stands for the account in a text.
+_ACCOUNT = "@"
 T = TypeVar("T")
 
 
@@ -39,6 +43,7 @@ class Plan:
             None of one that was made through alpa.
         measured_s: What a step took when it was compiled whole; None where it was not.
         needed_bytes: What a device needs by the program that was compiled whole; None where none was.
+        account: Why it is this plan, and what it costs where; None of one that was written by hand.
     """
 
     program: str
@@ -50,6 +55,7 @@ class Plan:
     signature: Signature | None = None
     measured_s: float | None = None
     needed_bytes: int | None = None
+    account: Account | None = None
 
     @property
     def in_shardings(self) -> dict[str, "PartitionSpec"]:
@@ -90,6 +96,30 @@ class Plan:
 
         return PlannedFunction(fn, self, mesh)
 
+    def explain(self) -> str:
+        """The plan in words: what each block does and why, where the time and the memory go, what was tried beside it.
+
+        `print(plan.explain())`; as a command `alpa-cfp explain PLAN`.
+        """
+        from alpa_cfp.explaining.text import explain  # not at the top: it imports this module
+
+        return explain(self)
+
+    def diff(self, other: "Plan") -> str:
+        """In words what `other` does otherwise, and what that costs.
+
+        `print(plan.diff(other))`; as a command `alpa-cfp diff A B`.
+        """
+        from alpa_cfp.explaining.comparing import diff  # not at the top: it imports this module
+
+        return diff(self, other)
+
+    def report(self) -> str:
+        """The plan as one HTML page, with its pictures, to be written into a file."""
+        from alpa_cfp.explaining.report import report  # not at the top: it imports this module
+
+        return report(self)
+
     def to_json(self) -> str:
         """The plan as text."""
         content = {
@@ -103,8 +133,14 @@ class Plan:
             "signature": None if self.signature is None else self.signature.to_content(),
             "measured_s": self.measured_s,
             "needed_bytes": self.needed_bytes,
+            "account": None if self.account is None else _ACCOUNT,
         }
-        return json.dumps(content, indent=1, sort_keys=True) + "\n"
+        text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+        if self.account is None:
+            return text
+        # In one line: of a deep model it is long.
+        account = json.dumps(encoding.to_content(self.account), separators=(",", ":"), sort_keys=True)
+        return text.replace(f'"account": "{_ACCOUNT}"', f'"account": {account}', 1)
 
     @classmethod
     def from_json(cls, text: str, source: str = "the text") -> "Plan":
@@ -134,6 +170,7 @@ class Plan:
                 signature=_optional(Signature.from_content, content["signature"]),
                 measured_s=_optional(float, content["measured_s"]),
                 needed_bytes=_optional(_whole, content["needed_bytes"]),
+                account=_optional(encoding.from_content, content["account"]),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise PlanError.unreadable(source, f"{type(error).__name__}: {error}") from error

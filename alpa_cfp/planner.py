@@ -24,6 +24,7 @@ from alpa_cfp.choosing import Choosing
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import PlanError
+from alpa_cfp.explaining.accounting import Planned
 from alpa_cfp.plan import Plan
 from alpa_cfp.problem import find_boundaries
 from alpa_cfp.refining import Refined, Refinement
@@ -171,21 +172,28 @@ def _planned(
     boundaries, batches = find_boundaries(module, blocks, units), request.num_micro_batches
     choosing = Choosing(units, boundaries, rates, profiles, option.pruning_margin, option.search_limit_s, batches)
     if profiles is None or option.refine == 0:
-        refined = Refined(choosing.best(1, budget)[0])
+        refined, tried = Refined(choosing.best(1, budget)[0]), ()
     else:
         refinement = Refinement(blocks, units, mesh, choosing, profiles, whole, option.refine, option.samples)
         refined = refinement.best(budget)
+        tried = tuple((refinement.tried | {refined.solution.choices: refined}).values())
     solution = refined.solution
-    predicted_s = solution.time_s + rates.overhead_s(len(blocks.graph.parameters) + len(blocks.graph.results))
+    overhead_s = rates.overhead_s(len(blocks.graph.parameters) + len(blocks.graph.results))
+    known = Planned(
+        module, blocks, mesh, units, boundaries, choosing, batches, refined, tried,
+        overhead_s=overhead_s,
+        programs_measured=0 if profiles is None else len(set(profiles.keys)),
+    )  # fmt: skip
     return Plan(
         digest_of(blocks.graph),
         mesh.shape,
         strategies(solution.choices),
-        predicted_s,
+        solution.time_s + overhead_s,
         solution.memory,
         option.costs,
         measured_s=refined.measured_s,
         needed_bytes=refined.needed_bytes,
+        account=known.account(),
     )
 
 

@@ -8,12 +8,12 @@ Invariants: a plan that was compiled and is given back fits; the same profiles g
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.baselines import baselines
 from alpa_cfp.candidates import Unit
-from alpa_cfp.choosing import Choosing, Profiles
+from alpa_cfp.choosing import Choosing, Profiles, failure_of
 from alpa_cfp.costs import read_local, work_of
 from alpa_cfp.database import Profile
 from alpa_cfp.errors import NothingRunsError
@@ -46,6 +46,7 @@ class Refined:
         needed_bytes: What a device needs by the compiled program; None where it was not compiled.
         collectives: How many the compiled program has.
         failure: Why it could not be run, if it was tried.
+        name: What it is among the plans that were tried: "best predicted", "2nd predicted", "data parallel".
     """
 
     solution: Solution
@@ -53,6 +54,7 @@ class Refined:
     needed_bytes: int | None = None
     collectives: int = 0
     failure: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Refinement:
         planned: Gives the whole program with the plan of some choices, partitioned.
         count: How many of the best predicted plans are run.
         samples: How often candidates are run.
+        tried: The plans that have been run whole, by their choices, with what is known of them.
     """
 
     blocks: Blocks
@@ -78,6 +81,7 @@ class Refinement:
     planned: Callable[[Sequence[int]], HloModule]
     count: int
     samples: int
+    tried: dict[tuple[int, ...], Refined] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def best(self, budget_bytes: int | None) -> Refined:
         """The fastest plan within the budget.
@@ -131,14 +135,19 @@ class Refinement:
     def _run(self, found: Sequence[Solution], budget_bytes: int | None = None) -> list[Refined]:
         """The plans of `found` and the plain ones, run whole; in the order of their predictions."""
         plans = {solution.choices: solution for solution in found}
+        names = {choices: _place(number) for number, choices in enumerate(plans, start=1)}
         limit = _PLAUSIBLE * min(solution.time_s for solution in found)
         for name, plan in self._plain().items():
             if plan.time_s <= limit and (budget_bytes is None or plan.memory.total <= budget_bytes):
                 logger.info("CFP: %s is tried, too", name)
                 plans.setdefault(plan.choices, plan)
+                names[plan.choices] = f"{names[plan.choices]} ({name})" if plan.choices in names else name
         modules = [self.planned(choices) for choices in plans]
         known = [self._with_whole(plan, module) for plan, module in zip(plans.values(), modules, strict=True)]
-        return [self._refined(*each) for each in zip(known, self._raced(modules, budget_bytes), strict=True)]
+        profiles = self._raced(modules, budget_bytes)
+        tried = [self._refined(*each) for each in zip(known, profiles, names.values(), strict=True)]
+        self.tried.update({each.solution.choices: each for each in tried})
+        return tried
 
     def _with_whole(self, plan: Solution, module: HloModule) -> Solution:
         program = module.partitioned
@@ -163,15 +172,15 @@ class Refinement:
                 break
         return profiles
 
-    def _refined(self, solution: Solution, profile: Profile | None) -> Refined:
+    def _refined(self, solution: Solution, profile: Profile | None, name: str) -> Refined:
         if profile is None:
-            return Refined(solution)
+            return Refined(solution, name=name)
         if profile.status == "failed":
-            return Refined(solution, failure=f"{profile.failure}: {profile.failure_message.partition(chr(10))[0]}")
+            return Refined(solution, failure=failure_of(profile), name=name)
         # The program that ran is that of a step with one micro-batch.
         seconds = self.choosing.of_step(self.choosing.once_s(solution.choices), profile.typical_s)
         collectives = sum(each.count for each in profile.collectives)
-        return Refined(solution, seconds, profile.memory_bytes, collectives)
+        return Refined(solution, seconds, profile.memory_bytes, collectives, name=name)
 
     def _plain(self) -> dict[str, Solution]:
         """The plain plans that may be among the best, of measured candidates."""
@@ -193,6 +202,13 @@ class Refinement:
         limit = _ALIKE * min(seconds)
         alike = [each for each in tried if each.measured_s is not None and each.measured_s <= limit]
         return min(alike, key=lambda each: (each.collectives, each.measured_s))
+
+
+def _place(number: int) -> str:
+    if number == 1:
+        return "best predicted"
+    ending = "th" if 10 < number % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending} predicted"
 
 
 def _ratio(each: Refined) -> float:

@@ -20,10 +20,10 @@ from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.planner import plan_module
+from alpa_cfp.workloads.meshes import logical_mesh
 from alpa_on_jax.xla_extension import planner
 from benchmarks import machine
 from benchmarks.abstract_gpt import Sizes, training_step
-from integration.meshes import logical_mesh
 
 WARM_BAR = 0.1
 

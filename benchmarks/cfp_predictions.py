@@ -19,10 +19,9 @@ from scipy.stats import spearmanr
 from alpa_cfp.baselines import baselines
 from alpa_cfp.costs import read_local, work_of
 from alpa_cfp.profiling import MeasureOptions
+from alpa_cfp.workloads.sizes import SIZES, mesh_shape
 from benchmarks import machine
 from benchmarks.cfp_programs import Step, choosing, profiler, step_of
-from benchmarks.programs import SIZES
-from integration.meshes import mesh_shape
 
 RANK_BAR, ERROR_BAR = 0.9, 0.15
 _BEST = 4

@@ -25,11 +25,12 @@ from alpa_cfp.planner import with_plan
 from alpa_cfp.problem import find_boundaries
 from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.strategies import Kept
+from alpa_cfp.workloads.model import training_step
+from alpa_cfp.workloads.models import build
+from alpa_cfp.workloads.sizes import Size
 from alpa_on_jax.xla_extension.executable import Client
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
-from benchmarks.programs import training_step
-from integration.models import Size, build
 
 _LETTERS = {Side.BATCH: "b", Side.LEFT: "l", Side.RIGHT: "r", Side.REDUCTION: "s"}
 _MARKS = {Kept.AS_USED: "", Kept.MOMENTS_SPLIT: "2", Kept.ALL_SPLIT: "3"}

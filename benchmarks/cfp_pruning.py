@@ -21,10 +21,10 @@ import jax
 from alpa_cfp.database import Profile
 from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.refining import Refinement
+from alpa_cfp.workloads.sizes import mesh_shape
 from benchmarks import machine
 from benchmarks.cfp_programs import Step, choosing, module_of, profiler, step_of_module
 from benchmarks.cfp_toys import dense_arguments, dense_step
-from integration.meshes import mesh_shape
 
 BAR = 0.2
 # Layers, samples, width.

@@ -2,7 +2,7 @@
 
 Takes models and meshes; runs the training step of each method through `alpa.parallelize`, interleaved in random order
 in one process, and compares CFP with each other one within the rounds. Prints a line a case and writes
-`results/cfp_race-*`. Invariant: all steps of a case start from the same values and give the same loss.
+`results/cfp_race-*`. Invariant: the first step of each method gives what the serial run gives.
 """
 
 import argparse
@@ -10,31 +10,21 @@ import gc
 import math
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import alpa
-import jax
-import jax.numpy as jnp
-import numpy as np
-from alpa.util import count_communication_primitives
-
-from alpa_cfp import CFPOption, CFPShardParallel
-from alpa_cfp.profiling import canonical_text
+from alpa_cfp import CFPOption
+from alpa_cfp.bench.case import CFP, ILP, Case, Effort
+from alpa_cfp.bench.progress import Progress
+from alpa_cfp.bench.running import Comparison, compare, steps_of
+from alpa_cfp.bench.timing import Ratio, Samples, ratio
+from alpa_cfp.workloads.sizes import SIZES
 from benchmarks import machine
-from benchmarks.programs import SIZES, Program, training_step
-from benchmarks.timing import Ratio, Samples, interleave, pool, ratio
-from integration.meshes import logical_mesh
-from integration.models import build
-from integration.shardings import manual_sharding
 
 BAR = 1.02
-LOSS_TOLERANCE = 1e-4
-CFP, ILP = "cfp", "alpa-ilp"
+COMPARED = (CFP, ILP, "data-parallel", "zero2", "zero3", "megatron")
 
 _TEXT = (
     "Time of a training step (state and batch on the mesh, new state back, dispatch included) through "
@@ -63,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as directory:
         database = options.database or Path(directory) / "profiles.sqlite"
         for model, mesh in product(options.models, options.meshes):
-            results.append(measure(model, mesh, database, options.rounds, options.copies, options.seed))
+            effort = Effort(options.rounds, options.copies, seed=options.seed)
+            results.append(measure(model, mesh, database, effort))
             print("\n".join(" | ".join(row) for row in _rows(results[-1])), flush=True)
             if not options.no_results:
                 text = f"{_TEXT.format(copies=options.copies)}\n\n{_verdict(results)}"
@@ -73,77 +64,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def methods(model: str, mesh: str, database: Path) -> dict[str, Any]:
-    """Alpa's parallel methods by name, CFP first."""
-    devices = logical_mesh(mesh)
-    manual = alpa.ShardParallel(
-        devices,
-        auto_sharding_option=alpa.AutoShardingOption(enable_auto_sharding=False),
-        manual_sharding_option=manual_sharding(build(model, SIZES[model]), "megatron"),
-    )
-    return {
-        CFP: CFPShardParallel(devices, None, CFPOption(database=database, progress=False)),
-        ILP: alpa.ShardParallel(devices),
-        "data-parallel": alpa.DataParallel(devices),
-        "zero2": alpa.Zero2Parallel(devices),
-        "zero3": alpa.Zero3Parallel(devices),
-        "megatron": manual,
-    }
+def measure(model: str, mesh: str, database: Path, effort: Effort) -> dict[str, Any]:
+    """Run one case.
+
+    Raises:
+        RuntimeError: a method gives something else than the serial run.
+    """
+    option = CFPOption(database=database, samples=effort.samples, progress=False)
+    with Progress(steps_of(COMPARED, effort)) as progress:
+        found = compare(Case(model, mesh, SIZES[model]), COMPARED, effort, option, progress)
+    wrong = {each.method: each.difference for each in found.outcomes if not each.is_right}
+    if wrong:
+        raise RuntimeError(f"{model} {mesh}: not the serial run's: {wrong}")
+    return {"model": model, "mesh": mesh, "loss": found.loss, "methods": _methods(found, effort.seed)}
 
 
-def measure(model: str, mesh: str, database: Path, rounds: int, copies: int, seed: int) -> dict[str, Any]:
-    """Run one case."""
-    programs: dict[str, list[Program]] = {}
-    about: dict[str, dict[str, Any]] = {}
-    for name, method in methods(model, mesh, database).items():
-        made = [_program(model, method) for _ in range(copies)]
-        programs[name] = [program for program, _, _ in made]
-        _, executable, planning_s = made[0]
-        about[name] = {
-            "planning_s": planning_s,
-            "collectives": count_communication_primitives(executable.get_hlo_text())[0],
-            "text": canonical_text(replace(executable.compiled.module, partitioned=executable.compiled.program)),
-            "bytes": executable.get_total_allocation_size(),
+def _methods(found: Comparison, seed: int) -> dict[str, dict[str, Any]]:
+    """What is kept of each method, CFP first."""
+    own, same = found.outcomes[0].samples, found.outcomes[0].same_as or CFP
+    methods = {}
+    for outcome in found.outcomes:
+        samples = outcome.samples
+        if own is None or samples is None:
+            raise ValueError("every method that is right has samples")
+        methods[outcome.method] = {
+            "planning_s": outcome.planning_s,
+            "collectives": sum(each.count for each in outcome.traffic),
+            "bytes": outcome.memory_bytes,
+            "samples": samples.to_json(),
+            "same_program": same in (outcome.method, outcome.same_as),
+            "cfp_ratio": _ratio(own, samples, seed, slice(1, None, 2)),
+            "cfp_ratio_of_other_rounds": _ratio(own, samples, seed, slice(0, None, 2)),
         }
-    functions: dict[str, Callable[[], object]] = {
-        f"{name} {copy}": program for name, each in programs.items() for copy, program in enumerate(each)
-    }
-    for function in functions.values():
-        function()
-    # Of the first step: after many steps rounding alone makes a difference.
-    losses = {name: each[0].loss() for name, each in programs.items()}
-    if not np.allclose(list(losses.values()), losses[CFP], rtol=LOSS_TOLERANCE):
-        raise RuntimeError(f"{model} {mesh}: the methods disagree about the loss: {losses}")
-    samples = interleave(functions, rounds, seed=seed)
-    pooled = {name: pool([samples[f"{name} {copy}"] for copy in range(copies)]) for name in programs}
-    result = {"model": model, "mesh": mesh, "loss": losses[CFP], "methods": {}}
-    for name, of in pooled.items():
-        same = about[name]["text"] == about[CFP]["text"]
-        result["methods"][name] = {
-            **{key: value for key, value in about[name].items() if key != "text"},
-            "samples": of.to_json(),
-            "same_program": same,
-            "cfp_ratio": _ratio(pooled[CFP], of, seed, slice(1, None, 2)),
-            "cfp_ratio_of_other_rounds": _ratio(pooled[CFP], of, seed, slice(0, None, 2)),
-        }
-    return result
+    return methods
 
 
 def _ratio(of: Samples, to: Samples, seed: int, rounds: slice) -> dict[str, float]:
     return ratio(of.rounds(rounds), to.rounds(rounds), seed=seed).to_json()
-
-
-def _program(model: str, method: Any) -> tuple[Program, Any, float]:
-    """The compiled step, its executable, and how long that took in seconds."""
-    built = build(model, SIZES[model])
-    step: Any = alpa.parallelize(training_step(built, alpa.value_and_grad), donate_argnums=(0,), method=method)
-    state = jax.tree.map(jnp.copy, built.state)
-    started = time.perf_counter()
-    executable = step.get_executable(state, built.batch)
-    planning_s = time.perf_counter() - started
-    state, batch = step.preshard_dynamic_args(state, built.batch)
-    partitioner = executable.compiled.program.partitioner
-    return Program(step, state, batch, executable.get_hlo_text, partitioner), executable, planning_s
 
 
 def _cfp_by(result: dict[str, Any], name: str, which: str = "cfp_ratio") -> float:

@@ -20,10 +20,11 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from alpa_cfp import CFPOption, CFPShardParallel
+from alpa_cfp.bench.programs import Program
+from alpa_cfp.bench.timing import Ratio, interleave, ratio
+from alpa_cfp.workloads.meshes import logical_mesh
+from alpa_cfp.workloads.sizes import MESH_AXES
 from benchmarks import machine
-from benchmarks.programs import Program
-from benchmarks.timing import Ratio, interleave, ratio
-from integration.meshes import MESH_AXES, logical_mesh
 
 BAR = 1.03
 SHAPES = {"many samples": (8192, 256), "balanced": (1024, 768), "large weights": (64, 2048)}

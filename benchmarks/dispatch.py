@@ -17,9 +17,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from alpa_cfp.bench.timing import interleave, ratio
+from alpa_cfp.workloads.meshes import logical_mesh
+from alpa_cfp.workloads.sizes import MESH_AXES
 from benchmarks import machine
-from benchmarks.timing import interleave, ratio
-from integration.meshes import MESH_AXES, logical_mesh
 
 MESH = "2x4"
 _SPEC = PartitionSpec(MESH_AXES)

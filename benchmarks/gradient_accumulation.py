@@ -21,14 +21,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from alpa_cfp.bench.timing import Ratio, interleave, pool, ratio
+from alpa_cfp.workloads.meshes import logical_mesh
+from alpa_cfp.workloads.model import Model, training_step
+from alpa_cfp.workloads.models import build
+from alpa_cfp.workloads.shardings import STYLES, manual_sharding
+from alpa_cfp.workloads.sizes import MESHES, Size
 from alpa_on_jax import xla_extension
 from alpa_on_jax.xla_extension.partition import partition
 from benchmarks import machine
-from benchmarks.programs import Case, Placement, collective_bytes, training_step
-from benchmarks.timing import Ratio, interleave, pool, ratio
-from integration.meshes import MESHES, logical_mesh
-from integration.models import Model, Size, build
-from integration.shardings import STYLES, manual_sharding
+from benchmarks.programs import Case, Placement, collective_bytes
 
 # Each of 8 micro-batches has a sample for each of 8 devices.
 SIZES = {

@@ -23,10 +23,10 @@ import alpa
 import numpy as np
 from alpa.shard_parallel.auto_sharding import LogicalDeviceMesh, run_auto_sharding_pass
 
+from alpa_cfp.workloads.sizes import mesh_shape
 from alpa_on_jax.xla_extension.auto_sharding import ilp
 from benchmarks import machine
 from benchmarks.abstract_gpt import Sizes, training_step
-from integration.meshes import mesh_shape
 
 # Of `VirtualPhysicalMesh.get_logical_mesh`: the links of axis 1 are ten times as fast as those of axis 0.
 MESH_ALPHA, MESH_BETA = (1, 1), (1, 0.1)

@@ -1,14 +1,10 @@
-"""Where and with what a result was measured, and the files that results are kept in.
+"""The files that results are kept in.
 
 Takes what a benchmark measured, gives back a JSON file with everything and a markdown table beside it, both in
 `benchmarks/results/`. Invariant: no result is written without the machine, the versions, the command and the date.
 """
 
-import datetime
-import importlib.metadata
 import json
-import os
-import platform
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,27 +12,13 @@ from typing import Any
 
 import jax
 
+from alpa_cfp.bench.machine import describe
+
 RESULTS = Path(__file__).resolve().parent / "results"
-_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "alpa")
 _SHARED_CORES = (
     "The {devices} devices are virtual and share the {cores} cores: times compare programs on this machine "
     "and say nothing about machines with that many devices."
 )
-
-
-def describe() -> dict[str, Any]:
-    """The machine, the versions and the time of now."""
-    devices = jax.local_devices()
-    return {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
-        "load_average": round(os.getloadavg()[0], 2),
-        "devices": f"{len(devices)} x {devices[0].device_kind}",
-        "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
-        "xla_flags": os.environ.get("XLA_FLAGS", ""),
-    }
 
 
 def write(name: str, text: str, rows: Sequence[Mapping[str, Any]], table: Sequence[Sequence[str]]) -> Path:
@@ -81,12 +63,3 @@ def markdown_table(table: Sequence[Sequence[str]]) -> list[str]:
 def _module() -> str:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec.name if spec is not None else Path(sys.argv[0]).stem
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # only Linux has it
-        return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

@@ -8,7 +8,7 @@ and each step's new state is the next step's argument.
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -19,26 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from alpa_cfp.bench.programs import Program
+from alpa_cfp.workloads.meshes import logical_mesh
+from alpa_cfp.workloads.model import Model, training_step
+from alpa_cfp.workloads.models import build
+from alpa_cfp.workloads.shardings import batch_spec, manual_sharding, state_specs
+from alpa_cfp.workloads.sizes import MESH_AXES, SIZES, mesh_shape
 from alpa_on_jax.xla_extension import executable as compiling
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import PartitionedProgram
 from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
 from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
-from integration.meshes import MESH_AXES, logical_mesh, mesh_shape
-from integration.models import Model, Size, build
-from integration.shardings import batch_spec, manual_sharding, state_specs
-
-# So large that a step takes 20 to 100 ms on two cores.
-SIZES = {
-    "mlp": Size(batch=512, hidden=512),
-    "gpt": Size(batch=16, hidden=128, sequence=64, vocabulary=512),
-    "bert": Size(batch=16, hidden=128, sequence=64, vocabulary=512),
-    "moe": Size(batch=16, hidden=128, sequence=32, vocabulary=512),
-    "conv": Size(batch=32, image=16, channels=32),
-    "wide_resnet": Size(batch=32, image=16, channels=32),
-    "unet": Size(batch=8),
-    "llama": Size(batch=16, hidden=128, sequence=64, vocabulary=512),
-}
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -58,29 +49,6 @@ class Case:
         return build(self.model, SIZES[self.model])
 
 
-class Program:
-    """A compiled step with its state.
-
-    Attributes:
-        text: Gives the optimised HLO that runs.
-        partitioner: "shardy" or "xla".
-    """
-
-    def __init__(self, step: Callable[..., Any], state: Any, batch: Any, text: Callable[[], str], partitioner: str):
-        self.text = text
-        self.partitioner = partitioner
-        self._step, self._state, self._batch = step, state, batch
-
-    def __call__(self) -> None:
-        """One step, dispatch included, until its results are there."""
-        self._state, self._loss = self._step(self._state, self._batch)
-        jax.block_until_ready((self._state, self._loss))
-
-    def loss(self) -> float:
-        """The loss of the last step."""
-        return float(self._loss)
-
-
 class Placement:
     """Where the arrays of a case lie, for `jax.jit`.
 
@@ -96,18 +64,6 @@ class Placement:
         self.state = jax.tree.map(lambda spec: NamedSharding(mesh, spec), state_specs(model, case.style))
         self.batch = jax.tree.map(lambda _: NamedSharding(mesh, batch_spec(case.style)), model.batch)
         self.replicated = NamedSharding(mesh, PartitionSpec())
-
-
-def training_step(model: Model, value_and_grad: Callable[..., Any]) -> Callable[[Any, Any], tuple[Any, jax.Array]]:
-    """(state, batch) -> (new state, loss), around alpa's or jax's `value_and_grad`."""
-
-    def step(state: Any, batch: Any) -> tuple[Any, jax.Array]:
-        (value, aux), grads = value_and_grad(lambda params: model.loss(params, state, batch), has_aux=True)(
-            state.params
-        )
-        return model.update(state, grads, aux), value
-
-    return step
 
 
 def alpa_program(case: Case, partitioner: str | None = None) -> Program:

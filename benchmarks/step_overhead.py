@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+from alpa_cfp.bench.programs import Program
+from alpa_cfp.bench.timing import Ratio, interleave, pool, ratio
+from alpa_cfp.workloads.models import MODELS
+from alpa_cfp.workloads.shardings import STYLES
+from alpa_cfp.workloads.sizes import MESHES
 from alpa_on_jax.xla_extension.partition import UnsupportedByShardyError
 from benchmarks import machine
-from benchmarks.programs import Case, Program, alpa_program, collectives, jit_program
-from benchmarks.timing import Ratio, interleave, pool, ratio
-from integration.meshes import MESHES
-from integration.models import MODELS
-from integration.shardings import STYLES
+from benchmarks.programs import Case, alpa_program, collectives, jit_program
 
 BAR = 1.03
 BAR_FROM_MS = 20.0

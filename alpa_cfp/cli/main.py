@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from alpa_cfp import __version__
 from alpa_cfp.cli.errors import UserError
+from alpa_cfp.cli.pipes import reader_may_leave
 
 # In the order of the help text.
 COMMANDS = {
@@ -37,6 +38,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     # Only the command that is meant is imported; for the help text of `alpa-cfp` itself none is.
     named = next((word for word in given if not word.startswith("-")), None)
+    try:
+        with reader_may_leave():
+            arguments = _parser(named).parse_args(given)
+            return arguments.run(arguments)
+        return 0
+    except KeyboardInterrupt:
+        print("alpa-cfp: interrupted; what was measured so far is kept", file=sys.stderr)
+        return INTERRUPTED
+    except _user_errors() as error:
+        print(f"alpa-cfp {named}: {_one_line(error)}", file=sys.stderr)
+        return WRONG_USE
+
+
+def _parser(named: str | None) -> argparse.ArgumentParser:
+    """What reads the command line, with the arguments of the command `named`."""
     parser = argparse.ArgumentParser(
         prog="alpa-cfp", description="Automatic intra-operator parallelism for JAX by CFP."
     )
@@ -48,15 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             module = importlib.import_module(f"alpa_cfp.cli.{name}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
-    arguments = parser.parse_args(given)
-    try:
-        return arguments.run(arguments)
-    except KeyboardInterrupt:
-        print("alpa-cfp: interrupted; what was measured so far is kept", file=sys.stderr)
-        return INTERRUPTED
-    except _user_errors() as error:
-        print(f"alpa-cfp {arguments.command}: {_one_line(error)}", file=sys.stderr)
-        return WRONG_USE
+    return parser
 
 
 def _user_errors() -> tuple[type[Exception], ...]:
@@ -68,3 +76,7 @@ def _user_errors() -> tuple[type[Exception], ...]:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

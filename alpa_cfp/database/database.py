@@ -37,7 +37,7 @@ from alpa_cfp.database.errors import (
     not_kept_warning,
 )
 from alpa_cfp.database.schema import Record
-from alpa_cfp.database.values import Profile, ProfileKey, canonical_time, combined, session_order, text_digest
+from alpa_cfp.database.values import Profile, ProfileKey, Status, canonical_time, combined, session_order, text_digest
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -84,6 +84,18 @@ class ProfileDatabase:
             return cls(opening.open_snapshot(where), where, readonly=True, keeps=False)
         connection, keeps = opening.open_for_writing(where)
         return cls(connection, where, readonly=False, keeps=keeps)
+
+    @classmethod
+    def open_to_change(cls, path: str | os.PathLike[str] | None = None) -> "ProfileDatabase":
+        """Open the database to change it as a user asks, where doing so in memory only would be no answer.
+
+        A missing file is made. Paths are as in `open`.
+
+        Raises:
+            DatabaseDamagedError, DatabaseUnavailableError: the file cannot be used; it is left as it is.
+        """
+        where = opening.database_path(path)
+        return cls(opening.open_to_change(where), where, readonly=False, keeps=True)
 
     @classmethod
     def in_memory(cls) -> "ProfileDatabase":
@@ -217,7 +229,12 @@ class ProfileDatabase:
         return self._add("merge()", records)
 
     def prune(
-        self, *, before: str | None = None, device_kind: str | None = None, jaxlib_version: str | None = None
+        self,
+        *,
+        before: str | None = None,
+        device_kind: str | None = None,
+        jaxlib_version: str | None = None,
+        status: Status | None = None,
     ) -> int:
         """Remove the sessions that meet every condition given, and give their number; `before` is an ISO 8601 time.
 
@@ -225,7 +242,7 @@ class ProfileDatabase:
             PruneError: no condition was given.
             DatabaseWriteError: the database could not be written; nothing was removed.
         """
-        if before is None and device_kind is None and jaxlib_version is None:
+        if before is None and device_kind is None and jaxlib_version is None and status is None:
             raise PruneError
         time = None if before is None else canonical_time("before", before)
         with self._lock:
@@ -233,9 +250,13 @@ class ProfileDatabase:
             self._save()
             keys = set(self.keys(device_kind=device_kind, jaxlib_version=jaxlib_version))
             kept = [
-                r for r in self._unsaved if r.key not in keys or (time is not None and r.profile.created_at >= time)
+                record
+                for record in self._unsaved
+                if record.key not in keys
+                or (time is not None and record.profile.created_at >= time)
+                or status not in (None, record.profile.status)
             ]
-            removed = self._change("prune()", lambda: schema.remove(connection, keys, time))
+            removed = self._change("prune()", lambda: schema.remove(connection, keys, time, status))
             removed += len(self._unsaved) - len(kept)
             self._unsaved = kept
             return removed

@@ -102,7 +102,7 @@ class PruneError(ProfileDatabaseError, ValueError):
     def __init__(self) -> None:
         super().__init__(
             "prune() was called without a condition and would remove every profile. Give before=, device_kind= or "
-            "jaxlib_version=; to start from nothing, move the file away"
+            "jaxlib_version=, or status=; to start from nothing, move the file away"
         )
 
 

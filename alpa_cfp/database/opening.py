@@ -81,6 +81,33 @@ def open_for_writing(path: Path) -> tuple[sqlite3.Connection, bool]:
     return connection, False
 
 
+def open_to_change(path: Path) -> sqlite3.Connection:
+    """A connection to a file that is sound, or not there yet: for changes that a user asks for by name.
+
+    Planning takes what it can get (`open_for_writing`); here a file that cannot be used is left as it is.
+
+    Raises:
+        DatabaseDamagedError: it is not a sound database of this version.
+        DatabaseUnavailableError: it cannot be read or written.
+    """
+    connection = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _alone_in(path.parent):
+            connection = _connect(str(path))
+            reason = _make_ready(connection, path)
+            if reason is None:
+                # Permissions and locks show when something is to be written, and not before.
+                with schema.transaction(connection):
+                    return connection
+    except (OSError, sqlite3.Error) as error:
+        if connection is not None:
+            connection.close()
+        raise DatabaseUnavailableError(path, str(error)) from error
+    connection.close()
+    raise DatabaseDamagedError(path, reason)
+
+
 def _open_or_make(path: Path) -> sqlite3.Connection:
     connection = _connect(str(path))
     try:

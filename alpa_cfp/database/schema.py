@@ -21,7 +21,7 @@ from alpa_cfp.database.encoding import (
     profile_text,
 )
 from alpa_cfp.database.errors import ProfileValueError
-from alpa_cfp.database.values import Profile, ProfileKey, text_digest
+from alpa_cfp.database.values import Profile, ProfileKey, Status, text_digest
 
 APPLICATION_ID = 0x43465044  # "CFPD"; `file` and SQLite's own tools show it
 SCHEMA_VERSION = 1  # a higher one is a newer release's; there is no older one
@@ -216,14 +216,21 @@ def text_of(connection: sqlite3.Connection, program: str) -> str | None:
     return text
 
 
-def remove(connection: sqlite3.Connection, keys: Iterable[ProfileKey], before: str | None) -> int:
-    """Remove sessions of these keys that are older than `before`, and what only they needed; gives how many."""
+def remove(
+    connection: sqlite3.Connection, keys: Iterable[ProfileKey], before: str | None, status: Status | None = None
+) -> int:
+    """Remove sessions of these keys that are older than `before` and of this status (None: whatever theirs is).
+
+    What only they needed goes with them. Gives how many sessions there were.
+    """
     removed = 0
     with transaction(connection):
         for key in keys:
             statement, values = "DELETE FROM sessions WHERE key = ?", [key.digest]
             if before is not None:
                 statement, values = f"{statement} AND created_at < ?", [*values, before]
+            if status is not None:
+                statement, values = f"{statement} AND status = ?", [*values, status]
             removed += connection.execute(statement, values).rowcount
         connection.execute("DELETE FROM keys WHERE digest NOT IN (SELECT key FROM sessions)")
         connection.execute("DELETE FROM programs WHERE digest NOT IN (SELECT program FROM keys)")

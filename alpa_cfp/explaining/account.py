@@ -21,7 +21,7 @@ class Communication:
 
     Attributes:
         kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
-        axes: The mesh axes whose devices take part, by index; empty where they are no whole axes.
+        axes: The mesh axes whose devices take part, by index; empty where they are no whole axes, or not known.
         size_bytes: What one of them takes and gives on a device.
         count: How many there are.
     """
@@ -43,7 +43,7 @@ class Alternative:
         source: Where `time_s` comes from.
         failure: Why it cannot be run, "" where it can.
         state_bytes, saved_bytes, transient_bytes: What a device holds the whole step, for the backward pass, and for a
-            short time.
+            short time, of the first block of the kind; others may share their weights with it.
         flops: Floating-point operations of contractions on a device.
         communication: What the block by itself communicates.
     """
@@ -65,9 +65,10 @@ class Kind:
     """Blocks that are the same program.
 
     Attributes:
-        contraction: Its forward contraction in words: "dot 512x128 by 128x384", "convolution 3x3, 64 to 128".
+        contraction: Its first forward contraction in words: "dot 512x128 by 128x384", "convolution 3x3, 64 to 128",
+            "lookup in 1000x64"; "loop of 12 iterations" or "loop" of what stays a loop; "no contraction" without any.
         ops: How many ops a block has.
-        without_rule: Names of its ops that have no sharding rule and are replicated, each once.
+        without_rule: Names of its ops that have no sharding rule and are replicated, each once, without dialect.
         alternatives: All that there are, in the order of the candidates.
     """
 
@@ -86,8 +87,13 @@ class BlockAccount:
             ("encoder/layer/0/attention/qvk_combined"); "block 3" where the program says nothing.
         kind: The index of its kind in the account.
         chosen: The index of the chosen alternative.
-        weights: Paths of the parameters that it keeps, as far as the program names them.
+        weights: Paths of the trained parameters that it uses, as the program names them: "state.params['w']"; "args[3]"
+            through alpa.
         segment: The number of the repeated segment that it is in; equal for blocks of equal layers.
+        repetition: Which of the equal segments it is in, counted from 0.
+        parameters: The numbers of `weights` among the parameters of the program.
+        state_bytes, saved_bytes, transient_bytes: What a device holds for it as chosen. The sums of the first two and
+            the largest of the third are the predicted memory of the plan.
     """
 
     name: str
@@ -95,6 +101,11 @@ class BlockAccount:
     chosen: int
     weights: tuple[str, ...]
     segment: int
+    repetition: int = 0
+    parameters: tuple[int, ...] = ()
+    state_bytes: int = 0
+    saved_bytes: int = 0
+    transient_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +115,8 @@ class Move:
     Attributes:
         first, second: Indices of the blocks.
         time_s: Predicted, for a step.
-        size_bytes: What a device sends.
-        collectives: How many collectives it takes.
+        size_bytes: What a device sends in a step.
+        collectives: How many collectives it takes in a step.
     """
 
     first: int
@@ -120,7 +131,8 @@ class Tried:
     """A plan that was compiled whole and timed beside the others.
 
     Attributes:
-        name: "best predicted", "2nd predicted", or the name of a plain plan ("data parallel").
+        name: "best predicted", "2nd predicted", or the name of a plain plan ("data parallel"); "best predicted (data
+            parallel)" where they are the same.
         predicted_s, measured_s: What a step takes; `measured_s` None where it failed.
         needed_bytes: What a device needs by the compiled program; None where it failed.
         collectives: How many the program has.
@@ -142,13 +154,14 @@ class Account:
     """The account of a plan.
 
     Attributes:
-        axis_names: Of the mesh; "axis 0" and so on where the program has none.
+        axis_names: Of the mesh; "axis 0" and so on where they are not known, as in what comes through alpa.
         kinds: The kinds of blocks.
         blocks: The blocks, in program order.
         moves: What goes between them, where it takes any communication.
         tried: The whole plans that were timed; empty where none was.
         overhead_s: What starting the program takes, which no block is charged for.
-        programs_measured: How many programs were profiled, or looked up, for this plan.
+        programs_measured: How many programs were profiled, or looked up, for this plan, whole ones and those that tell
+            how fast the mesh is included.
     """
 
     axis_names: tuple[str, ...]

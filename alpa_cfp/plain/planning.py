@@ -11,6 +11,7 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, Mesh
 
+from alpa_cfp.explaining.accounting import signed
 from alpa_cfp.option import CFPOption
 from alpa_cfp.plain.meshes import axis_types_of, dims_of, of_whole_axes, platform_of, request_for
 from alpa_cfp.plain.signature import Placed, Signature
@@ -56,7 +57,9 @@ def autoshard(
     program = trace(fn, args, kwargs, donate_argnums, platform_of(mesh))
     plan = plan_module(program.module, request, option)
     say_by_whole_axes(program)
-    plan = dataclasses.replace(plan, signature=signature_of(program, mesh))
+    signature = signature_of(program, mesh)
+    account = None if plan.account is None else signed(plan.account, signature)
+    plan = dataclasses.replace(plan, signature=signature, account=account)
     option.plans.append(plan)
     return plan
 

@@ -28,7 +28,8 @@ class NoPlanError(SearchError):
     def __init__(self) -> None:
         super().__init__(
             "no plan exists: every combination of choices contains an excluded (infinite-time) one. This usually means "
-            "that two neighbouring segments have no boundary sharding in common; give one of them more strategies."
+            "that every program of some block failed when it was profiled (the log says why), or that two neighbouring "
+            "segments have no boundary sharding in common: give one of them more strategies."
         )
 
 
@@ -66,7 +67,7 @@ class TimeLimitError(SearchError):
         super().__init__(
             f"no plan{within} was found in {passed_s:.1f} s, and none was proved not to exist. The budget is probably "
             "close to the least that any plan takes, or the program has many variables that all others depend on. What "
-            "helps: a longer time limit, a larger budget, or fewer strategies."
+            "helps: a longer time limit (CFPOption(search_limit_s=...)), a larger budget, or fewer strategies."
         )
         self._given = (passed_s, budget_bytes)
 

@@ -16,10 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from alpa.parallel_method import ParallelMethod
 
-from integration.meshes import MESHES, logical_mesh
-from integration.models import MODELS, build, train_step
+from alpa_cfp.workloads.meshes import logical_mesh
+from alpa_cfp.workloads.model import train_step
+from alpa_cfp.workloads.models import MODELS, build
+from alpa_cfp.workloads.shardings import STYLES, manual_sharding
+from alpa_cfp.workloads.sizes import MESHES
 from integration.serial import StepValues
-from integration.shardings import STYLES, manual_sharding
 
 NUM_STEPS = 2
 # What takes long to compile, or is like another model, has one case a style, and alpa's methods on one mesh only.

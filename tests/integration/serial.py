@@ -1,6 +1,6 @@
 """The serial run that parallel programs are held against, and the comparison with it.
 
-Takes a model (models.py) and a number of micro-batches, gives back the values after each step as numpy arrays, computed
+Takes a model and a number of micro-batches, gives back the values after each step as numpy arrays, computed
 by plain `jax.jit` on one device: no alpa function takes part. Micro-batches are what alpa documents them to be:
 consecutive parts of the batch whose gradients and auxiliary values are averaged, and one update.
 """
@@ -13,7 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from integration.models import BATCH_SIZE, TINY, Model, Size, build, train_step
+from alpa_cfp.workloads.model import Model, micro_batched_step
+from alpa_cfp.workloads.models import build
+from alpa_cfp.workloads.sizes import TINY, Size
 
 # float32 rounds at 6e-8. A sum of n terms in another order differs by about sqrt(n) of that relative to the size of the
 # terms, which may cancel: so errors are measured against the largest entry of the array. Plain `jax.jit` with the same
@@ -39,27 +41,10 @@ def run_serially(function: Callable[..., Any], *args: Any) -> Any:
     return jax.tree.map(np.asarray, jax.jit(function)(*jax.device_put(args, device)))
 
 
-def _micro_batched_step(model: Model, num_micro_batches: int) -> Callable[[Any, Any], tuple[Any, Any, Any]]:
-    """The step of `model` with dim 0 of the batch in `num_micro_batches` consecutive parts."""
-
-    def part(batch: Any, index: int) -> Any:
-        size = BATCH_SIZE // num_micro_batches
-        return jax.tree.map(lambda array: array[index * size : (index + 1) * size], batch)
-
-    def step(state: Any, batch: Any) -> tuple[Any, Any, Any]:
-        value_and_grad = jax.value_and_grad(model.loss, has_aux=True)
-        parts = [value_and_grad(state.params, state, part(batch, index)) for index in range(num_micro_batches)]
-        (value, aux), grads = jax.tree.map(lambda *values: sum(values) / num_micro_batches, *parts)
-        return model.update(state, grads, aux), {"loss": value, **aux["metrics"]}, grads
-
-    return step
-
-
 def serial_steps(model: Model, num_micro_batches: int | None, num_steps: int) -> list[StepValues]:
     """What `num_steps` training steps of `model` give on one device, all on the same batch."""
-    step = _micro_batched_step(model, num_micro_batches) if num_micro_batches else train_step(model, jax.value_and_grad)
     state, values = model.state, []
-    jitted = jax.jit(step)
+    jitted = jax.jit(micro_batched_step(model, num_micro_batches))
     for _ in range(num_steps):
         state, metrics, grads = jitted(state, model.batch)
         values.append(StepValues(*jax.tree.map(np.asarray, (state, metrics, grads))))

@@ -21,8 +21,10 @@ from alpa_cfp import CFPOption, Plan, autoshard
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import AutoshardError, NoDevicesError, PlanError
 from alpa_cfp.search import NothingFitsError
+from alpa_cfp.workloads.model import train_step
+from alpa_cfp.workloads.models import build
+from alpa_cfp.workloads.sizes import Size
 from alpa_on_jax.errors import HostCallbackError
-from integration.models import Size, build, train_step
 from integration.serial import assert_equal_up_to_rounding, expected_steps, run_serially
 
 pytestmark = pytest.mark.slow

@@ -17,11 +17,13 @@ from alpa_cfp import CFPOption, CFPShardParallel, sources
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import OptionError, PlanError, ReplayError
 from alpa_cfp.search import NothingFitsError
+from alpa_cfp.workloads.meshes import logical_mesh
+from alpa_cfp.workloads.model import train_step
+from alpa_cfp.workloads.models import build
+from alpa_cfp.workloads.sizes import Size
 from alpa_on_jax.errors import HybridShardingError
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.executable import MeshExecutable
-from integration.meshes import logical_mesh
-from integration.models import Size, build, train_step
 from integration.planned import ESTIMATE, planned
 
 pytestmark = pytest.mark.slow

@@ -27,8 +27,9 @@ from alpa.parallel_method import LocalPipelineParallel
 from alpa.shard_parallel.auto_sharding import LogicalDeviceMesh
 from jax.sharding import PartitionSpec
 
+from alpa_cfp.workloads.meshes import logical_mesh
+from alpa_cfp.workloads.sizes import MESH_AXES
 from alpa_on_jax import errors
-from integration.meshes import MESH_AXES, logical_mesh
 from integration.serial import assert_equal_up_to_rounding
 
 pytestmark = pytest.mark.slow

@@ -1,10 +1,18 @@
 """The programs that users are shown run as they stand: those under examples/, and the one in the README."""
 
+import importlib
+import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,3 +48,131 @@ def test_the_program_in_the_readme_computes_its_training_step() -> None:
     shape, low, high = result.stdout.splitlines()[-1].rsplit(maxsplit=2)
     assert shape == "(32, 64)"
     assert [float(low), float(high)] == pytest.approx([0.1 * 2 / 64] * 2, rel=1e-6)
+
+
+def test_the_nnx_example_equals_jax_jit_at_each_step() -> None:
+    result = run(str(ROOT / "examples" / "nnx_step.py"))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "every step equals jax.jit" in result.stdout
+
+
+# A model that compiles fast, as arguments and as settings.
+TINY = [
+    *("--steps=6", "--batch-size=8", "--sample=20"),
+    *("--layers=1", "--hidden=32", "--heads=4", "--length=16"),
+]
+# Adam divides small gradients by their own size, and so makes rounding larger; measured: 1e-7 to 1e-6.
+ROUNDING = 1e-5
+
+
+@pytest.fixture(scope="module")
+def gpt() -> Iterator[Any]:
+    """The modules of examples/train_gpt.py by name, and what the tests run of them."""
+    folder = str(ROOT / "examples")
+    sys.path.insert(0, folder)
+    flags = os.environ["XLA_FLAGS"]
+    parts = {
+        name: importlib.import_module(f"gpt.{name}") for name in ("checkpoints", "loop", "model", "text", "training")
+    }
+    program = importlib.import_module("train_gpt")
+    assert os.environ["XLA_FLAGS"] == flags
+    size = parts["model"].Size(layers=1, hidden=32, heads=4, length=16)
+    settings = parts["training"].Settings(steps=6, batch_size=8, learning_rate=3e-3, seed=0, size=size)
+    steps = {method: parts["training"].make_step(method, (2, 4), "estimate") for method in ("cfp", "serial")}
+    yield SimpleNamespace(main=program.main, settings=settings, steps=steps, **parts)
+    sys.path.remove(folder)
+
+
+def trained(gpt: Any, method: str, folder: Path | None = None, **options: Any) -> Any:
+    """A run of the tiny model, with checkpoints in `folder`."""
+    if folder is None:
+        return gpt.loop.train(gpt.steps[method], gpt.settings, method, **options)
+    with gpt.checkpoints.Checkpoints(folder) as checkpoints:
+        return gpt.loop.train(gpt.steps[method], gpt.settings, method, checkpoints, **options)
+
+
+def params_of(result: Any) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(result.state.params)]
+
+
+def test_the_losses_of_all_methods_agree_and_the_model_is_sampled(
+    gpt: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert gpt.main([*TINY, "--picture", str(tmp_path / "curves.png")]) == 0
+    printed = capsys.readouterr().out
+    assert "the loss curves agree" in printed
+    difference = re.search(r"training losses of a step: (\S+)", printed)
+    assert difference is not None
+    assert float(difference[1]) <= ROUNDING
+    assert "class Reader:\n    def __init__(self" in printed
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("method", ["cfp", "serial"])
+def test_a_run_that_is_stopped_and_resumed_is_the_run_without_interruption_bit_for_bit(
+    gpt: Any, tmp_path: Path, method: str
+) -> None:
+    trained(gpt, method, tmp_path, stop_at=2)
+    resumed, whole = trained(gpt, method, tmp_path, resume=True), trained(gpt, method)
+    assert resumed.curve.losses == whole.curve.losses
+    assert resumed.curve.validation == whole.curve.validation
+    for actual, expected in zip(params_of(resumed), params_of(whole), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_a_checkpoint_of_one_method_goes_on_under_another(gpt: Any, tmp_path: Path) -> None:
+    trained(gpt, "cfp", tmp_path, stop_at=3)
+    resumed, whole = trained(gpt, "serial", tmp_path, resume=True), trained(gpt, "serial")
+    assert resumed.curve.losses == pytest.approx(whole.curve.losses, rel=ROUNDING)
+    # Not the parameters: the gradient of a key's bias is zero but for rounding, which Adam makes as large as any other.
+    assert resumed.curve.validation == pytest.approx(whole.curve.validation, rel=ROUNDING)
+
+
+def test_ctrl_c_ends_the_run_after_its_step_and_saves_it(
+    gpt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = gpt.text.training_batch
+
+    def pressed(seed: int, step: int, batch_size: int, length: int) -> Any:
+        if step == 2:
+            signal.raise_signal(signal.SIGINT)
+        return batch(seed, step, batch_size, length)
+
+    monkeypatch.setattr(gpt.loop, "training_batch", pressed)
+    before = signal.getsignal(signal.SIGINT)
+    assert gpt.main([*TINY, "--method", "serial", "--checkpoint", str(tmp_path)]) == 130
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "interrupted after step 3; saved in" in capsys.readouterr().err
+    with gpt.checkpoints.Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.latest() == 3
+
+
+def test_what_does_not_fit_is_one_line_and_exit_code_2(
+    gpt: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(gpt, "serial", tmp_path / "run", stop_at=1)
+    saved = ["--method", "serial", "--checkpoint", str(tmp_path / "run")]
+    cases = {
+        "needs 64 devices, there are 8": ["--mesh", "8x8"],
+        "it must be two numbers above zero": ["--mesh", "8"],
+        "is not divisible by twice --heads 5": ["--heads", "5"],
+        "--resume needs --checkpoint DIR": ["--resume"],
+        "there is no checkpoint in": ["--method", "serial", "--checkpoint", str(tmp_path / "none"), "--resume"],
+        "has checkpoints already": saved,
+        "batch_size 8, not 4": [*saved, "--batch-size", "4", "--resume"],
+    }
+    for words, arguments in cases.items():
+        assert gpt.main([*TINY, *arguments]) == 2, arguments
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.count("\n") == 1
+
+
+def test_a_batch_is_a_function_of_seed_and_step_and_the_held_out_text_is_not_trained_on(gpt: Any) -> None:
+    first = gpt.text.training_batch(0, 1, 4, 16)
+    np.testing.assert_array_equal(first["inputs"], gpt.text.training_batch(0, 1, 4, 16)["inputs"])
+    np.testing.assert_array_equal(first["inputs"][:, 1:], first["labels"][:, :-1])
+    for seed, step in ((0, 2), (1, 1)):
+        assert not np.array_equal(first["inputs"], gpt.text.training_batch(seed, step, 4, 16)["inputs"])
+    text = gpt.text.standard_library()
+    assert text.validation[:2000].tobytes() not in text.training.tobytes()

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import pytest
 
+from alpa_cfp.workloads.models import build
 from alpa_on_jax.xla_extension import backend, mlir
 from alpa_on_jax.xla_extension.partition import PartitionedProgram, partition
-from integration.models import build
 from integration.parallel import Case, cases, executable
 
 pytestmark = pytest.mark.slow

@@ -21,10 +21,12 @@ from alpa_cfp.costs import Rates, estimated_s
 from alpa_cfp.problem import find_boundaries, make_problem
 from alpa_cfp.search import search
 from alpa_cfp.strategies import BlockStrategy, Kept
+from alpa_cfp.workloads.model import train_step
+from alpa_cfp.workloads.models import build
+from alpa_cfp.workloads.sizes import TINY
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import partition
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
-from integration.models import TINY, build, train_step
 
 MESH = LogicalMesh((8,))
 LAYERS = TINY.layers

@@ -70,7 +70,7 @@ class RayNameError(AlpaOnJaxError, ImportError):
     def __init__(self, module: str, name: str) -> None:
         super().__init__(
             f"alpa needs {module}.{name}, which the installed Ray does not have: it was removed since Ray 2.1, for "
-            "which alpa was written",
+            'which alpa was written. Stay in this process: alpa.init(cluster="local")',
             name=module,
         )
 

@@ -260,3 +260,25 @@ def host_callbacks(module: Any) -> list[str]:
 def call_target(op: Operation) -> str:
     """What a `stablehlo.custom_call` calls."""
     return ir.StringAttr(op.attributes["call_target_name"]).value
+
+
+def location_name(of: Any) -> str:
+    """The name in the location of an operation or an argument, as JAX gives it: "jit(step)/layer/dot_general",
+    "params['w']"; "" where it has none.
+    """
+    location = of.location
+    while not isinstance(location, ir.NameLoc):
+        if isinstance(location, ir.CallSiteLoc):
+            location = location.callee
+        elif isinstance(location, ir.FusedLoc) and location.locations:
+            location = location.locations[0]
+        else:
+            return ""
+    return location.name_str
+
+
+def replica_groups(op: Operation) -> list[list[int]] | None:
+    """The devices that a collective brings together, group by group; None where it has no such groups."""
+    if "replica_groups" not in op.attributes:
+        return None
+    return np.array(ir.DenseElementsAttr(op.attributes["replica_groups"])).tolist()

@@ -11,9 +11,11 @@ from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.candidates import Unit, find_units
 from alpa_cfp.problem import Boundaries, find_boundaries
+from alpa_cfp.workloads.model import train_step
+from alpa_cfp.workloads.models import build
+from alpa_cfp.workloads.sizes import TINY, Size
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
-from integration.models import TINY, Size, build, train_step
 from unit.alpa_on_jax.xla_extension.helpers import lower
 
 MESH = LogicalMesh((8,))

@@ -12,8 +12,8 @@ from alpa_cfp.costs import Rates, estimated_s
 from alpa_cfp.problem import find_boundaries, make_problem
 from alpa_cfp.search import Solution
 from alpa_cfp.strategies import BlockStrategy, Kept
+from alpa_cfp.workloads.sizes import TINY, Size
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
-from integration.models import TINY, Size
 from unit.alpa_cfp.steps import MESH, model_module, two_layer_blocks, two_layer_boundaries, two_layer_units
 
 RATES = Rates()

@@ -17,6 +17,7 @@ from alpa_cfp.errors import PlanError
 from alpa_cfp.plain.signature import Placed, Signature
 from alpa_cfp.search import MemoryUse
 from alpa_cfp.strategies import BlockStrategy, Kept
+from unit.alpa_cfp.explaining.drawn import accounts
 
 PLAN = Plan("ab" * 32, (2, 4), (BlockStrategy((0, None)), BlockStrategy((None, 3))), 0.1, MemoryUse(1, 2, 3), "measure")
 
@@ -43,6 +44,7 @@ plans = st.builds(
     st.sampled_from([None, SIGNATURE]),
     st.none() | st.floats(0, 1e6),
     st.none() | st.integers(0, 2**50),
+    st.none() | accounts(),
 )
 
 
@@ -76,6 +78,7 @@ def test_what_is_no_plan_is_refused_with_where_it_came_from(tmp_path: Path, text
         ("mesh_shape", [2.5]),
         ("program", None),
         ("signature", {}),
+        ("account", {}),
     ],
 )
 def test_a_plan_with_a_damaged_field_is_refused(field: str, value: Any) -> None:

@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 
+from alpa_cfp.baselines import baselines
 from alpa_cfp.choosing import Choosing
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import Collective, Profile, utc_now
@@ -74,9 +75,12 @@ class Machine:
             collectives=(Collective("all-reduce", 8, 8, self._collectives(choices)),),
         )
 
-    def best(self, budget_bytes: int | None = None, count: int = 3) -> Refined:
+    def refinement(self, count: int = 3) -> Refinement:
         blocks, units = two_layer_blocks(), two_layer_units()
-        return Refinement(blocks, units, MESH, self.choosing, self.profiles, self.planned, count, 1).best(budget_bytes)
+        return Refinement(blocks, units, MESH, self.choosing, self.profiles, self.planned, count, 1)
+
+    def best(self, budget_bytes: int | None = None, count: int = 3) -> Refined:
+        return self.refinement(count).best(budget_bytes)
 
 
 def free_bytes() -> int:
@@ -181,3 +185,26 @@ def test_a_plan_that_cannot_be_run_whole_is_not_taken() -> None:
 def test_where_no_plan_can_be_run_whole_the_error_says_why(budget: int | None) -> None:
     with pytest.raises(NothingRunsError, match="crashed: it did\\. Where memory"):
         Machine(fails=lambda choices: True).best(budget)
+
+
+def test_what_was_run_whole_is_known_by_name_afterwards() -> None:
+    first = Machine().best().solution.choices
+    machine = Machine(fails=lambda choices: choices == first)
+    refinement = machine.refinement()
+    best = refinement.best(None)
+    assert list(refinement.tried) == machine.run
+    names = {choices: each.name for choices, each in refinement.tried.items()}
+    assert len(set(names.values())) == len(names)
+    assert names[first].startswith("best predicted")
+    assert refinement.tried[first].failure == "crashed: it did"
+    assert refinement.tried[best.solution.choices] == best
+
+
+def test_a_plain_plan_that_is_the_best_predicted_one_has_both_names() -> None:
+    refinement = Machine().refinement()
+    refinement.best(None)
+    problem = refinement.choosing.problem
+    found = baselines(two_layer_blocks().blocks, two_layer_units(), problem, MESH)
+    both = {name: plan.choices for name, plan in found.items() if plan.choices in refinement.tried}
+    assert both
+    assert all(name in refinement.tried[choices].name for name, choices in both.items())

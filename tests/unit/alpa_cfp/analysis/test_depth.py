@@ -12,7 +12,9 @@ import pytest
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import Segments, find_segments, kinds_of
-from integration.models import TINY, abstract, train_step
+from alpa_cfp.workloads.model import train_step
+from alpa_cfp.workloads.models import abstract
+from alpa_cfp.workloads.sizes import TINY
 from unit.alpa_cfp.analysis.programs import bytecode_of, forward_ops, roles, with_loops
 
 DEEP = [24, pytest.param(96, marks=pytest.mark.slow)]

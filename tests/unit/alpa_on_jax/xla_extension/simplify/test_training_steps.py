@@ -5,8 +5,9 @@ import re
 import jax
 import pytest
 
+from alpa_cfp.workloads.model import train_step
+from alpa_cfp.workloads.models import MODELS, build
 from integration import serial
-from integration.models import MODELS, build, train_step
 from unit.alpa_on_jax.xla_extension.simplify.simplified import Simplified, simplified
 
 

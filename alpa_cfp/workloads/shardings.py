@@ -13,8 +13,8 @@ import jax
 from alpa import ManualShardingOption
 from jax.sharding import PartitionSpec
 
-from integration.meshes import MESH_AXES
-from integration.models import Model
+from alpa_cfp.workloads.model import Model
+from alpa_cfp.workloads.sizes import MESH_AXES
 
 STYLES = ("data_parallel", "megatron")
 

@@ -21,6 +21,8 @@ import numpy as np
 
 BOOTSTRAP_DRAWS = 2000
 QUIET_PERCENTILE = 10
+# Rounds before the first that counts.
+WARMUP = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,10 @@ def interleave(
     functions: Mapping[str, Callable[[], object]],
     rounds: int,
     *,
-    warmup: int = 3,
+    warmup: int = WARMUP,
     seed: int = 0,
     after: Callable[[Any], object] | None = None,
+    after_round: Callable[[], object] | None = None,
 ) -> dict[str, Samples]:
     """Run every function once a round, in random order, and time each run.
 
@@ -115,6 +118,7 @@ def interleave(
         warmup: Rounds before the first that counts.
         seed: Of the order.
         after: Called with a function's result, off the clock.
+        after_round: Called when a round is over, those before the first that counts included.
     """
     rng = np.random.default_rng(seed)
     names = list(functions)
@@ -130,6 +134,8 @@ def interleave(
                 after(result)
             if number >= 0:
                 seconds[name].append((taken, cpu_taken))
+        if after_round is not None:
+            after_round()
     return {name: Samples(*zip(*values, strict=True)) for name, values in seconds.items()}
 
 

@@ -4,13 +4,15 @@ Takes sizes and in which way it is written; gives a flax module with the call of
 ways compute the same function, up to rounding; only `scan` keeps the layers' parameters in another form, stacked.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 _MASKED = -1e9
+# flax says that axes are numbers, and takes this in place of one.
+_BROADCAST: Any = nn.broadcast
 
 
 class Output(NamedTuple):
@@ -118,7 +120,7 @@ class Llama(nn.Module):
                 _ScannedLayer,
                 variable_axes={"params": 0},
                 split_rngs={"params": True},
-                in_axes=nn.broadcast,
+                in_axes=_BROADCAST,
                 length=self.layers,
             )
             x, _ = scanned(layer, *sizes, name="layers")(x, position_ids)

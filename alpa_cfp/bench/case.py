@@ -1,0 +1,74 @@
+"""What is compared, in words and numbers: the case, the methods by name, and how often each runs.
+
+Invariant: nothing here imports jax, so that a command line can be read before it is decided how many devices jax has.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+from alpa_cfp.workloads.sizes import Size, mesh_shape
+
+CFP, ILP = "cfp", "alpa-ilp"
+# In the order of the table, each with what it is.
+METHODS = {
+    CFP: "this project: measures parts of the step on this mesh, and searches for the fastest plan",
+    ILP: "Alpa 0.2.3's own planner: an integer programme over a symbolic cost model",
+    "data-parallel": "each device has all parameters and a part of the batch (alpa.DataParallel)",
+    "zero2": "data parallel, with the optimizer's state split over the devices (alpa.Zero2Parallel)",
+    "zero3": "data parallel, with parameters split too (alpa.Zero3Parallel)",
+    "megatron": "by hand: batch split over the first mesh axis, layers over the second, as Megatron-LM does",
+    "propagation": "plain jax.jit: the batch is split over all devices, and XLA decides the rest; no alpa",
+}
+# The same in a few words, for pictures.
+METHODS_BRIEFLY = {
+    CFP: "planned from measured parts",
+    ILP: "planned by Alpa",
+    "data-parallel": "batch split",
+    "zero2": "batch, optimizer split",
+    "zero3": "batch, optimizer, weights split",
+    "megatron": "batch, layers split by hand",
+    "propagation": "plain jax.jit, batch split",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A training step on a mesh.
+
+    Attributes:
+        model: A key of `alpa_cfp.workloads.sizes.SIZES`.
+        mesh: The logical mesh, such as "2x4".
+        size: Of the model and its batch.
+        num_micro_batches: None without gradient accumulation.
+    """
+
+    model: str
+    mesh: str
+    size: Size
+    num_micro_batches: int | None = None
+
+    @property
+    def num_devices(self) -> int:
+        return prod(mesh_shape(self.mesh))
+
+    @property
+    def micro_batch(self) -> int:
+        """The samples of one micro-batch."""
+        return self.size.batch // (self.num_micro_batches or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How often things run.
+
+    Attributes:
+        rounds: Samples of each copy.
+        copies: Copies of each program: where arrays lie in memory changes the time of one by some per cent.
+        samples: How often CFP runs each candidate while it plans.
+        seed: Of the order in which things run.
+    """
+
+    rounds: int = 30
+    copies: int = 2
+    samples: int = 5
+    seed: int = 0

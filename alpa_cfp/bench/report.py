@@ -1,0 +1,48 @@
+"""A comparison as JSON: takes a `Comparison`, the machine and the command; gives text that holds all of it."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from alpa_cfp.bench.running import Comparison, Outcome
+
+FORMAT = 1
+
+
+def to_json(found: Comparison, machine: dict[str, Any], command: str) -> str:
+    """What came out, with where, when and by which command; times in milliseconds, sizes in bytes.
+
+    `cfp`'s plan is left out: it has a file format of its own.
+    """
+    content = {
+        "format": FORMAT,
+        "command": command,
+        "machine": machine,
+        "case": asdict(found.case),
+        "effort": asdict(found.effort),
+        "parameters": found.parameters,
+        "serial_loss": found.loss,
+        "tolerance": found.tolerance,
+        "profiled": found.profiled,
+        "profiles_before": found.known,
+        "methods": {outcome.method: _method(outcome) for outcome in found.outcomes},
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _method(outcome: Outcome) -> dict[str, Any]:
+    samples = outcome.samples
+    return {
+        "planning_s": outcome.planning_s,
+        "is_right": outcome.is_right,
+        # JSON has no infinity, which is what a step that gives no number differs by.
+        "difference": min(outcome.difference.relative, 1e300),
+        "difference_in": outcome.difference.where,
+        "step": samples.to_json() if samples else None,
+        "step_ms": [round(seconds * 1e3, 4) for seconds in samples.seconds] if samples else [],
+        "to_alpa_ilp": outcome.to_ilp.to_json() if outcome.to_ilp else None,
+        "same_program_as": outcome.same_as or None,
+        "memory_bytes": outcome.memory_bytes,
+        "collectives": [asdict(each) for each in outcome.traffic],
+        "predicted_ms": None if outcome.predicted_s is None else outcome.predicted_s * 1e3,
+    }

@@ -1,0 +1,173 @@
+"""A comparison as text for a terminal: takes a `Comparison` and the machine; gives lines.
+
+Invariant: each number is explained below the table, in words of a user.
+"""
+
+from collections.abc import Sequence
+
+from alpa_cfp.bench.case import CFP, ILP, METHODS
+from alpa_cfp.bench.running import Comparison, Outcome
+
+
+def lines(found: Comparison, machine: dict[str, object]) -> list[str]:
+    """The whole report: what ran, a row for each method, what they communicate, what the numbers mean."""
+    return [
+        *_head(found, machine),
+        "",
+        *_times(found),
+        "",
+        *_communication(found),
+        "",
+        *_verdict(found),
+        "",
+        *_meaning(found, machine),
+    ]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows with their columns aligned, the first to the left, the others to the right; a rule below the first row."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    out = [
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return [out[0], "-" * max(map(len, out)), *out[1:]]
+
+
+def size_text(size_bytes: float) -> str:
+    """Bytes in words: "9.8 MB"."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= size:
+            return f"{size_bytes / size:.1f} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def time_text(seconds: float) -> str:
+    """Milliseconds with three digits or so: "41.3 ms"."""
+    milliseconds = seconds * 1e3
+    return f"{milliseconds:.{1 if milliseconds >= 10 else 2}f} ms"
+
+
+def title(found: Comparison) -> str:
+    """What ran, in a few words."""
+    case = found.case
+    parts = f" in {case.num_micro_batches} micro-batches" if case.num_micro_batches else ""
+    return (
+        f"A training step of {case.model} ({found.parameters:,} parameters, batch {case.size.batch}{parts}) "
+        f"on a {case.mesh} mesh"
+    )
+
+
+def place(machine: dict[str, object]) -> str:
+    """Where and when it ran, in a few words."""
+    versions = machine["versions"]
+    named = f"jax {versions['jax']}, alpa {versions['alpa']}" if isinstance(versions, dict) else ""
+    virtual = " (virtual)" if _are_virtual(machine) else ""
+    return f"{machine['devices']}{virtual} on {machine['cores']} cores, {machine['cpu']}; {named}; {machine['date']}"
+
+
+def _are_virtual(machine: dict[str, object]) -> bool:
+    return str(machine["devices"]).endswith(" cpu")
+
+
+def _head(found: Comparison, machine: dict[str, object]) -> list[str]:
+    right = sum(outcome.is_right for outcome in found.outcomes)
+    within = max((each.difference.relative for each in found.outcomes if each.is_right), default=0.0)
+    return [
+        title(found),
+        place(machine),
+        f"{right} of {len(found.outcomes)} methods give the serial run's loss and state after a step (within "
+        f"{within:.0e} of each array's largest entry; {found.tolerance:.0e} is allowed)",
+    ]
+
+
+def _times(found: Comparison) -> list[str]:
+    header = ["method", "planning", "step", "spread", "ratio to ILP", "95% interval", "memory", "predicted"]
+    rows = [header, *(_row(outcome) for outcome in found.outcomes)]
+    kept = [number for number in range(len(header)) if number < 4 or any(row[number] for row in rows[1:])]
+    return aligned([[row[number] for number in kept] for row in rows])
+
+
+def _row(outcome: Outcome) -> list[str]:
+    planning, memory = f"{outcome.planning_s:.1f} s", size_text(outcome.memory_bytes)
+    if outcome.samples is None:
+        return [outcome.method, planning, "WRONG", "", "", "", memory, ""]
+    by = outcome.to_ilp
+    return [
+        outcome.method,
+        planning,
+        time_text(outcome.samples.median_s),
+        f"± {outcome.samples.spread:.0%}",
+        "1" if outcome.method == ILP else f"{by.paired:.2f}" if by else "",
+        f"{by.paired_low:.2f} to {by.paired_high:.2f}" if by else "",
+        memory,
+        time_text(outcome.predicted_s) if outcome.predicted_s is not None else "",
+    ]
+
+
+def _communication(found: Comparison) -> list[str]:
+    kinds = sorted({each.kind for outcome in found.outcomes for each in outcome.traffic})
+    if not kinds:
+        return ["no method communicates"]
+    rows = [["communicated a step", *kinds, "in all"]]
+    for outcome in found.outcomes:
+        of = {each.kind: f"{each.count} x, {size_text(each.size_bytes)}" for each in outcome.traffic}
+        total = sum(each.size_bytes for each in outcome.traffic)
+        rows.append([outcome.method, *(of.get(kind, "") for kind in kinds), size_text(total)])
+    return aligned(rows)
+
+
+def _verdict(found: Comparison) -> list[str]:
+    said = [
+        f"{each.method} is WRONG: {each.difference.where} differs from the serial run by "
+        f"{each.difference.relative:.1e} of its largest entry; it was not timed"
+        for each in found.outcomes
+        if not each.is_right
+    ]
+    said += [f"{each.method} has the same program as {each.same_as}" for each in found.outcomes if each.same_as]
+    own, ilp = found.of(CFP), found.of(ILP)
+    alike = own is not None and ilp is not None and (own.same_as == ILP or ilp.same_as in (CFP, own.same_as or CFP))
+    if own is not None and own.to_ilp is not None and not alike:
+        by = own.to_ilp
+        if by.paired_low <= 1 <= by.paired_high:
+            said.append("CFP's step takes as long as the one that Alpa's ILP planned, as far as this run can tell")
+        else:
+            said.append(
+                f"CFP's step takes {by.paired:.2f} of the time of the step that Alpa's ILP planned: "
+                f"{abs(1 - by.paired):.0%} {'less' if by.paired < 1 else 'more'}"
+            )
+    return said or ["all programs differ"]
+
+
+def _meaning(found: Comparison, machine: dict[str, object]) -> list[str]:
+    names = [outcome.method for outcome in found.outcomes]
+    width = max(map(len, names))
+    said = [f"{name.ljust(width)}  {METHODS.get(name, '')}".rstrip() for name in names]
+    effort = found.effort
+    said += [
+        "",
+        "planning       seconds until the step is compiled" + _profiles(found),
+        f"step, spread   median of {effort.rounds * effort.copies} steps, half the distance of the quartiles; "
+        "all in one process, in random order",
+        "ratio to ILP   its time by that of Alpa's ILP in the same round, median: below 1 is faster",
+        "memory         what one device needs, by the compiled program",
+        "communicated   collectives of one step, and how many bytes one device puts into them",
+    ]
+    if found.of(CFP) is not None:
+        said.append("predicted      what CFP's plan was thought to take, from the parts that it measured")
+    if _are_virtual(machine):
+        said.append(
+            f"The {found.case.num_devices} devices are virtual and share {machine['cores']} cores: times compare "
+            "programs here, and say nothing about other machines."
+        )
+    return said
+
+
+def _profiles(found: Comparison) -> str:
+    if found.profiled is None:
+        return ""
+    of = f"; CFP measured {found.profiled} programs for it"
+    return f"{of}, beside {found.known} in its database from before" if found.known else of

@@ -1,0 +1,128 @@
+"""`alpa-cfp bench`: takes a model, a mesh and methods; prints who is how fast, and keeps it as JSON and as a picture.
+
+Exit code 0: every method gave the serial run's result; 1: one did not; 2: wrong use.
+"""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from alpa_cfp.bench.case import METHODS, Case, Effort
+from alpa_cfp.cli.errors import UserError
+from alpa_cfp.cli.workload import (
+    add_workload,
+    check_can_draw,
+    check_can_write,
+    check_database,
+    read_workload,
+    start,
+)
+
+WRONG_RESULT = 1
+_EXAMPLES = """methods:
+{methods}
+
+examples:
+  alpa-cfp bench                                      all methods for a small GPT on 2x4 devices
+  alpa-cfp bench --size tiny --rounds 5               the same in a minute or less
+  alpa-cfp bench --model moe --mesh 1x8 --methods cfp alpa-ilp
+  alpa-cfp bench --size layers=4 hidden=256 --micro-batches 2 --json result.json --picture result.png
+
+On a CPU as many virtual devices are made as the mesh needs. Exit code 0: every method gives what one device gives
+without parallelism; 1: one does not; 2: something on the command line cannot be."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `bench` takes."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    width = max(map(len, METHODS))
+    parser.epilog = _EXAMPLES.format(
+        methods="\n".join(f"  {name.ljust(width)}  {words}" for name, words in METHODS.items())
+    )
+    add_workload(parser)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="METHOD", help="default: all")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=Effort().rounds,
+        metavar="N",
+        help="steps timed of each copy (default %(default)s)",
+    )
+    parser.add_argument(
+        "--copies", type=int, default=Effort().copies, metavar="N",
+        help="of each program: where arrays lie in memory changes its time by some per cent (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured there")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it (.png, .svg or .pdf; needs matplotlib)")
+    parser.add_argument("--save-plan", type=Path, metavar="FILE", help="write CFP's plan there, for `alpa-cfp explain`")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare, print, and write what is asked for; gives the exit code.
+
+    Raises:
+        UserError: something on the command line cannot be.
+    """
+    case, methods = read_workload(arguments), _methods(arguments.methods)
+    for name in ("rounds", "copies"):
+        if getattr(arguments, name) < 1:
+            raise UserError(f"--{name} is {getattr(arguments, name)}, and must be at least 1")
+    if arguments.save_plan is not None and "cfp" not in methods:
+        raise UserError("--save-plan writes the plan of the method cfp, which is not among --methods")
+    check_can_draw(arguments.picture)
+    for option in ("json", "picture", "save_plan", "database"):
+        check_can_write(getattr(arguments, option), f"--{option.replace('_', '-')}")
+    start(case)
+    check_database(arguments.database)
+    _check_fit(case, methods)
+    return _compare(case, methods, arguments)
+
+
+def _compare(case: Case, methods: list[str], arguments: argparse.Namespace) -> int:
+    # They import jax, which must have its devices by now.
+    from alpa_cfp import CFPOption
+    from alpa_cfp.bench.machine import describe
+    from alpa_cfp.bench.picture import draw
+    from alpa_cfp.bench.progress import Progress
+    from alpa_cfp.bench.report import to_json
+    from alpa_cfp.bench.running import compare, steps_of
+    from alpa_cfp.bench.table import lines
+
+    effort = Effort(arguments.rounds, arguments.copies, seed=arguments.seed)
+    with Progress(steps_of(methods, effort)) as progress:
+        option = CFPOption(
+            database=arguments.database, samples=effort.samples, seed=arguments.seed, progress=progress.is_bar
+        )
+        found = compare(case, methods, effort, option, progress)
+    machine = describe()
+    print("\n".join(lines(found, machine)))
+    if arguments.json is not None:
+        arguments.json.write_text(to_json(found, machine, shlex.join(["alpa-cfp", *sys.argv[1:]])))
+    if arguments.picture is not None:
+        draw(found, machine, arguments.picture)
+    own = found.of("cfp")
+    if arguments.save_plan is not None and own is not None and own.plan is not None:
+        own.plan.save(arguments.save_plan)
+    written = [str(path) for path in (arguments.json, arguments.picture, arguments.save_plan) if path is not None]
+    if written:
+        print(f"\nwritten: {', '.join(written)}")
+    return 0 if found.is_right else WRONG_RESULT
+
+
+def _methods(names: list[str]) -> list[str]:
+    for name in names:
+        if name not in METHODS:
+            raise UserError(f"there is no method {name!r}: --methods takes some of {', '.join(METHODS)}")
+    return list(dict.fromkeys(names))
+
+
+def _check_fit(case: Case, methods: list[str]) -> None:
+    from alpa_cfp.bench.methods import misfit
+
+    for method in methods:
+        reason = misfit(case, method)
+        if reason:
+            raise UserError(
+                f"{method} cannot run {case.model} on a {case.mesh} mesh: {reason}. Leave it out of --methods"
+            )

@@ -1,0 +1,42 @@
+"""`alpa-cfp diff`: says in what two plans differ, block by block, with what that costs.
+
+Takes the command line; prints a text or JSON. Neither the programs nor devices are needed.
+"""
+
+import argparse
+import json
+
+from alpa_cfp.cli.pipes import reader_may_leave
+
+HELP = "say in what two plans differ"
+EPILOG = """\
+A and B are files that plan.save(...) or `alpa-cfp plan` wrote. The exit code is 0, whether they differ or not.
+
+examples:
+  alpa-cfp diff before.json after.json
+  alpa-cfp diff before.json after.json --json        the same as JSON
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `alpa-cfp diff` understands."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument("a", metavar="A", help="the file of a plan")
+    parser.add_argument("b", metavar="B", help="the file of the plan that is compared with it")
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `alpa-cfp diff`."""
+    from alpa_cfp.explaining.comparing import diff
+    from alpa_cfp.explaining.content import of_difference
+    from alpa_cfp.plan import Plan
+
+    a, b = Plan.load(arguments.a), Plan.load(arguments.b)
+    with reader_may_leave():
+        if arguments.json:
+            print(json.dumps(of_difference(a, b), indent=1))
+        else:
+            print(diff(a, b), end="")
+    return 0

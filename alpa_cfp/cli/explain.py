@@ -1,0 +1,83 @@
+"""`alpa-cfp explain`: says what a plan decided, block by block, why, and what it costs.
+
+Takes the command line; prints a text or JSON, or writes an HTML page. Neither the program nor devices are needed.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from alpa_cfp.cli.errors import UserError
+from alpa_cfp.cli.pipes import reader_may_leave
+
+if TYPE_CHECKING:
+    from alpa_cfp.plan import Plan
+
+HELP = "say what a plan decided, block by block, why, and what it costs"
+EPILOG = """\
+PLAN is a file that plan.save(...) or `alpa-cfp plan` wrote.
+
+examples:
+  alpa-cfp explain plan.json                         the plan in words; equal layers are said once
+  alpa-cfp explain plan.json --html plan.html        the same as one page for a browser, with pictures
+  alpa-cfp explain plan.json --block mlp/up          one block, with all that it could have been
+"""
+# How many names an error quotes.
+_QUOTED = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `alpa-cfp explain` understands."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument("plan", metavar="PLAN", help="the file of a plan")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--html", metavar="FILE", help="write one HTML page into FILE (- for stdout)")
+    form.add_argument("--json", action="store_true", help="print everything as one JSON object")
+    parser.add_argument("--block", metavar="NAME", help="only blocks with NAME in their name, with all alternatives")
+    parser.add_argument("--all", action="store_true", help="all alternatives of all blocks, not only the best three")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `alpa-cfp explain`."""
+    from alpa_cfp.explaining.content import of_plan
+    from alpa_cfp.explaining.text import explain
+    from alpa_cfp.plan import Plan
+
+    if arguments.html and arguments.block:
+        raise UserError("--html shows the whole plan: leave --block out, or leave --html out")
+    plan = Plan.load(arguments.plan)
+    if arguments.html:
+        return _write(plan.report(), arguments.html)
+    blocks = None if arguments.block is None else _named(plan, arguments.block, arguments.plan)
+    with reader_may_leave():
+        if arguments.json:
+            print(json.dumps(of_plan(plan, blocks=blocks), indent=1))
+        else:
+            print(explain(plan, blocks=blocks, everything=arguments.all or blocks is not None), end="")
+    return 0
+
+
+def _write(page: str, target: str) -> int:
+    if target == "-":
+        with reader_may_leave():
+            print(page, end="")
+    else:
+        Path(target).write_text(page, encoding="utf-8")
+        print(f"wrote {target}")
+    return 0
+
+
+def _named(plan: "Plan", name: str, source: str) -> frozenset[int]:
+    """The blocks with a name, or with it in their names."""
+    if plan.account is None:
+        raise UserError(
+            f"--block: {source} keeps no account, so its blocks have no names; plan again and save the plan"
+        )
+    names = [block.name for block in plan.account.blocks]
+    found = [i for i, own in enumerate(names) if own == name] or [i for i, own in enumerate(names) if name in own]
+    if not found:
+        more = f" and {len(names) - _QUOTED} more" if len(names) > _QUOTED else ""
+        raise UserError(f"--block: no block of {source} has {name!r} in its name: {', '.join(names[:_QUOTED])}{more}")
+    return frozenset(found)

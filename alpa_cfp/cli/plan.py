@@ -1,0 +1,94 @@
+"""`alpa-cfp plan`: takes a model and a mesh; plans its training step by CFP, says what came out, and keeps the plan."""
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from alpa_cfp.cli.errors import UserError
+from alpa_cfp.cli.workload import add_workload, check_can_write, check_database, read_workload, start
+
+if TYPE_CHECKING:
+    from alpa_cfp.plan import Plan
+
+_EXAMPLES = """examples:
+  alpa-cfp plan --costs estimate                    in seconds, without running anything
+  alpa-cfp plan --model moe --mesh 1x8 --out plan.json
+  alpa-cfp plan --size layers=24 hidden=1024 heads=16 --mesh 2x4 --costs estimate --memory-mb 900
+  alpa-cfp explain plan.json                        what the plan decided, and why
+
+The step itself is neither compiled nor run: only shapes are looked at, so a model may be larger than this machine."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `plan` takes."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EXAMPLES
+    add_workload(parser)
+    parser.add_argument(
+        "--costs", choices=("measure", "replay", "estimate"), default="measure",
+        help="measure: run parts of the step on the mesh (default); replay: use what the database has, run nothing; "
+        "estimate: count work and communication",
+    )  # fmt: skip
+    parser.add_argument(
+        "--device-kind", metavar="NAME", help="with replay: of which devices, if the database has several"
+    )
+    parser.add_argument("--memory-mb", type=float, metavar="N", help="what one device may hold (default: no limit)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the plan there")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan and say what came out; gives the exit code.
+
+    Raises:
+        UserError: something on the command line cannot be.
+        CFPError, ProfileDatabaseError: as `CFPOption` says.
+    """
+    case = read_workload(arguments)
+    if arguments.memory_mb is not None and arguments.memory_mb <= 0:
+        raise UserError(f"--memory-mb is {arguments.memory_mb:g}, and must be above zero")
+    check_can_write(arguments.out, "--out")
+    start(case)
+    check_database(arguments.database)
+    # They import jax, which must have its devices by now.
+    from alpa_cfp import CFPOption
+    from alpa_cfp.bench.methods import plan_only
+    from alpa_cfp.bench.progress import Progress
+    from alpa_cfp.search.errors import NothingFitsError, TimeLimitError
+
+    with Progress(1) as progress:
+        progress.say(f"planning {case.model} on a {case.mesh} mesh")
+        option = CFPOption(
+            costs=arguments.costs,
+            memory_budget_bytes=None if arguments.memory_mb is None else int(arguments.memory_mb * 1e6),
+            database=arguments.database,
+            device_kind=arguments.device_kind,
+            seed=arguments.seed,
+            progress=progress.is_bar,
+        )
+        started = time.perf_counter()
+        try:
+            plan = plan_only(case, option)
+        except (NothingFitsError, TimeLimitError) as error:
+            raise UserError(str(error)) from error
+        seconds = time.perf_counter() - started
+    print("\n".join(_words(plan, seconds)))
+    if arguments.out is not None:
+        plan.save(arguments.out)
+        print(f"written: {arguments.out}")
+    return 0
+
+
+def _words(plan: "Plan", seconds: float) -> list[str]:
+    from alpa_cfp.bench.table import size_text, time_text
+
+    memory = plan.memory
+    words = [
+        f"planned {len(plan.strategies)} blocks on a {'x'.join(map(str, plan.mesh_shape))} mesh in {seconds:.1f} s",
+        f"predicted   {time_text(plan.predicted_s)} a step, {size_text(memory.total)} a device ({plan.costs})",
+    ]
+    if plan.measured_s is not None:
+        words.append(f"measured    {time_text(plan.measured_s)} a step, compiled whole")
+    if plan.needed_bytes is not None:
+        words.append(f"it needs    {size_text(plan.needed_bytes)} a device, compiled whole")
+    return words

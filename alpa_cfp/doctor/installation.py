@@ -1,0 +1,142 @@
+"""Python and the packages: which versions there are, whether they are the tested ones, and whether they import.
+
+Takes installed distributions' metadata and the probes' answers; gives findings. Nothing is imported here but
+alpa_on_jax's list of versions, which imports nothing itself.
+"""
+
+import base64
+import hashlib
+import os
+import platform
+import sys
+from importlib import metadata
+
+from alpa_cfp.doctor import tested
+from alpa_cfp.doctor.finding import Finding
+from alpa_cfp.doctor.probing import Answer, without_paths
+from alpa_on_jax import versions
+
+# The SHA-256 of the paths and SHA-256s of the files in alpa/ of PyPI's alpa-0.2.3-py3-none-any.whl.
+ALPA_FILES_DIGEST = "7df26fc73c27bddd3638fcc6dbf27b929983f865ba99b8b7cfd8d6dc78446387"
+ALPA_COMMAND = f"pip install --force-reinstall --no-deps alpa=={versions.ALPA_VERSION}"
+
+
+def python() -> Finding:
+    """The version of Python."""
+    version = platform.python_version()
+    found = f"{version} ({sys.executable})"
+    details = {"version": version, "executable": sys.executable, "tested": list(tested.TESTED_PYTHONS)}
+    if version.rpartition(".")[0] in tested.TESTED_PYTHONS:
+        return Finding("Python", "ok", found, details=details)
+    words = " and ".join(tested.TESTED_PYTHONS)
+    return Finding("Python", "note", f"{found}; the tests run on {words}", details=details)
+
+
+def jax(answer: Answer) -> Finding:
+    """The versions of jax and jaxlib, of which others than the tested are refused."""
+    jax_version, jaxlib_version = (versions.installed_version(name) for name in ("jax", "jaxlib"))
+    pairs = versions.TESTED_JAX_VERSIONS
+    details = {"jax": jax_version, "jaxlib": jaxlib_version, "tested": list(pairs)}
+    found = f"jax {jax_version or 'is not installed'}, jaxlib {jaxlib_version or 'is not installed'}"
+    fix = f"pip install jax=={_suitable_jax()} jaxlib=={_suitable_jax()}"
+    if jax_version is None or jaxlib_version is None:
+        return Finding("JAX", "problem", found, fix, details)
+    if error := answer.error("jax"):
+        return Finding("JAX", "problem", f"{found}, but `import jax` fails: {error}", fix, details)
+    if jax_version == jaxlib_version and jax_version in pairs:
+        return Finding("JAX", "ok", found, details=details)
+    untested = f"{found}; tested with {' and '.join(pairs)} (both of the same version)"
+    if os.environ.get(versions.ALLOW_UNTESTED_VARIABLE) == "1":
+        return Finding(
+            "JAX", "note", f"{untested}, and {versions.ALLOW_UNTESTED_VARIABLE}=1 allows others", "", details
+        )
+    return Finding("JAX", "problem", f"{untested}. alpa refuses any other", fix, details)
+
+
+def alpa() -> Finding:
+    """Whether the installed alpa is the one that is wanted, file by file."""
+    version = versions.installed_version("alpa")
+    details = {"version": version, "wanted": versions.ALPA_VERSION}
+    if version is None:
+        return Finding("alpa", "problem", "it is not installed", ALPA_COMMAND, details)
+    if version != versions.ALPA_VERSION:
+        found = f"{version} is installed, and only {versions.ALPA_VERSION} works: its functions are replaced by name"
+        return Finding("alpa", "problem", found, ALPA_COMMAND, details)
+    try:
+        changed = _alpa_changes()
+    except OSError as error:
+        return Finding("alpa", "problem", f"{version}, but a file of it cannot be read: {_reason(error)}", ALPA_COMMAND)
+    if changed:
+        return Finding("alpa", "problem", f"{version}, but not as it is on PyPI: {changed}", ALPA_COMMAND, details)
+    return Finding("alpa", "ok", f"{version}, every file as on PyPI", details=details)
+
+
+def importing_alpa(answer: Answer) -> Finding:
+    """Whether `import alpa` works as the first import of a process."""
+    if answer.value("hook", "runs") is False:
+        found = "the startup file alpa_on_jax.pth does not run in new Python processes, so `import alpa` fails"
+        fix = (
+            "install alpa_cfp once more into this environment (pip install . in its folder); do not start Python by -S"
+        )
+        return Finding("import alpa", "problem", found, fix)
+    error = answer.error("alpa")
+    if not error:
+        return Finding("import alpa", "ok", "works as the first import of a process, through the startup file")
+    fix = "the message says what to do"
+    if " install " not in error and "Run it from" not in error:
+        fix = f"mend what stands above and try again; if nothing does: {ALPA_COMMAND}"
+    return Finding("import alpa", "problem", f"fails: {error}", fix)
+
+
+def package(name: str, answer: Answer) -> Finding:
+    """The version of a package that is always needed, and whether it imports."""
+    version = versions.installed_version(name)
+    details = {"version": version, "tested": list(tested.TESTED[name])}
+    fix = f"pip install '{tested.NEEDED[name]}'"
+    if version is None:
+        return Finding(name, "problem", "it is not installed", fix, details)
+    if error := answer.error(name):
+        return Finding(
+            name, "problem", f"{version}, but `import {name}` fails: {error}",
+            f"pip install --force-reinstall {name}=={tested.TESTED[name][-1]}", details,
+        )  # fmt: skip
+    known = tested.how_known(name, version)
+    if known == "unsuitable":
+        return Finding(name, "problem", f"{version} is not what is needed: {tested.NEEDED[name]}", fix, details)
+    if known == "untested":
+        return Finding(name, "note", f"{version}; tested with {tested.tested_words(name)}", "", details)
+    return Finding(name, "ok", version, details=details)
+
+
+def _suitable_jax() -> str:
+    """The newest tested JAX that this Python can have."""
+    return versions.TESTED_JAX_VERSIONS[0 if sys.version_info < (3, 12) else -1]
+
+
+def _alpa_changes() -> str:
+    """How the installed alpa differs from PyPI's; "" if it does not."""
+    files = [file for file in metadata.distribution("alpa").files or () if file.hash and str(file).startswith("alpa/")]
+    missing = [str(file) for file in files if not file.locate().exists()]  # pyright: ignore[reportAttributeAccessIssue]
+    if missing:
+        return f"{_first(missing)} is missing"
+    digests = {str(file): hashlib.sha256(file.read_binary()) for file in files}
+    changed = [str(file) for file in files if file.hash and not _is(digests[str(file)].digest(), file.hash.value)]
+    if changed:
+        return f"{_first(changed)} was changed"
+    lines = sorted(f"{path} {digest.hexdigest()}" for path, digest in digests.items())
+    if hashlib.sha256("\n".join(lines).encode()).hexdigest() != ALPA_FILES_DIGEST:
+        return "it was installed from elsewhere, with other files"
+    return ""
+
+
+def _is(digest: bytes, recorded: str) -> bool:
+    """Whether a digest is the one that RECORD has, as base64 without padding."""
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=") == recorded
+
+
+def _first(paths: list[str]) -> str:
+    return paths[0] if len(paths) == 1 else f"{paths[0]} (of {len(paths)} files)"
+
+
+def _reason(error: OSError) -> str:
+    return without_paths(error.strerror or str(error))

@@ -1,0 +1,145 @@
+"""The machine: the devices that JAX sees, and the programs and packages that not every use needs.
+
+Takes the probes' answers; gives findings.
+"""
+
+import glob
+import os
+from collections import Counter
+from pathlib import Path
+
+from alpa_cfp.doctor import tested
+from alpa_cfp.doctor.finding import Finding
+from alpa_cfp.doctor.probing import Answer
+from alpa_on_jax import versions
+
+_GIB = 2**30
+_VIRTUAL = "XLA_FLAGS=--xla_force_host_platform_device_count=8"
+_CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
+
+
+def devices(answer: Answer) -> Finding:
+    """How many devices of which kind JAX sees, and their memory."""
+    if error := answer.error("jax"):
+        return Finding("devices", "problem", f"JAX does not import, so it sees none: {error}", "mend JAX (see above)")
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if error := answer.error("devices"):
+        fix = (
+            f"JAX_PLATFORMS is {platforms!r}: unset it, or install what JAX needs for that platform"
+            if platforms
+            else "JAX_PLATFORMS=cpu works without any accelerator; for GPUs: pip install 'jax[cuda12]'"
+        )
+        return Finding("devices", "problem", f"JAX cannot start them: {error}", fix)
+    seen = answer.value("devices", "devices")
+    kinds = Counter((device["platform"], device["kind"], device["memory_bytes"]) for device in seen)
+    words = ", ".join(_device_words(*kind, count) for kind, count in kinds.items())
+    details = {"devices": [{"platform": p, "kind": k, "memory_bytes": m, "count": n} for (p, k, m), n in kinds.items()]}
+    on_cpu = all(device["platform"] == "cpu" for device in seen)
+    if on_cpu and glob.glob("/dev/nvidia[0-9]*") and "cpu" not in platforms.split(","):
+        fix = f"pip install 'jax[cuda12]=={versions.installed_version('jax')}' (or cuda13)"
+        return Finding("devices", "problem", f"{words}: this machine has a GPU, and JAX does not use it", fix, details)
+    if len(seen) == 1:
+        how = f"; {_VIRTUAL} makes 8 of one CPU" if on_cpu else ""
+        return Finding("devices", "note", f"{words}: nothing to split over{how}", "", details)
+    return Finding("devices", "ok", words, details=details)
+
+
+def solver(answer: Answer) -> Finding:
+    """Whether CBC runs, the solver of Alpa's ILP."""
+    check, fix = "ILP solver", f"pip install '{tested.NEEDED['pulp']}'"
+    version = versions.installed_version("pulp")
+    if version is None:
+        return Finding(check, "problem", "PuLP is not installed, which brings CBC", fix)
+    details = {"pulp": version}
+    if error := answer.error("solver"):
+        return Finding(check, "problem", f"PuLP {version}, but CBC does not run: {error}", fix, details)
+    if not answer.value("solver", "runs"):
+        return Finding(check, "problem", f"PuLP {version} does not find CBC on this machine", fix, details)
+    if not answer.value("solver", "right"):
+        return Finding(check, "problem", f"CBC of PuLP {version} gives a wrong solution", fix, details)
+    if tested.how_known("pulp", version) != "tested":
+        return Finding(
+            check, "note", f"CBC of PuLP {version} runs; tested with {tested.tested_words('pulp')}", "", details
+        )
+    return Finding(check, "ok", f"CBC of PuLP {version} solves", details=details)
+
+
+def ray(answer: Answer, cluster: Answer | None) -> Finding:
+    """Whether Ray imports, and, where `cluster` was asked for, whether a cluster of its own runs a task.
+
+    Nothing on the devices of one process needs Ray, so its absence is a problem only if the cluster was asked for.
+    """
+    version = versions.installed_version("ray")
+    details = {"version": version, "tested": list(tested.TESTED["ray"])}
+    fix = f"pip install '{tested.NEEDED['ray']}'"
+    bad = "note" if cluster is None else "problem"
+    only = "; only meshes of several processes need it"
+    if version is None:
+        return Finding("Ray", bad, f"it is not installed{only}", fix, details)
+    if error := answer.error("ray"):
+        return Finding("Ray", bad, f"{version}, but `import ray` fails: {error}{only}", fix, details)
+    known = tested.how_known("ray", version)
+    if known == "unsuitable":
+        return Finding("Ray", bad, f"{version} is not what is needed: {tested.NEEDED['ray']}{only}", fix, details)
+    found = version if known == "tested" else f"{version} (tested with {tested.tested_words('ray')})"
+    if cluster is not None:
+        if error := cluster.error("cluster"):
+            fix = "look at the free memory and at the space in the temporary folder, then try once more"
+            return Finding("Ray", "problem", f"{found}, but a cluster of one CPU does not run: {error}", fix, details)
+        if not cluster.value("cluster", "right"):
+            return Finding("Ray", "problem", f"{found}, but a task gives a wrong result", fix, details)
+        found = f"{found}; a cluster of one CPU was started, ran a task and was stopped"
+    else:
+        found = f"{found} imports{only} (--ray tries a cluster of one CPU)"
+    return Finding("Ray", "ok" if known == "tested" else "note", found, "", details)
+
+
+def cupy(answer: Answer, devices: Finding) -> Finding:
+    """Whether cupy is there, where there are GPUs: only meshes of several processes need it, for NCCL."""
+    installed = {name: version for name in _CUPY if (version := versions.installed_version(name))}
+    details = {"installed": installed}
+    on_gpu = any(device["platform"] in ("gpu", "cuda", "rocm") for device in devices.details.get("devices", ()))
+    if not on_gpu:
+        there = "".join(f"; {name} {version} is installed" for name, version in installed.items())
+        return Finding("cupy", "ok", f"not needed here: JAX sees no GPU{there}", "", details)
+    only = "; only meshes of several processes with GPUs need it"
+    fix = "pip install 'cupy-cuda12x>=14' for CUDA 12, 'cupy-cuda13x>=14' for CUDA 13"
+    if not installed:
+        return Finding("cupy", "note", f"it is not installed{only}", fix, details)
+    name, version = next(iter(installed.items()))
+    if len(installed) > 1:
+        return Finding(
+            "cupy", "note", f"{' and '.join(installed)} are installed, and exclude each other{only}",
+            f"pip uninstall {' '.join(installed)}, then install one of them", details,
+        )  # fmt: skip
+    if error := answer.error("cupy"):
+        return Finding(
+            "cupy", "note", f"{name} {version}, but it does not import with NCCL: {error}{only}", fix, details
+        )
+    if tested.how_known("cupy", version) == "unsuitable":
+        return Finding("cupy", "note", f"{name} {version} is older than what is needed, 14{only}", fix, details)
+    return Finding("cupy", "ok", f"{name} {version} imports, with NCCL{only}", "", details)
+
+
+def cupy_is_installed() -> bool:
+    """Whether there is any of cupy's distributions."""
+    return any(versions.installed_version(name) for name in _CUPY)
+
+
+def memory_of_machine_bytes() -> int:
+    """What the processes of this machine may use together, or of this container where it may use less."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    try:
+        return min(total, int(limit.read_text()))
+    except (OSError, ValueError):  # no such control group, or "max"
+        return total
+
+
+def _device_words(platform: str, kind: str, memory_bytes: int | None, count: int) -> str:
+    if platform == "cpu":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        machine = f"{cores} {'core' if cores == 1 else 'cores'}, {memory_of_machine_bytes() / _GIB:.1f} GiB of memory"
+        return f"1 CPU device ({machine})" if count == 1 else f"{count} virtual CPU devices (on {machine})"
+    memory = "" if memory_bytes is None else f", {memory_bytes / _GIB:.1f} GiB for JAX{' each' if count > 1 else ''}"
+    return f"{count} x {kind} ({platform}{memory})"

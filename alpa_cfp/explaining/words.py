@@ -1,0 +1,188 @@
+"""Numbers and strategies in the words of a user: takes values of an account, gives short texts.
+
+Invariants: a time is in ms with three digits that count, a size in decimal bytes; a strategy is said by what is split
+and where, never by an index of the search.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from alpa_cfp.explaining.account import Alternative, Communication, Role
+from alpa_cfp.strategies import Kept
+
+# In the order in which they are said: what happens to weights first.
+_SPLIT: dict[Role, str] = {
+    "columns": "weights split by column",
+    "rows": "weights split by row",
+    "batch": "heads or experts split",
+    "samples": "samples split",
+}
+_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+# Times that differ by less are the same to a reader.
+_ALIKE = 0.005
+
+
+def digits(value: float, count: int = 3) -> str:
+    """A number with `count` digits that count, no exponent, and commas between thousands: "1,530", "0.0412"."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    # Rounded first: 9.996 has three digits as 10.0.
+    rounded = float(f"{value:.{count - 1}e}")
+    places = count - 1 - math.floor(math.log10(abs(rounded)))
+    return f"{round(rounded, places):,.{max(places, 0)}f}"
+
+
+def time(seconds: float | None) -> str:
+    """Seconds as "12.3 ms"; "unknown" for None."""
+    if seconds is None:
+        return "unknown"
+    if 0 < abs(seconds) < 5e-7:
+        return "<0.001 ms"
+    return f"{digits(seconds * 1e3)} ms"
+
+
+def size(count: float) -> str:
+    """Bytes as "4.2 MB", "1.25 GB"."""
+    for unit, name in _UNITS:
+        if abs(count) >= 0.9995 * unit:
+            text = digits(count / unit)
+            return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {name}"
+    return f"{count:.0f} bytes" if count != 1 else "1 byte"
+
+
+def share(part: float, whole: float) -> str:
+    """What `part` is of `whole`: "12%", "<1%"."""
+    if whole <= 0 or part <= 0:
+        return "0%"
+    percent = 100 * part / whole
+    return "<1%" if percent < 0.5 else f"{percent:.0f}%"
+
+
+def slower(seconds: float, reference_s: float) -> str:
+    """How much slower a time is than another: "as fast", "12% slower", "3.1 times as slow", "4% faster"."""
+    if reference_s <= 0:
+        return "as fast" if seconds <= 0 else "slower"
+    ratio = seconds / reference_s
+    if abs(ratio - 1) < _ALIKE:
+        return "as fast"
+    if ratio >= 2:
+        return f"{digits(ratio, 2)} times as slow"
+    if ratio > 1:
+        return f"{_percent(ratio - 1)} slower"
+    return f"{_percent(1 - ratio)} faster"
+
+
+def off(predicted: float, real: float) -> str:
+    """How far a prediction is from what was measured: "4.6% too low", "exact"."""
+    if real <= 0 or abs(predicted / real - 1) < _ALIKE:
+        return "exact"
+    ratio = predicted / real
+    return f"{_percent(abs(ratio - 1))} too {'high' if ratio > 1 else 'low'}"
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """ "1 block", "24 blocks"."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def listed(parts: Iterable[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    *most, last = parts
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def mesh(shape: Sequence[int]) -> str:
+    """ "2x4"."""
+    return "x".join(map(str, shape))
+
+
+def axes(indices: Iterable[int], names: Sequence[str]) -> str:
+    """Mesh axes by their names: "axis 1", "axes 0 and 1", "axis model"."""
+    own = [names[index].removeprefix("axis ") for index in indices]
+    return f"{'axis' if len(own) == 1 else 'axes'} {listed(own)}"
+
+
+def axes_of_mesh(shape: Sequence[int], names: Sequence[str]) -> str:
+    """The axes of a mesh with their sizes: "axis 0 has 2 devices, axis 1 has 4"."""
+    sizes = [f"{axes((index,), names)} has {size}" for index, size in enumerate(shape)]
+    return listed([f"{sizes[0]} {'device' if shape[0] == 1 else 'devices'}", *sizes[1:]]) if sizes else "one device"
+
+
+def strategy(alternative: Alternative, shape: Sequence[int], names: Sequence[str]) -> str:
+    """A strategy: "weights split by column on axis 1; samples split on axis 0; optimizer state shared along axis 0".
+
+    Args:
+        alternative: What has the strategy.
+        shape: The sizes of the mesh's axes; one of a single device is not mentioned.
+        names: The axes' names.
+    """
+    real = [axis for axis, devices in enumerate(shape) if devices > 1]
+    if not real:
+        return "on one device"
+    said = []
+    for role, words in _SPLIT.items():
+        own = [axis for axis in real if alternative.roles[axis] == role]
+        if own:
+            said.append(f"{words} on {axes(own, names)}")
+    same = [axis for axis in real if alternative.roles[axis] is None]
+    if len(same) == len(real):
+        said.append("repeated on every device")
+    elif same:
+        said.append(f"repeated on {axes(same, names)}")
+    # Weights are equal on the devices along these axes, so it is these that share them.
+    sharing = [axis for axis in real if alternative.roles[axis] in ("samples", None)]
+    if alternative.kept != Kept.AS_USED:
+        what = "optimizer state" if alternative.kept == Kept.MOMENTS_SPLIT else "weights and optimizer state"
+        said.append(f"{what} shared{' along ' + axes(sharing, names) if sharing else ''}")
+    return "; ".join(said)
+
+
+def communication(each: Communication, alternative: Alternative, names: Sequence[str], *, weights: bool) -> str:
+    """Equal collectives: "gradient all-reduce 4.2 MB on axis 0", "2 all-gathers of 1.1 MB each on axis 1".
+
+    Args:
+        each: The collectives.
+        alternative: The strategy that has them.
+        names: The axes' names.
+        weights: Whether the block has weights. If so, what is summed over devices that have different samples is their
+            gradient, and what is gathered over them are the weights.
+    """
+    over_samples = bool(each.axes) and all(alternative.roles[axis] == "samples" for axis in each.axes)
+    of = {"all-reduce": "gradient ", "reduce-scatter": "gradient ", "all-gather": "weight "}
+    purpose = of.get(each.kind, "") if weights and over_samples else ""
+    where = f" on {axes(each.axes, names)}" if each.axes else ""
+    if each.count == 1:
+        return f"{purpose}{each.kind} {size(each.size_bytes)}{where}"
+    return f"{each.count:,} {purpose}{each.kind}s of {size(each.size_bytes)}{where}"
+
+
+def communications(alternative: Alternative, names: Sequence[str], *, weights: bool, most: int = 3) -> str:
+    """What a strategy communicates, the largest first; "nothing is communicated" where nothing is."""
+    ordered = sorted(alternative.communication, key=lambda each: -each.size_bytes * each.count)
+    if not ordered:
+        return "nothing is communicated"
+    said = [communication(each, alternative, names, weights=weights) for each in ordered[:most]]
+    rest = ordered[most:]
+    if rest:
+        said.append(
+            f"{plural(sum(each.count for each in rest), 'smaller one')} "
+            f"({size(sum(each.size_bytes * each.count for each in rest))})"
+        )
+    return ", ".join(said)
+
+
+def memory(state_bytes: int, saved_bytes: int, transient_bytes: int) -> str:
+    """What a device holds: "12 MB: state 10 MB, for the backward pass 1.5 MB, briefly 0.5 MB"."""
+    parts = {"state": state_bytes, "for the backward pass": saved_bytes, "briefly": transient_bytes}
+    said = [f"{name} {size(count)}" for name, count in parts.items() if count]
+    total = size(sum(parts.values()))
+    return f"{total} ({', '.join(said)})" if said else total
+
+
+def held(alternative: Alternative) -> int:
+    """The bytes that a device holds for a block with a strategy, at most."""
+    return alternative.state_bytes + alternative.saved_bytes + alternative.transient_bytes
+
+
+def _percent(ratio: float) -> str:
+    return f"{digits(100 * ratio, 2)}%"

@@ -1,0 +1,109 @@
+"""Language models: takes a size, gives back Alpa's own BERT, GPT and mixture of experts, and LLaMA."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from alpa.model.bert_model import BertConfig, FlaxBertForMaskedLMModule
+from alpa.model.gpt_model import FlaxGPTForLMModule
+from alpa.model.moe import FlaxMoEForLMModule, MoEConfig
+from flax import linen as nn
+
+from alpa_cfp.workloads.batches import masked_sentences, next_tokens
+from alpa_cfp.workloads.llama import Llama
+from alpa_cfp.workloads.model import Model, apply_gradients, initial_state
+from alpa_cfp.workloads.sizes import Size
+
+
+def bert(size: Size) -> Model:
+    """Alpa's BERT, which predicts masked tokens of padded sentences."""
+    config = BertConfig(
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=4 * size.hidden,
+        max_position_embeddings=size.sequence,
+        type_vocab_size=8,
+        tie_word_embeddings=True,
+    )
+    module = FlaxBertForMaskedLMModule(config)
+    batch = masked_sentences(size.batch, size.sequence, size.vocabulary)
+    inputs = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+    state = initial_state(module, [batch[key] for key in inputs], 0.5)
+
+    def loss(params: Any, state: Any, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, Any]]:
+        logits = state.apply_fn(params, *(batch[key] for key in inputs)).logits
+        # As in alpa's tests: a position counts if it has a label, and the loss is normalised by how many there are.
+        counts = jnp.where(batch["labels"] > 0, 1.0, 0.0)
+        labels = jax.nn.one_hot(batch["labels"], size.vocabulary)
+        losses = -jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1)
+        hits = jnp.argmax(logits, axis=-1) == batch["labels"]
+        value = jnp.sum(counts * losses) / jnp.sum(counts)
+        return value, {"metrics": {"accuracy": jnp.sum(counts * hits) / jnp.sum(counts)}}
+
+    return Model("bert", state, batch, loss, apply_gradients)
+
+
+def gpt(size: Size) -> Model:
+    """Alpa's GPT; head and embedding are one."""
+    config = BertConfig(
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=4 * size.hidden,
+        max_position_embeddings=size.sequence,
+        type_vocab_size=0,
+        tie_word_embeddings=True,
+    )
+    return _language_model("gpt", FlaxGPTForLMModule(config), size, 0.5)
+
+
+def moe(size: Size) -> Model:
+    """Alpa's mixture of 8 experts in every other layer."""
+    # A group is one sequence, so the same tokens compete for an expert whatever the micro-batches are. The embedding is
+    # not tied here, so it has a gradient of its own.
+    config = MoEConfig(
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=2 * size.hidden,
+        max_position_embeddings=size.sequence,
+        tie_word_embeddings=False,
+        expert_group_size=size.sequence,
+        expert_number=8,
+    )
+    return _language_model("moe", FlaxMoEForLMModule(config), size, 0.5)
+
+
+def llama(size: Size, *ways: str) -> Model:
+    """LLaMA (`llama.py`), written in any of `LLAMA_WAYS`."""
+    module = Llama(
+        vocabulary=size.vocabulary,
+        hidden=size.hidden,
+        layers=size.layers,
+        heads=size.heads,
+        kv_heads=size.heads // 2,
+        remat="remat" in ways,
+        scan="scan" in ways,
+        tied="tied" in ways,
+        dtype=jnp.dtype(jnp.bfloat16 if "bf16" in ways else jnp.float32),
+    )
+    return _language_model(", ".join(("llama", *ways)), module, size, 0.5)
+
+
+def _language_model(name: str, module: nn.Module, size: Size, learning_rate: float) -> Model:
+    batch = next_tokens(size.batch, size.sequence, size.vocabulary)
+    inputs = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+    state = initial_state(module, [batch[key] for key in inputs], learning_rate)
+
+    def loss(params: Any, state: Any, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, Any]]:
+        logits = state.apply_fn(params, *(batch[key] for key in inputs)).logits
+        labels = jax.nn.one_hot(batch["labels"], size.vocabulary)
+        value = -jnp.mean(jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1))
+        accuracy = jnp.mean(jnp.argmax(logits, axis=-1) == batch["labels"])
+        return value, {"metrics": {"accuracy": accuracy}}
+
+    return Model(name, state, batch, loss, apply_gradients)

@@ -1,0 +1,56 @@
+"""Comparisons written by hand: what the table, the JSON and the picture are made of, without running anything."""
+
+import dataclasses
+from typing import Any
+
+from alpa_cfp.bench.case import CFP, ILP, Case, Effort
+from alpa_cfp.bench.checking import Difference
+from alpa_cfp.bench.programs import Traffic
+from alpa_cfp.bench.running import Comparison, Outcome
+from alpa_cfp.bench.timing import Samples, ratio
+from alpa_cfp.workloads.sizes import TINY
+
+MACHINE: dict[str, Any] = {
+    "devices": "8 x cpu",
+    "cores": 2,
+    "cpu": "a processor",
+    "versions": {"jax": "0.10.2", "alpa": "0.2.3"},
+    "date": "2026-01-01 00:00 UTC",
+}
+
+
+def samples(milliseconds: float) -> Samples:
+    """Four times around a median."""
+    times = tuple(milliseconds * factor / 1e3 for factor in (0.88, 1.0, 1.0, 1.12))
+    return Samples(times, times)
+
+
+def outcome(method: str, milliseconds: float, ilp_ms: float = 50.0, **changes: Any) -> Outcome:
+    """A method that is right, unless `changes` say otherwise."""
+    plain = Outcome(
+        method=method,
+        planning_s=1.5,
+        memory_bytes=9_800_000,
+        traffic=(Traffic("all-gather", 2, 2_000_000), Traffic("all-reduce", 3, 500_000)),
+        difference=Difference(2e-7, "params/w"),
+        is_right=True,
+        samples=samples(milliseconds),
+        to_ilp=None if method == ILP else ratio(samples(milliseconds), samples(ilp_ms)),
+        same_as="",
+        predicted_s=None,
+        plan=None,
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def comparison(*outcomes: Outcome) -> Comparison:
+    """A comparison of them; of CFP and the ILP if none is named."""
+    some = outcomes or (outcome(CFP, 40.0, predicted_s=0.0385), outcome(ILP, 50.0))
+    return Comparison(Case("gpt", "2x4", TINY), Effort(2, 2), 438_016, 4.2, 1e-4, 84, 0, some)
+
+
+def wrong(method: str) -> Outcome:
+    """A method that gives something else than the serial run."""
+    return outcome(
+        method, 1.0, difference=Difference(0.25, "params/w"), is_right=False, samples=None, to_ilp=None, same_as=""
+    )

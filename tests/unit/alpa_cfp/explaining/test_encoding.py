@@ -1,0 +1,70 @@
+"""An account is kept as JSON: what is read back is equal, and what is damaged is refused."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from alpa_cfp.explaining.account import Account, Alternative, BlockAccount, Communication, Kind, Move, Tried
+from alpa_cfp.explaining.encoding import from_content, to_content
+from unit.alpa_cfp.explaining.drawn import accounts
+
+ALTERNATIVE = Alternative(
+    ("samples", None), "as used", None, "measured", "crashed", 1, 2, 3, 4.0, (Communication("all-reduce", (0,), 8, 2),)
+)
+ACCOUNT = Account(
+    axis_names=("data", "model"),
+    kinds=(Kind("dot 2x2 by 2x2", 3, ("sort",), (ALTERNATIVE,)),),
+    blocks=(BlockAccount("layer", 0, 0, ("w",), 0), BlockAccount("layer (2)", 0, 0, ("w",), 0, 1)),
+    moves=(Move(0, 1, 0.1, 64, 1),),
+    tried=(Tried("best predicted", 0.2, None, None, 0, "crashed: it did", True),),
+    overhead_s=0.0,
+    programs_measured=3,
+)
+
+
+@given(accounts())
+def test_an_account_that_is_read_back_is_an_equal_one(account: Account) -> None:
+    assert from_content(json.loads(json.dumps(to_content(account)))) == account
+
+
+def _damaged(path: tuple[Any, ...], value: Any) -> Any:
+    content = json.loads(json.dumps(to_content(ACCOUNT)))
+    *before, last = path
+    inner = content
+    for step in before:
+        inner = inner[step]
+    inner[last] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("kinds",), {}),
+        (("blocks",), None),
+        (("axis_names", 0), 1),
+        (("overhead_s",), "0"),
+        (("overhead_s",), float("nan")),
+        (("programs_measured",), -1),
+        (("kinds", 0, "alternatives", 0, "roles", 0), "diagonal"),
+        (("kinds", 0, "alternatives", 0, "source"), "guessed"),
+        (("kinds", 0, "alternatives", 0, "time_s"), True),
+        (("kinds", 0, "alternatives", 0, "communication", 0, "axes"), "0"),
+        (("blocks", 0, "kind"), 1),
+        (("blocks", 0, "chosen"), 1),
+        (("moves", 0, "second"), 2),
+        (("tried", 0, "chosen"), 1),
+    ],
+)
+def test_an_account_with_a_damaged_field_is_refused(path: tuple[Any, ...], value: Any) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        from_content(_damaged(path, value))
+
+
+def test_an_account_that_lacks_a_field_is_refused() -> None:
+    content = json.loads(json.dumps(to_content(ACCOUNT)))
+    del content["moves"]
+    with pytest.raises(KeyError):
+        from_content(content)

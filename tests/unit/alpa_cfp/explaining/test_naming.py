@@ -1,0 +1,120 @@
+"""Blocks are called what the program's user calls them."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpa_cfp.analysis.blocks import Blocks, find_blocks
+from alpa_cfp.analysis.reading import read_graph
+from alpa_cfp.explaining.naming import (
+    block_names,
+    contraction_of,
+    distinct_names,
+    is_number,
+    ops_without_rule,
+    parameter_paths,
+    scope_of,
+)
+from alpa_cfp.plain.tracing import trace
+from alpa_cfp.workloads.model import train_step
+from alpa_cfp.workloads.models import build
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+
+
+@cache
+def model_step(name: str) -> HloModule:
+    """A training step of a model of the integration tests, as `autoshard` traces it."""
+    model = build(name)
+    return trace(train_step(model, jax.value_and_grad), (model.state, model.batch), {}, 0, "cpu").module
+
+
+def blocks_of(module: HloModule) -> Blocks:
+    return find_blocks(read_graph(module.bytecode))
+
+
+def traced(function: object, *args: object) -> HloModule:
+    return trace(function, args, {}, (), "cpu").module  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("name", "scopes"),
+    [
+        ("jit(step)/jvp(GPT)/encoder/layer/0/attention/qkv/dot_general", "encoder/layer/0/attention/qkv"),
+        ("jit(step)/transpose(jvp(GPT))/head/dot_general", "head"),
+        ("jit(step)/jvp()/dot_general", ""),
+        ("layer/dot_general", "layer"),
+        ("...hq,...kh->...qk/dot_general", "...hq,...kh->...qk"),
+        ("dot_general", ""),
+        ("", ""),
+        ("jit(f)/vmap(jit(g/h))/a/checkpoint/rematted_computation/b/jit(_take)/gather", "a/b"),
+        ("jit(f)/model/while/body/closed_call/layer/dot_general", "model/layer"),
+        ("jit(f)/layer_0/layer_0._attended/q/dot_general", "layer_0/q"),
+        ("jit(f)/attention/...qhd,...khd->...hqk/dot_general", "attention/...qhd,...khd->...hqk"),
+    ],
+)
+def test_scopes_are_what_the_user_wrote_without_what_jax_adds(name: str, scopes: str) -> None:
+    assert scope_of(name) == scopes
+
+
+@given(st.lists(st.sampled_from(["a", "a (2)", "b"])))
+def test_names_are_made_distinct_and_stay_where_they_are_alone(names: list[str]) -> None:
+    found = distinct_names(names)
+    assert len(set(found)) == len(found) == len(names)
+    assert all(new.startswith(old) for old, new in zip(names, found, strict=True))
+    assert set(names) <= set(found)
+
+
+def test_blocks_of_a_gpt_are_called_by_their_layers() -> None:
+    module = model_step("gpt")
+    names = block_names(module.bytecode, blocks_of(module))
+    for part in ("layer/0/attention", "layer/1/attention", "layer/0/intermediate", "layer/1/output"):
+        assert any(part in name for name in names), names
+
+
+def test_blocks_of_a_program_without_scopes_are_numbered() -> None:
+    square = np.ones((16, 16), np.float32)
+    module = traced(lambda x, v, w: jnp.tanh(x @ v) @ w, square, square, square)
+    names = block_names(module.bytecode, blocks_of(module))
+    assert names == tuple(f"block {number}" for number in range(len(names)))
+
+
+def test_parameters_are_called_by_their_paths() -> None:
+    paths = parameter_paths(model_step("gpt").bytecode)
+    assert any(path.startswith("state.params['params']") and "'kernel'" in path for path in paths)
+
+
+def test_parameters_of_a_function_that_takes_all_alike_are_numbered() -> None:
+    square = np.ones((16, 16), np.float32)
+    paths = parameter_paths(traced(lambda *args: args[0] @ args[1], square, square).bytecode)
+    assert paths == ("args[0]", "args[1]")
+    assert all(map(is_number, paths))
+    assert not any(map(is_number, ("args[0]['w']", "state.params[0]", "w")))
+
+
+def _words(function: object, *shapes: tuple[int, ...], dtype: object = np.float32) -> list[str]:
+    arguments = [np.ones(shape, dtype if number else np.float32) for number, shape in enumerate(shapes)]
+    blocks = blocks_of(traced(function, *arguments))
+    return [contraction_of(blocks.graph, block) for block in blocks.blocks]
+
+
+def test_contractions_are_told_by_their_sizes() -> None:
+    assert _words(lambda x, w: x @ w, (8, 16), (16, 32)) == ["dot 8x16 by 16x32"]
+    assert _words(lambda x, w: jnp.take(x, w, axis=0), (64, 16), (8,), dtype=np.int32) == ["lookup in 64x16"]
+    assert _words(jnp.tanh, (8, 16)) == ["no contraction"]
+
+    def convolved(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    assert _words(convolved, (8, 16, 16, 4), (3, 5, 4, 32)) == ["convolution 3x5, 4 to 32"]
+
+
+def test_ops_without_a_sharding_rule_are_named_once() -> None:
+    square = np.ones((16, 16), np.float32)
+    blocks = blocks_of(traced(lambda x, w: jax.lax.top_k(jax.lax.top_k(x @ w, 16)[0], 2)[0], square, square))
+    assert len(blocks.graph.without_rule) == 2
+    assert ops_without_rule(blocks.graph, blocks.blocks[0]) == ("top_k",)

@@ -1,0 +1,124 @@
+"""Numbers and strategies are said in the words of a user."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpa_cfp.explaining import words
+from alpa_cfp.explaining.account import Communication
+from alpa_cfp.strategies import Kept
+from unit.alpa_cfp.explaining.accounts import AXES, MESH, Roles, alternative
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.0452, "45.2 ms"),
+        (0.00052, "0.520 ms"),
+        (1.53449, "1,530 ms"),
+        (0.0099996, "10.0 ms"),
+        (0.0, "0 ms"),
+        (1e-9, "<0.001 ms"),
+        (None, "unknown"),
+    ],
+)
+def test_a_time_is_in_ms_with_three_digits_that_count(seconds: float | None, said: str) -> None:
+    assert words.time(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (4_200_000, "4.2 MB"),
+        (1_253_000_000, "1.25 GB"),
+        (999_999, "1 MB"),
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (32_768, "32.8 kB"),
+    ],
+)
+def test_a_size_is_in_decimal_bytes(count: int, said: str) -> None:
+    assert words.size(count) == said
+
+
+@given(st.floats(1e-6, 1e5))
+def test_a_time_that_is_read_back_is_within_half_a_percent(seconds: float) -> None:
+    read = float(words.time(seconds).removesuffix(" ms").replace(",", "")) / 1e3
+    assert read == pytest.approx(seconds, rel=0.0051)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(1.0, "as fast"), (1.12, "12% slower"), (0.96, "4.0% faster"), (3.14, "3.1 times as slow"), (1.003, "as fast")],
+)
+def test_how_much_slower_a_time_is_depends_on_the_other_one(seconds: float, said: str) -> None:
+    assert words.slower(seconds, 1.0) == said
+
+
+def test_a_prediction_is_said_to_be_too_low_or_too_high() -> None:
+    assert words.off(0.9, 1.0) == "10% too low"
+    assert words.off(1.1, 1.0) == "10% too high"
+    assert words.off(1.001, 1.0) == "exact"
+
+
+@pytest.mark.parametrize(
+    ("roles", "said"),
+    [
+        (("samples", "columns"), "weights split by column on axis 1; samples split on axis 0"),
+        (("rows", "samples"), "weights split by row on axis 0; samples split on axis 1"),
+        (("samples", "samples"), "samples split on axes 0 and 1"),
+        (("samples", "batch"), "heads or experts split on axis 1; samples split on axis 0"),
+        (("samples", None), "samples split on axis 0; repeated on axis 1"),
+        ((None, None), "repeated on every device"),
+    ],
+)
+def test_a_strategy_is_said_by_what_is_split_and_where(roles: Roles, said: str) -> None:
+    assert words.strategy(alternative(roles, 1.0, 8, 8), MESH, AXES) == said
+
+
+def test_an_axis_of_a_single_device_is_not_mentioned() -> None:
+    own = alternative((None, "columns"), 1.0, 8, 8)
+    assert words.strategy(own, (1, 4), AXES) == "weights split by column on axis 1"
+    assert words.strategy(own, (1, 1), AXES) == "on one device"
+
+
+def test_shared_state_is_shared_along_the_axes_whose_devices_have_equal_weights() -> None:
+    own = alternative(("samples", "columns"), 1.0, 8, 8, kept=Kept.MOMENTS_SPLIT)
+    assert words.strategy(own, MESH, AXES).endswith("; optimizer state shared along axis 0")
+    own = alternative(("samples", None), 1.0, 8, 8, kept=Kept.ALL_SPLIT)
+    assert words.strategy(own, MESH, AXES).endswith("; weights and optimizer state shared along axes 0 and 1")
+
+
+def test_axes_have_the_names_that_the_mesh_gives_them() -> None:
+    own = alternative(("samples", "columns"), 1.0, 8, 8)
+    said = words.strategy(own, MESH, ("data", "model"))
+    assert said == "weights split by column on axis model; samples split on axis data"
+
+
+def test_a_sum_over_samples_is_the_gradient_of_a_block_with_weights() -> None:
+    own = alternative(("samples", "columns"), 1.0, 8, 8)
+    each = Communication("all-reduce", (0,), 4_200_000, 1)
+    assert words.communication(each, own, AXES, weights=True) == "gradient all-reduce 4.2 MB on axis 0"
+    assert words.communication(each, own, AXES, weights=False) == "all-reduce 4.2 MB on axis 0"
+    other = Communication("all-reduce", (1,), 4_200_000, 2)
+    assert words.communication(other, own, AXES, weights=True) == "2 all-reduces of 4.2 MB on axis 1"
+
+
+def test_a_collective_over_no_whole_axes_is_said_without_axes() -> None:
+    own = alternative(("samples", "columns"), 1.0, 8, 8)
+    assert words.communication(Communication("all-to-all", (), 1000, 1), own, AXES, weights=True) == "all-to-all 1 kB"
+
+
+def test_small_collectives_are_said_together_after_the_largest() -> None:
+    many = tuple(Communication("all-reduce", (1,), size, 1) for size in (1000, 5_000_000, 2000, 3_000_000, 4_000_000))
+    own = replace(alternative(("samples", "columns"), 1.0, 8, 8), communication=many)
+    said = words.communications(own, AXES, weights=True)
+    assert said.startswith("all-reduce 5 MB")
+    assert said.endswith("2 smaller ones (3 kB)")
+
+
+def test_a_strategy_without_collectives_communicates_nothing() -> None:
+    own = replace(alternative((None, None), 1.0, 8, 8), communication=())
+    assert words.communications(own, AXES, weights=True) == "nothing is communicated"
