@@ -5,8 +5,8 @@ project adds to it (meshes of LLaMA, how many samples one planned step has) is n
 
 Sources: Alpa 0.2.3, benchmark/alpa/: suite_manual_gpt.py (gpt_specs) and suite_auto_gpt.py (perf_test_suite: batch,
 micro-batches, devices); suite_manual_moe.py (moe_specs) and suite_auto_moe.py; suite_wresnet.py (wresnet_specs and
-perf_test_auto_suite). LLaMA: arXiv 2302.13971, table 2; its vocabulary, sequence and the widths of its MLPs are those of
-the released models (32000 tokens, 2048, two thirds of 4 x hidden rounded up to a multiple of 256).
+perf_test_auto_suite). LLaMA: arXiv 2302.13971, table 2; its vocabulary, sequence and the widths of its MLPs are those
+of the released models (32000 tokens, 2048, two thirds of 4 x hidden rounded up to a multiple of 256).
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The training steps of the suites' cases, of which only shapes exist: no parameter is allocated, whatever the size.
 
-Takes a case; gives the step and the shapes of its arguments, as Alpa's benchmark trains them: GPT with AdamW and MoE with
-Adafactor, both in float16 with a float32 master copy (benchmark_one_case_gpt_bert.py, benchmark_one_case_moe.py);
+Takes a case; gives the step and the shapes of its arguments, as Alpa's benchmark trains them: GPT with AdamW and MoE
+with Adafactor, both in float16 with a float32 master copy (benchmark_one_case_gpt_bert.py, benchmark_one_case_moe.py);
 Wide-ResNet in float32 with Nesterov momentum (benchmark_one_case_wresnet.py). LLaMA has AdamW, computes in bfloat16 and
 keeps float32. Invariant: with `remat` each layer is computed again in the backward pass, as Alpa's suites have it; the
 numbers that come out are the same without.

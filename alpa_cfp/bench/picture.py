@@ -20,6 +20,9 @@ _KIND_COLOURS = {
     "collective-permute": "#b56576",
 }
 _TEXT_COLOUR = "#333333"
+_ROW_INCHES, _LEGEND_INCHES = 0.6, 0.55
+# Lower than with so many, the words below the axes would meet.
+_FEWEST_ROWS = 3
 
 
 def draw(found: Comparison, machine: dict[str, object], path: Path | str) -> None:
@@ -34,7 +37,7 @@ def draw(found: Comparison, machine: dict[str, object], path: Path | str) -> Non
     from matplotlib.figure import Figure
 
     outcomes = tuple(reversed(found.outcomes))  # the first one on top
-    figure = Figure(figsize=(13.5, 2.2 + 0.6 * len(outcomes)), dpi=110, layout="constrained")
+    figure = Figure(figsize=(13.5, 2.2 + _ROW_INCHES * max(len(outcomes), _FEWEST_ROWS)), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     times, traffic, memory = figure.subplots(1, 3, sharey=True, width_ratios=[2.2, 1.5, 1])
     _draw_times(times, outcomes)
@@ -94,7 +97,7 @@ def _draw_times(axes: Any, outcomes: Sequence[Outcome]) -> None:
             words += f"  ({outcome.to_ilp.paired:.2f} of the ILP's)"
         axes.text(high + 0.03 * longest, row, words, va="center", fontsize=9, color=_TEXT_COLOUR)
     if predicted is not None:
-        _explain(axes, {"what CFP predicted": predicted})
+        _explain(axes, {"what CFP predicted": predicted}, len(outcomes))
 
 
 def _draw_traffic(axes: Any, outcomes: Sequence[Outcome]) -> None:
@@ -122,18 +125,20 @@ def _draw_traffic(axes: Any, outcomes: Sequence[Outcome]) -> None:
         )
     axes.set_xlim(0, 1.12 * longest or 1.0)
     if drawn:
-        _explain(axes, drawn)
+        _explain(axes, drawn, len(outcomes))
 
 
-def _explain(axes: Any, drawn: dict[str, Any]) -> None:
+def _explain(axes: Any, drawn: dict[str, Any], rows: int) -> None:
     """A legend below the axes' own words."""
+    # In parts of the axes' height, which is nearly so many inches.
+    below = -_LEGEND_INCHES / (_ROW_INCHES * max(rows, _FEWEST_ROWS) + 0.7)
     axes.legend(
         drawn.values(),
         drawn.keys(),
         fontsize=8,
         frameon=False,
         loc="upper center",
-        bbox_to_anchor=(0.5, -0.11),
+        bbox_to_anchor=(0.5, below),
         ncols=3,
     )
 

@@ -100,6 +100,7 @@ class Planned:
                 transient_bytes=int(variable.transient_bytes[i]),
                 flops=float(candidate.work.flops),
                 communication=communications[i],
+                which=_which(candidate.strategy, sides),
             )
             for i, candidate in enumerate(unit.candidates)
         )
@@ -218,6 +219,21 @@ def segments_of(kinds: Sequence[int]) -> list[tuple[int, int]]:
 
 def _roles(strategy: BlockStrategy, sides: Sequence[Side]) -> tuple[Role | None, ...]:
     return tuple(None if factor is None else _ROLES[sides[factor]] for factor in strategy.factors)
+
+
+def _which(strategy: BlockStrategy, sides: Sequence[Side]) -> tuple[str | None, ...]:
+    """Which of the dims with its role each axis splits, where there are several; empty where no axis has a choice."""
+    which: list[str | None] = []
+    for factor in strategy.factors:
+        alike = [] if factor is None else [each for each, side in enumerate(sides) if side is sides[factor]]
+        which.append(
+            f"{_ordinal(alike.index(factor) + 1)} of {len(alike)}" if factor is not None and alike[1:] else None
+        )
+    return tuple(which) if any(which) else ()
+
+
+def _ordinal(number: int) -> str:
+    return f"{number}{'th' if number > 3 else ('st', 'nd', 'rd')[number - 1]}"
 
 
 def _axis_names(count: int) -> tuple[str, ...]:

@@ -74,6 +74,7 @@ def _alternative(content: Any) -> Alternative:
         transient_bytes=_whole(content["transient_bytes"]),
         flops=_number(content["flops"]),
         communication=_several(_communication, content["communication"]),
+        which=_several(_optional(_text), content["which"]),
     )
 
 

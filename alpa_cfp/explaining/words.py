@@ -121,9 +121,11 @@ def strategy(alternative: Alternative, shape: Sequence[int], names: Sequence[str
         return "on one device"
     said = []
     for role, words in _SPLIT.items():
-        own = [axis for axis in real if alternative.roles[axis] == role]
-        if own:
-            said.append(f"{words} on {axes(own, names)}")
+        own: dict[str | None, list[int]] = {}
+        for axis in real:
+            if alternative.roles[axis] == role:
+                own.setdefault(alternative.which[axis] if alternative.which else None, []).append(axis)
+        said += [f"{words}{f' (dim {which})' if which else ''} on {axes(of, names)}" for which, of in own.items()]
     same = [axis for axis in real if alternative.roles[axis] is None]
     if len(same) == len(real):
         said.append("repeated on every device")
