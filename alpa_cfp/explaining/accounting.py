@@ -227,7 +227,7 @@ def _which(strategy: BlockStrategy, sides: Sequence[Side]) -> tuple[str | None, 
     for factor in strategy.factors:
         alike = [] if factor is None else [each for each, side in enumerate(sides) if side is sides[factor]]
         which.append(
-            f"{_ordinal(alike.index(factor) + 1)} of {len(alike)}" if factor is not None and alike[1:] else None
+            f"{_ordinal(alike.index(factor) + 1)} of {len(alike)} dims" if factor is not None and alike[1:] else None
         )
     return tuple(which) if any(which) else ()
 

@@ -125,7 +125,7 @@ def strategy(alternative: Alternative, shape: Sequence[int], names: Sequence[str
         for axis in real:
             if alternative.roles[axis] == role:
                 own.setdefault(alternative.which[axis] if alternative.which else None, []).append(axis)
-        said += [f"{words}{f' (dim {which})' if which else ''} on {axes(of, names)}" for which, of in own.items()]
+        said += [f"{words}{f' ({which})' if which else ''} on {axes(of, names)}" for which, of in own.items()]
     same = [axis for axis in real if alternative.roles[axis] is None]
     if len(same) == len(real):
         said.append("repeated on every device")
