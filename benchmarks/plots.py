@@ -8,6 +8,7 @@ Colours are those of Okabe and Ito, which people with any colour vision can tell
 """
 
 import argparse
+import io
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -41,10 +42,13 @@ _ORIGINS = {
     "Megatron": ("Megatron", _PURPLE, "s"),
     "drawn": ("others", _BLUE, "."),
 }
+_MODELS = {"gpt": "GPT", "llama": "LLaMA", "moe": "MoE", "wide_resnet": "Wide-ResNet", "bert": "BERT", "mlp": "MLP"}
 _ERROR = 0.15
 _STYLE = {
     "svg.hashsalt": "alpa_cfp",
-    "svg.fonttype": "path",
+    # Text stays text: small files, and what a picture says can be searched.
+    "svg.fonttype": "none",
+    "font.family": ["DejaVu Sans", "sans-serif"],
     "font.size": 9.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -79,8 +83,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def svg(figure: Figure, origin: str = "") -> bytes:
     """A figure as SVG, with where its numbers come from below it."""
-    import io
-
     if origin:
         figure.supxlabel(origin, fontsize=7, color="#666666", x=0.01, ha="left")
     file = io.BytesIO()
@@ -102,7 +104,7 @@ def step_times(race: Results) -> Figure:
         for axes, model in zip(grid.flat, models, strict=False):
             cases = [each for each in race if each["model"] == model]
             highest = max(highest, _draw_race(axes, cases))
-            axes.set_title(model.replace("_", "-"), fontsize=10, fontweight="bold", loc="left")
+            _title(axes, _MODELS.get(model, model))
         grid[0, 0].set_ylim(0, 1.12 * highest)
         for axes in grid[:, 0]:
             axes.set_ylabel("time of a step\nby that of Alpa's ILP")
@@ -154,7 +156,12 @@ def predictions(found: Results) -> Figure:
         handles: dict[str, Any] = {}
         for axes in grid.flat:
             handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4)
+        # Drawn last, so that it is on top, and named first.
+        figure.legend(
+            *zip(*reversed([(each, label) for label, each in handles.items()]), strict=True),
+            loc="outside upper center",
+            ncols=4,
+        )
     return figure
 
 
@@ -189,8 +196,7 @@ def _draw_predictions(axes: Axes, case: dict[str, Any]) -> None:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
     axes.grid()
-    model = case["model"].replace("_", "-")
-    axes.set_title(f"{model} on {case['mesh']}", fontsize=10, fontweight="bold", loc="left")
+    _title(axes, f"{_MODELS.get(case['model'], case['model'])} on {case['mesh']}")
     axes.text(
         0.97,
         0.04,
@@ -215,7 +221,10 @@ class _Round(matplotlib.ticker.Locator):
 
 
 def planning(cfp: Results, ilp: Results) -> Figure:
-    """Seconds of planning against layers, of CFP and of Alpa's ILP."""
+    """Seconds of planning against layers, of CFP and of Alpa's ILP.
+
+    The ILP plans large GPTs from shapes, CFP small ones that can be measured here: layer for layer the same ops.
+    """
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
         axes = figure.subplots()
@@ -237,15 +246,15 @@ def planning(cfp: Results, ilp: Results) -> Figure:
                 color=_BLUE,
                 marker="s",
                 linestyle=style,
-                label=f"Alpa's ILP, {mesh}",
+                label=f"Alpa's ILP on {mesh}",
             )
         for name, style, label in (
-            ("cold_s", "-", "CFP, nothing measured before"),
-            ("analysis_s", "--", "of which finding blocks"),
-            ("warm_s", ":", "CFP, planned before"),
+            ("cold_s", "-", "CFP, with all that it measures"),
+            ("analysis_s", "--", "CFP, of which finding blocks"),
+            ("warm_s", ":", "CFP, the same program again"),
         ):
             line(cfp, lambda each, name=name: each[name], color=_ORANGE, marker="D", linestyle=style, label=label)
-        axes.set(xscale="log", yscale="log", xlabel="layers of a GPT", ylabel="planning, s")
+        axes.set(xscale="log", yscale="log", xlabel="layers of a GPT", ylabel="planning of a whole training step, s")
         layers = sorted({each["layers"] for each in [*cfp, *ilp]})
         axes.set_xticks(layers, [str(each) for each in layers])
         axes.xaxis.set_minor_formatter(NullFormatter())
@@ -255,11 +264,15 @@ def planning(cfp: Results, ilp: Results) -> Figure:
     return figure
 
 
+def _title(axes: Axes, text: str) -> None:
+    axes.set_title(text, fontsize=10, fontweight="bold", loc="left")
+
+
 def _origin(reports: Sequence[dict[str, Any]]) -> str:
     machine = reports[0]["machine"]
     commands = "; ".join(report["command"] for report in reports)
-    # Long lines would make the picture's other parts small.
-    return f"{commands}\n{machine['cpu']}, {machine['cores']} cores, {machine['devices']}, jax {machine['versions']['jax']}"
+    place = f"{machine['cpu']}, {machine['cores']} cores, {machine['devices']}, jax {machine['versions']['jax']}"
+    return f"{commands}\n{place}"
 
 
 PICTURES: dict[str, tuple[tuple[str, ...], Callable[..., Figure]]] = {

@@ -145,5 +145,6 @@ _CASES = (
     _llama("65B", 8192, 80, 64, intermediate=22016, devices=64),
 )
 SUITES: dict[str, dict[str, Case]] = {
-    suite: {case.name: case for case in _CASES if case.suite == suite} for suite in dict.fromkeys(c.suite for c in _CASES)
+    suite: {case.name: case for case in _CASES if case.suite == suite}
+    for suite in dict.fromkeys(c.suite for c in _CASES)
 }

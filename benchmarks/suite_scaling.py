@@ -6,7 +6,7 @@ out is rounded down to a multiple of 8, and is no smaller than a floor below whi
 ratios within a model, and between models that are scaled alike, stay what they were but for rounding.
 
 Invariants, of any case: a scaled size is divisible by 8 (layers, residual blocks and how much wider a Wide-ResNet is
-are counts and not split); heads divide hidden; nothing is larger than it was; larger divisors never give more.
+are counts and not split); heads divide hidden; nothing is larger than it was; multiples of a divisor never give more.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ FLOORS = {
 }
 _LEAST_HEAD = 8
 # What a step on a CPU of two cores can be, in well under a second.
-WIDEST, DEEPEST, SAMPLES, DEVICES = 256, 4, 16, 8
+WIDEST, LARGEST_IMAGE, DEEPEST, SAMPLES, DEVICES = 256, 32, 4, 16, 8
 
 
 def scaled(case: Case, width: int, depth: int) -> Case:
@@ -56,12 +56,14 @@ def scaled(case: Case, width: int, depth: int) -> Case:
 def for_cpu(case: Case) -> Case:
     """A case as small as a CPU needs it, with as many samples and on as many virtual devices.
 
-    Divisors are the least powers of two with which no layer is wider than `WIDEST` and the model no deeper than
-    `DEEPEST`; a mesh of several nodes becomes two nodes of four.
+    Divisors are the least powers of two with which hidden, or the inner convolutions of a Wide-ResNet's first stage,
+    are no wider than `WIDEST`, images have at most `LARGEST_IMAGE` pixels a side, and the model is no deeper than
+    `DEEPEST`. A mesh of several nodes becomes two nodes of four.
     """
     widest = case.hidden or case.channels * case.width
     deepest = max(case.stages, default=case.layers)
-    small = scaled(case, _power(widest, WIDEST), _power(deepest, DEEPEST))
+    width = max(_power(widest, WIDEST), _power(case.image, LARGEST_IMAGE))
+    small = scaled(case, width, _power(deepest, DEEPEST))
     mesh = case.mesh if case.devices <= DEVICES else (2, DEVICES // 2)
     return replace(small, mesh=mesh, batch=min(case.batch, SAMPLES), micro_batches=1)
 

@@ -1,7 +1,7 @@
 """Does CFP plan models of the sizes that Alpa published? Their suites, and LLaMA, without a device of that kind.
 
 Takes suites or cases; plans a whole training step of each on its mesh from shapes alone, by estimated costs, or by
-profiles that were recorded on such a mesh (`--database`). Prints a line a case and writes `results/suites-*`.
+profiles that were recorded on such a mesh (`--database`). Prints a line a case, writes `results/suite_<suite>-*`.
 Invariants: no parameter is ever allocated; a case that cannot be planned is a row that says why.
 
 Estimated times only rank plans, so none is printed. `--list` says the sizes, and how each is run on a CPU; `--scaled`
@@ -37,13 +37,13 @@ _ALPA_MEMORY_GB = 16.0
 _SHARED = {Kept.MOMENTS_SPLIT: "ZeRO-2", Kept.ALL_SPLIT: "ZeRO-3"}
 
 _TEXT = (
-    "Planning a training step of Alpa's GPT, MoE and Wide-ResNet suites and of LLaMA at their {sizes} sizes, "
-    "from shapes alone: {costs}{remat}. `samples` are those of the planned step, a micro-batch of the suite rounded up to the "
-    "devices. `trace` is from Python to shapes of state and batch, `planning` all of `autoshard`, tracing and lowering "
-    "the step included. `memory` is predicted for a device, within the `budget`. The plan counts blocks: "
-    "*data parallel* splits samples, *ZeRO-2* and *ZeRO-3* also share state, *tensor parallel* splits "
-    "weights, heads or experts (as Megatron), *both* does one on one axis and the other on the other. There is no "
-    "pipeline. The process held at most {peak:.1f} GiB."
+    "Planning a training step of the models of the {suite} suite at their {sizes} sizes (`benchmarks/suite_cases.py` "
+    "names the sources), from shapes alone: {costs}{remat}. `samples` are those of the planned step, a micro-batch of "
+    "the suite rounded up to the devices. `trace` is from Python to shapes of state and batch, `planning` all of "
+    "`autoshard`, tracing and lowering the step included. `memory` is predicted for a device, within the `budget`. The "
+    "plan counts blocks: *data parallel* splits samples, *ZeRO-2* and *ZeRO-3* also share state, *tensor parallel* "
+    "splits weights, heads or experts (as Megatron), *both* does one on one axis and the other on the other. There is "
+    "no pipeline. The process held at most {peak:.1f} GiB."
 )
 
 
@@ -58,7 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--database", type=Path, help="replay profiles from there (default: estimate)")
     parser.add_argument("--plans", type=Path, help="a directory for the plans, to be read by `alpa-cfp explain`")
     parser.add_argument("--list", action="store_true", help="say the sizes only")
-    parser.add_argument("--name", default="suites", help="of the results' files")
     parser.add_argument("--no-results", action="store_true", help="print only, write no files")
     options = parser.parse_args(argv)
     cases = [
@@ -70,10 +69,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         for case in cases:
             print(f"{case}\n  {bench_command(for_cpu(case))}")
         return 0
-    return _plan_all([for_cpu(case) for case in cases] if options.scaled else cases, options)
+    for suite in options.suites:
+        own = [case for case in cases if case.suite == suite]
+        if own:
+            print(_plan_all([for_cpu(case) for case in own] if options.scaled else own, options), flush=True)
+    return 0
 
 
-def _plan_all(cases: Sequence[Case], options: argparse.Namespace) -> int:
+def _plan_all(cases: Sequence[Case], options: argparse.Namespace) -> str:
+    """Plan the cases of one suite, and keep what comes out; the verdict."""
     results = []
     for case in cases:
         memory_gb = MEMORY_GB.get(case.suite, _ALPA_MEMORY_GB) if options.memory_gb is None else options.memory_gb
@@ -91,14 +95,15 @@ def _plan_all(cases: Sequence[Case], options: argparse.Namespace) -> int:
             (options.plans / f"{case.suite}-{case.name}.json").write_text(plan.to_json())
         if not options.no_results:
             text = _TEXT.format(
+                suite=case.suite,
                 sizes="scaled" if options.scaled else "published",
                 costs="profiles are replayed" if options.database else "costs are estimated",
                 remat="" if options.no_remat else ", each layer is computed again in the backward pass",
                 peak=results[-1]["peak_gib"],
             )
-            machine.write(options.name, f"{text}\n\n{_verdict(results)}", results, _table(results))
-    print(_verdict(results))
-    return 0
+            name = f"suite_{case.suite}{'_scaled' if options.scaled else ''}"
+            machine.write(name, f"{text}\n\n{_verdict(results)}", results, _table(results))
+    return _verdict(results)
 
 
 def planned(case: Case, option: CFPOption, *, remat: bool) -> tuple[dict[str, Any], Plan | None]:

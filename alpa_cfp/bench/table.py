@@ -18,7 +18,7 @@ def lines(found: Comparison, machine: dict[str, object]) -> list[str]:
         "",
         *_communication(found),
         "",
-        *_verdict(found),
+        *(_verdict(found) or ["no two of the programs are known to be the same"]),
         "",
         *_meaning(found, machine),
     ]
@@ -139,7 +139,7 @@ def _verdict(found: Comparison) -> list[str]:
                 f"CFP's step takes {by.paired:.2f} of the time of the step that Alpa's ILP planned: "
                 f"{abs(1 - by.paired):.0%} {'less' if by.paired < 1 else 'more'}"
             )
-    return said or ["all programs differ"]
+    return said
 
 
 def _meaning(found: Comparison, machine: dict[str, object]) -> list[str]:

@@ -1,0 +1,68 @@
+"""Pictures of results: the same results give the same file, and every method and axis is named in it."""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from benchmarks import plots
+
+
+def race() -> list[dict[str, Any]]:
+    """Two methods on two meshes."""
+    times = {"cfp": 8.0, "alpa-ilp": 10.0}
+    methods = {name: {"samples": {"median_ms": each}} for name, each in times.items()}
+    return [{"model": "gpt", "mesh": mesh, "methods": methods} for mesh in ("1x8", "2x4")]
+
+
+def predictions() -> list[dict[str, Any]]:
+    """Three plans of one case."""
+    plans = [
+        {"origin": origin, "predicted_s": 0.01 * number, "measured_s": 0.011 * number}
+        for number, origin in enumerate(("best", "ZeRO-2", "drawn"), 1)
+    ]
+    return [{"model": "moe", "mesh": "1x8", "rank": 1.0, "error": 0.09, "plans": plans}]
+
+
+def planning() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """CFP's and the ILP's seconds for two depths."""
+    cfp = [{"layers": layers, "cold_s": 20.0, "analysis_s": 0.1, "warm_s": 0.01} for layers in (4, 8)]
+    ilp = [{"layers": layers, "mesh": "2x4", "seconds": {"pass": layers / 2}} for layers in (4, 8)]
+    return cfp, ilp
+
+
+def drawn() -> dict[str, bytes]:
+    """All pictures."""
+    return {
+        "race": plots.svg(plots.step_times(race()), "a command"),
+        "predictions": plots.svg(plots.predictions(predictions())),
+        "planning": plots.svg(plots.planning(*planning())),
+    }
+
+
+def test_the_same_results_give_the_same_files_byte_for_byte() -> None:
+    assert drawn() == drawn()
+
+
+def test_pictures_carry_no_date() -> None:
+    assert all(b"dc:date" not in picture for picture in drawn().values())
+
+
+@pytest.mark.parametrize(
+    ("picture", "words"),
+    [
+        ("race", ["CFP", "Alpa's ILP", "GPT", "time of a step", "0.80", "ILP 10 ms", "a command"]),
+        ("predictions", ["MoE on 1x8", "predicted, ms", "measured, ms", "best predicted", "ZeRO-2", "within 15%"]),
+        ("planning", ["layers of a GPT", "step, s", "Alpa's ILP on 2x4"]),
+    ],
+)
+def test_what_a_picture_shows_is_named_in_it(picture: str, words: list[str]) -> None:
+    text = drawn()[picture].decode()
+    assert [each for each in words if each not in text] == []
+
+
+def test_a_picture_without_results_is_said_and_not_drawn(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plots.main(["--results", str(tmp_path)]) == 2
+    assert "there is no cfp_race-jax0.10.2.json" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
