@@ -2,7 +2,7 @@
 
 Takes suites or cases; plans a whole training step of each on its mesh from shapes alone, by estimated costs, or by
 profiles that were recorded on such a mesh (`--database`). Prints a line a case, writes `results/suite_<suite>-*`.
-Invariants: no parameter is ever allocated; a case that cannot be planned is a row that says why.
+Invariants: no parameter is ever allocated; a case that cannot be planned is a row that says why, in full in the JSON.
 
 Estimated times only rank plans, so none is printed. `--list` says the sizes, and how each is run on a CPU; `--scaled`
 plans those small ones.
@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from alpa_cfp.errors import CFPError
 from alpa_cfp.explaining import words
 from alpa_cfp.explaining.account import Account, Alternative
 from alpa_cfp.explaining.folding import chosen
-from alpa_cfp.search import SearchError
+from alpa_cfp.search import NothingFitsError, SearchError
 from alpa_cfp.strategies import Kept
 from benchmarks import machine
 from benchmarks.suite_cases import SUITES, Case
@@ -67,13 +68,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"no case of {', '.join(options.suites)} is called {' or '.join(options.cases)}")
     if options.list:
         for case in cases:
-            print(f"{case}\n  {bench_command(for_cpu(case))}")
+            print(f"{_said(case)}\n  on a CPU: {_said(for_cpu(case))}\n  {bench_command(for_cpu(case))}")
         return 0
     for suite in options.suites:
         own = [case for case in cases if case.suite == suite]
         if own:
             print(_plan_all([for_cpu(case) for case in own] if options.scaled else own, options), flush=True)
     return 0
+
+
+def _said(case: Case) -> str:
+    """The sizes of a case, those that it has."""
+    sizes = {name: value for name, value in asdict(case).items() if value and name not in ("suite", "name", "mesh")}
+    said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in sizes.items())
+    return f"{case.suite} {case.name} on {words.mesh(case.mesh)}: {said}"
 
 
 def _plan_all(cases: Sequence[Case], options: argparse.Namespace) -> str:
@@ -120,13 +128,15 @@ def planned(case: Case, option: CFPOption, *, remat: bool) -> tuple[dict[str, An
         "budget_bytes": option.memory_budget_bytes,
         "trace_s": traced - started,
     }
-    plan, failure = None, ""
+    plan, failure, least_bytes = None, "", None
     try:
         mesh = AbstractMesh(case.mesh, ("data", "model"))
         plan = autoshard(program.step, mesh, program.state, program.batch, donate_argnums=0, option=option)
     except (CFPError, SearchError) as error:
         failure = str(error)
-    result |= {"planning_s": time.perf_counter() - traced, "failure": failure, **_of_plan(plan)}
+        least_bytes = error.least_bytes if isinstance(error, NothingFitsError) else None
+    result |= {"planning_s": time.perf_counter() - traced, "failure": failure, "least_bytes": least_bytes}
+    result |= _of_plan(plan)
     result["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return result, plan
 
@@ -186,8 +196,8 @@ def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 def _cells(result: dict[str, Any]) -> list[str]:
     methods = ", ".join(f"{count} {name}" for name, count in result.get("methods", {}).items())
-    budget = result["budget_bytes"]
-    memory = result.get("memory_bytes")
+    budget, least = result["budget_bytes"], result["least_bytes"]
+    memory = words.size(result["memory_bytes"]) if "memory_bytes" in result else ""
     return [
         f"{result['suite']} {result['name']}",
         f"{words.digits(result['parameters'] / 1e9)}B",
@@ -195,9 +205,9 @@ def _cells(result: dict[str, Any]) -> list[str]:
         str(result["samples"]),
         *(str(result.get(name, "")) for name in ("ops", "blocks", "kinds")),
         *(f"{result[name]:.1f}" for name in ("trace_s", "planning_s")),
-        "" if memory is None else words.size(memory),
+        memory if least is None else f"at least {words.size(least)}",
         "none" if budget is None else words.size(budget),
-        result["failure"] or methods,
+        methods or (result["failure"] if least is None else "none fits"),
     ]
 
 

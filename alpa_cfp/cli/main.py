@@ -70,8 +70,9 @@ def _parser(named: str | None) -> argparse.ArgumentParser:
 def _user_errors() -> tuple[type[Exception], ...]:
     from alpa_cfp.database import ProfileDatabaseError
     from alpa_cfp.errors import CFPError
+    from alpa_on_jax.errors import AlpaOnJaxError
 
-    return (UserError, CFPError, ProfileDatabaseError, OSError)
+    return (UserError, CFPError, ProfileDatabaseError, AlpaOnJaxError, OSError)
 
 
 def _one_line(error: Exception) -> str:

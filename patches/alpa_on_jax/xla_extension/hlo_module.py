@@ -16,6 +16,7 @@ from jaxlib.mlir import ir
 from alpa_on_jax import errors
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
+from alpa_on_jax.xla_extension.complex_constants import split_complex_constants
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 from alpa_on_jax.xla_extension.inlining import inline_calls
 from alpa_on_jax.xla_extension.shapes import ProgramShape, Shape
@@ -88,6 +89,7 @@ class HloModule:
             if callbacks := mlir.host_callbacks(parsed):
                 raise errors.HostCallbackError(name, callbacks)
             inline_calls(parsed)
+            split_complex_constants(parsed)
             main = mlir.main_function(parsed)
             shape = ProgramShape(
                 tuple(array_shape(v.type) for v in mlir.entry_block(main).arguments),

@@ -135,6 +135,7 @@ def test_a_case_that_does_not_fit_is_a_row_that_says_so() -> None:
     result, plan = suites.planned(small, option, remat=True)
     assert plan is None
     assert "no plan fits" in result["failure"]
+    assert result["least_bytes"] > 1000
 
 
 @pytest.mark.parametrize(
