@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=7, help="runs of each program (default 7)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--database", type=Path, help="where profiles are kept (default: nowhere)")
+    parser.add_argument("--keep", action="store_true", help="keep the results of cases that this run does not measure")
     parser.add_argument("--no-results", action="store_true", help="print only, write no files")
     options = parser.parse_args(argv)
     results = []
@@ -59,7 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 results.append({"model": name, "mesh": mesh, **summary(plans), "plans": plans})
                 print(" | ".join(_cells(results[-1])), flush=True)
                 if not options.no_results:
-                    machine.write("cfp_predictions", f"{_TEXT}\n\n{_verdict(results)}", results, _table(results))
+                    kept = machine.earlier("cfp_predictions", ("model", "mesh"), results) if options.keep else []
+                    rows = [*kept, *results]
+                    machine.write("cfp_predictions", f"{_TEXT}\n\n{_verdict(rows)}", rows, _table(rows))
     print(_verdict(results))
     return 0
 
@@ -133,7 +136,7 @@ def _verdict(results: Sequence[dict[str, Any]]) -> str:
 
 
 def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    header = ["model", "mesh", "plans", "rank", "error", "by formula", "memory", "fastest, ms", "slowest, ms"]
+    header = ["model", "mesh", "plans", "rank", "error", "by formula", "memory", "fastest, ms", "slowest, ms", "measured"]
     return [header, *(_cells(result) for result in results)]
 
 
@@ -149,6 +152,7 @@ def _cells(result: dict[str, Any]) -> list[str]:
         f"{result['memory']:.2f}",
         f"{plans[0]['measured_s'] * 1e3:.1f}",
         f"{plans[-1]['measured_s'] * 1e3:.1f}",
+        result.get("date", "see above"),
     ]
 
 

@@ -4,6 +4,7 @@ Takes what a benchmark measured, gives back a JSON file with everything and a ma
 `benchmarks/results/`. Invariant: no result is written without the machine, the versions, the command and the date.
 """
 
+import importlib.metadata
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -52,6 +53,23 @@ def write(name: str, text: str, rows: Sequence[Mapping[str, Any]], table: Sequen
     path = RESULTS / f"{stem}.md"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def earlier(name: str, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of the results file of this version of JAX that `rows` do not measure anew, each with its date.
+
+    Args:
+        name: The benchmark.
+        keys: The fields that say what a row measures.
+        rows: What is measured now.
+    """
+    path = RESULTS / f"{name}-jax{importlib.metadata.version('jax')}.json"
+    if not path.exists():
+        return []
+    report = json.loads(path.read_text())
+    new = {tuple(row[key] for key in keys) for row in rows}
+    kept = [row for row in report["results"] if tuple(row[key] for key in keys) not in new]
+    return [{"date": report["machine"]["date"]} | row for row in kept]
 
 
 def markdown_table(table: Sequence[Sequence[str]]) -> list[str]:
