@@ -136,7 +136,7 @@ def _verdict(results: Sequence[dict[str, Any]]) -> str:
 
 
 def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    header = ["model", "mesh", "plans", "rank", "error", "by formula", "memory", "fastest, ms", "slowest, ms", "measured"]
+    header = ["model", "mesh", "plans", "rank", "error", "by formula", "memory", "fastest, ms", "slowest", "measured"]
     return [header, *(_cells(result) for result in results)]
 
 
