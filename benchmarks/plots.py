@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MultipleLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, Locator, MultipleLocator, NullFormatter
 
 RESULTS = Path(__file__).resolve().parent / "results"
 Results = list[dict[str, Any]]
@@ -44,7 +44,7 @@ _ORIGINS = {
 }
 _MODELS = {"gpt": "GPT", "llama": "LLaMA", "moe": "MoE", "wide_resnet": "Wide-ResNet", "bert": "BERT", "mlp": "MLP"}
 _ERROR = 0.15
-_STYLE = {
+_STYLE: Any = {
     "svg.hashsalt": "alpa_cfp",
     # Text stays text: small files, and what a picture says can be searched.
     "svg.fonttype": "none",
@@ -86,14 +86,14 @@ def svg(figure: Figure, origin: str = "") -> bytes:
     if origin:
         figure.supxlabel(origin, fontsize=7, color="#666666", x=0.01, ha="left")
     file = io.BytesIO()
-    with matplotlib.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE):
         FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None, "Creator": None})
     return file.getvalue()
 
 
 def step_times(race: Results) -> Figure:
     """Time of a step by method, by that of Alpa's ILP, a panel a model."""
-    with matplotlib.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE):
         models = list(dict.fromkeys(each["model"] for each in race))
         figure = Figure(figsize=(10, 1.1 + 2.6 * -(-len(models) // 2)), layout="constrained")
         columns = min(2, len(models))
@@ -104,7 +104,7 @@ def step_times(race: Results) -> Figure:
         for axes, model in zip(grid.flat, models, strict=False):
             cases = [each for each in race if each["model"] == model]
             highest = max(highest, _draw_race(axes, cases))
-            _title(axes, _MODELS.get(model, model))
+            _title(axes, str(_MODELS.get(model, model)))
         grid[0, 0].set_ylim(0, 1.12 * highest)
         for axes in grid[:, 0]:
             axes.set_ylabel("time of a step\nby that of Alpa's ILP")
@@ -140,7 +140,7 @@ def _draw_race(axes: Axes, cases: Results) -> float:
 
 def predictions(found: Results) -> Figure:
     """Predicted against measured time of whole plans, a panel a case."""
-    with matplotlib.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE):
         columns = min(3, len(found))
         rows = -(-len(found) // columns)
         figure = Figure(figsize=(3.5 * columns, 0.8 + 3.3 * rows), layout="constrained")
@@ -207,10 +207,11 @@ def _draw_predictions(axes: Axes, case: dict[str, Any]) -> None:
     )
 
 
-class _Round(matplotlib.ticker.Locator):
+class _Round(Locator):
     """1, 2, 5, 10, 20, ... or, over less than a factor of three, what lies closer."""
 
     def __call__(self) -> list[float]:
+        assert self.axis is not None
         low, high = self.axis.get_view_interval()
         return self.tick_values(low, high)
 
@@ -225,7 +226,7 @@ def planning(cfp: Results, ilp: Results) -> Figure:
 
     The ILP plans large GPTs from shapes, CFP small ones that can be measured here: layer for layer the same ops.
     """
-    with matplotlib.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
         axes = figure.subplots()
 

@@ -16,9 +16,9 @@ DEVICES_FLAG = "--xla_force_host_platform_device_count"
 # are as ever.
 _XLA_FLAGS = {
     DEVICES_FLAG: "8",
+    "--xla_backend_extra_options": "xla_cpu_disable_new_fusion_emitters",
     "--xla_backend_optimization_level": "0",
     "--xla_llvm_disable_expensive_passes": "true",
-    "--xla_backend_extra_options": "xla_cpu_disable_new_fusion_emitters",
 }
 _given = os.environ.get("XLA_FLAGS", "")
 os.environ["XLA_FLAGS"] = " ".join(

@@ -46,8 +46,8 @@ class Alternative:
             short time, of the first block of the kind; others may share their weights with it.
         flops: Floating-point operations of contractions on a device.
         communication: What the block by itself communicates.
-        which: For each mesh axis which dim it is that it splits ("1st of 2 dims"), where a block has several with that role:
-            samples and positions, heads and groups. None elsewhere; empty if none is meant.
+        which: For each mesh axis which dim it is that it splits ("1st of 2 dims"), where a block has several with that
+            role: samples and positions, heads and groups. None elsewhere; empty if none is meant.
     """
 
     roles: tuple[Role | None, ...]

@@ -41,6 +41,7 @@ def exit_code(*arguments: str) -> int:
     """Of a command line that argparse ends."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
+    assert isinstance(ended.value.code, int)
     return ended.value.code
 
 

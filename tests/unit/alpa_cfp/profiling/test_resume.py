@@ -17,12 +17,16 @@ from unit.alpa_cfp.profiling.programs import hanging, scaled
 
 # As users write scripts: it measures at the top level, without asking whether it is the main module.
 _SCRIPT = """
+import signal
 import sys
 import jax
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_on_jax.xla_extension.executable import Client
 from unit.alpa_cfp.profiling.programs import hanging, scaled
+
+# A shell lets what it starts in the background ignore Ctrl-C, and that is inherited.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Telling(ProfileDatabase):
     def put(self, key, profile, *, program_text=None):
