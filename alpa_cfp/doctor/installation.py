@@ -5,11 +5,13 @@ alpa_on_jax's list of versions, which imports nothing itself.
 """
 
 import base64
+import csv
 import hashlib
 import os
 import platform
 import sys
 from importlib import metadata
+from pathlib import Path
 
 from alpa_cfp.doctor import tested
 from alpa_cfp.doctor.finding import Finding
@@ -115,18 +117,26 @@ def _suitable_jax() -> str:
 
 def _alpa_changes() -> str:
     """How the installed alpa differs from PyPI's; "" if it does not."""
-    files = [file for file in metadata.distribution("alpa").files or () if file.hash and str(file).startswith("alpa/")]
-    missing = [str(file) for file in files if not file.locate().exists()]  # pyright: ignore[reportAttributeAccessIssue]
+    distribution = metadata.distribution("alpa")
+    recorded = _recorded(distribution)
+    files = {path: Path(str(distribution.locate_file(path))) for path in recorded}
+    missing = [path for path, file in files.items() if not file.exists()]
     if missing:
         return f"{_first(missing)} is missing"
-    digests = {str(file): hashlib.sha256(file.read_binary()) for file in files}
-    changed = [str(file) for file in files if file.hash and not _is(digests[str(file)].digest(), file.hash.value)]
+    digests = {path: hashlib.sha256(file.read_bytes()) for path, file in files.items()}
+    changed = [path for path, digest in digests.items() if not _is(digest.digest(), recorded[path])]
     if changed:
         return f"{_first(changed)} was changed"
     lines = sorted(f"{path} {digest.hexdigest()}" for path, digest in digests.items())
     if hashlib.sha256("\n".join(lines).encode()).hexdigest() != ALPA_FILES_DIGEST:
         return "it was installed from elsewhere, with other files"
     return ""
+
+
+def _recorded(distribution: metadata.Distribution) -> dict[str, str]:
+    """The digests of alpa's files by RECORD; `distribution.files` leaves out those that are missing."""
+    rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
+    return {path: digest.removeprefix("sha256=") for path, digest, _ in rows if path.startswith("alpa/") and digest}
 
 
 def _is(digest: bytes, recorded: str) -> bool:
