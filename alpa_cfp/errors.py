@@ -140,8 +140,8 @@ class ProfilingError(CFPError, RuntimeError):
     def no_worker(cls, reason: str) -> "ProfilingError":
         """The process that is to measure cannot do so."""
         return cls(
-            f"there is no process of its own for profiling: {reason}. MeasureOptions(isolated=False) measures in this "
-            "process, which a program that crashes would end"
+            f"there is no process of its own for profiling: {reason}. CFPOption(costs='estimate') plans without "
+            "measuring, CFPOption(costs='replay') from what was measured elsewhere"
         )
 
 

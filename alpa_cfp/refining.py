@@ -17,6 +17,7 @@ from alpa_cfp.choosing import Choosing, Profiles, failure_of
 from alpa_cfp.costs import read_local, work_of
 from alpa_cfp.database import Profile
 from alpa_cfp.errors import NothingRunsError
+from alpa_cfp.quantities import ordinal
 from alpa_cfp.search import NothingFitsError, Solution
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
@@ -205,10 +206,7 @@ class Refinement:
 
 
 def _place(number: int) -> str:
-    if number == 1:
-        return "best predicted"
-    ending = "th" if 10 < number % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending} predicted"
+    return "best predicted" if number == 1 else f"{ordinal(number)} predicted"
 
 
 def _ratio(each: Refined) -> float:

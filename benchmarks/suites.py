@@ -20,7 +20,7 @@ from typing import Any
 
 from jax.sharding import AbstractMesh
 
-from alpa_cfp import CFPOption, Plan, autoshard
+from alpa_cfp import CFPOption, Plan, autoshard, quantities
 from alpa_cfp.errors import CFPError
 from alpa_cfp.explaining import words
 from alpa_cfp.explaining.account import Account, Alternative
@@ -197,16 +197,16 @@ def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
 def _cells(result: dict[str, Any]) -> list[str]:
     methods = ", ".join(f"{count} {name}" for name, count in result.get("methods", {}).items())
     budget, least = result["budget_bytes"], result["least_bytes"]
-    memory = words.size(result["memory_bytes"]) if "memory_bytes" in result else ""
+    memory = quantities.size(result["memory_bytes"]) if "memory_bytes" in result else ""
     return [
         f"{result['suite']} {result['name']}",
-        f"{words.digits(result['parameters'] / 1e9)}B",
+        f"{quantities.digits(result['parameters'] / 1e9)}B",
         result["mesh"],
         str(result["samples"]),
         *(str(result.get(name, "")) for name in ("ops", "blocks", "kinds")),
         *(f"{result[name]:.1f}" for name in ("trace_s", "planning_s")),
-        memory if least is None else f"at least {words.size(least)}",
-        "none" if budget is None else words.size(budget),
+        memory if least is None else f"at least {quantities.size(least)}",
+        "none" if budget is None else quantities.size(budget),
         methods or (result["failure"] if least is None else "none fits"),
     ]
 

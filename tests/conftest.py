@@ -7,6 +7,7 @@ starts have them too; what the user has set already (XLA_FLAGS, JAX_PLATFORMS) s
 import gc
 import itertools
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ os.environ["XLA_FLAGS"] = " ".join(
     [_given, *(f"{flag}={value}" for flag, value in _XLA_FLAGS.items() if flag not in _given)]
 ).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# Benchmarks are no part of the distribution: they are imported from the tree, and all else as it is installed.
+sys.path.append(str(Path(__file__).parents[1]))
 
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402

@@ -6,8 +6,6 @@ Takes the command line; prints a text or JSON. Neither the programs nor devices 
 import argparse
 import json
 
-from alpa_cfp.cli.pipes import reader_may_leave
-
 HELP = "say in what two plans differ"
 EPILOG = """\
 A and B are files that plan.save(...) or `alpa-cfp plan` wrote. The exit code is 0, whether they differ or not.
@@ -34,9 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     from alpa_cfp.plan import Plan
 
     a, b = Plan.load(arguments.a), Plan.load(arguments.b)
-    with reader_may_leave():
-        if arguments.json:
-            print(json.dumps(of_difference(a, b), indent=1))
-        else:
-            print(diff(a, b), end="")
+    if arguments.json:
+        print(json.dumps(of_difference(a, b), indent=1))
+    else:
+        print(diff(a, b), end="")
     return 0

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alpa_cfp.cli.errors import UserError
-from alpa_cfp.cli.pipes import reader_may_leave
 
 if TYPE_CHECKING:
     from alpa_cfp.plan import Plan
@@ -21,7 +20,7 @@ PLAN is a file that plan.save(...) or `alpa-cfp plan` wrote.
 examples:
   alpa-cfp explain plan.json                         the plan in words; equal layers are said once
   alpa-cfp explain plan.json --html plan.html        the same as one page for a browser, with pictures
-  alpa-cfp explain plan.json --block mlp/up          one block, with all that it could have been
+  alpa-cfp explain plan.json --block intermediate/dense          one block, with all that it could have been
 """
 # How many names an error quotes.
 _QUOTED = 5
@@ -51,18 +50,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html:
         return _write(plan.report(), arguments.html)
     blocks = None if arguments.block is None else _named(plan, arguments.block, arguments.plan)
-    with reader_may_leave():
-        if arguments.json:
-            print(json.dumps(of_plan(plan, blocks=blocks), indent=1))
-        else:
-            print(explain(plan, blocks=blocks, everything=arguments.all or blocks is not None), end="")
+    if arguments.json:
+        print(json.dumps(of_plan(plan, blocks=blocks), indent=1))
+    else:
+        print(explain(plan, blocks=blocks, everything=arguments.all or blocks is not None), end="")
     return 0
 
 
 def _write(page: str, target: str) -> int:
     if target == "-":
-        with reader_may_leave():
-            print(page, end="")
+        print(page, end="")
     else:
         Path(target).write_text(page, encoding="utf-8")
         print(f"wrote {target}")

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 
 from alpa_cfp.database import Profile, ProfileKey
 from alpa_cfp.explaining.tables import aligned
+from alpa_cfp.quantities import plural, size, time
 
 # Digits of a key that lists show: with a million keys, one in 300 lists has two keys that share them.
 SHOWN_DIGITS = 12
-_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 Profiles = Sequence[tuple[ProfileKey, Profile]]
 
 
@@ -96,26 +96,6 @@ def moment(text: str) -> str:
     return text[:16].replace("T", " ")
 
 
-def time(seconds: float) -> str:
-    """Seconds as "12.3 ms"."""
-    milliseconds = seconds * 1e3
-    return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"
-
-
-def size(size_bytes: int) -> str:
-    """Bytes as "4.2 MB"."""
-    for unit, name in _UNITS:
-        if size_bytes >= unit:
-            value = size_bytes / unit
-            return f"{value:,.0f} {name}" if value >= 99.95 else f"{value:.1f} {name}"
-    return f"{size_bytes} bytes"
-
-
-def number(count: int, singular: str, plural: str | None = None) -> str:
-    """A number of things: "1 session", "1,200 sessions"."""
-    return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
-
-
 def _status(profile: Profile) -> str:
     return "measured" if profile.status == "measured" else f"failed: {str(profile.failure).replace('_', ' ')}"
 
@@ -163,14 +143,14 @@ def _memory(profile: Profile) -> str:
 
 def _collectives(profile: Profile) -> list[str]:
     return [
-        f"{each.count} {each.kind} of {size(each.size_bytes)} over {number(each.group_size, 'device')}"
+        f"{each.count} {each.kind} of {size(each.size_bytes)} over {plural(each.group_size, 'device')}"
         for each in profile.collectives
     ]
 
 
 def _session(session: Profile) -> str:
     what = (
-        f"{number(len(session.samples_s), 'sample')}, typical {time(session.typical_s)}"
+        f"{plural(len(session.samples_s), 'sample')}, typical {time(session.typical_s)}"
         if session.status == "measured"
         else _status(session)
     )

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypedDict
 
+from alpa_cfp import quantities
 from alpa_cfp.cli import profile_words as words
 from alpa_cfp.cli.errors import UserError
 from alpa_cfp.cli.pipes import reader_may_leave
@@ -173,7 +174,7 @@ def _export(arguments: argparse.Namespace) -> None:
             count = database.export_json(file, **_chosen(arguments))
         except OSError as error:
             raise UserError(f"{file} cannot be written: {error.strerror}") from error
-    print(f"{words.number(count, 'session')} written to {file}")
+    print(f"{quantities.plural(count, 'session')} written to {file}")
 
 
 def _import(arguments: argparse.Namespace) -> None:
@@ -185,7 +186,7 @@ def _import(arguments: argparse.Namespace) -> None:
     path = database_path(arguments.database)
     with ProfileDatabase.open_to_change(path) as database:
         for file in arguments.files:
-            print(f"{file}: {words.number(database.import_json(file), 'new session')} added to {path}")
+            print(f"{file}: {quantities.plural(database.import_json(file), 'new session')} added to {path}")
 
 
 def _merge(arguments: argparse.Namespace) -> None:
@@ -197,7 +198,7 @@ def _merge(arguments: argparse.Namespace) -> None:
     path = database_path(arguments.database)
     with ProfileDatabase.open_to_change(path) as database:
         for file in arguments.files:
-            print(f"{file}: {words.number(database.merge(file), 'new session')} added to {path}")
+            print(f"{file}: {quantities.plural(database.merge(file), 'new session')} added to {path}")
 
 
 def _prune(arguments: argparse.Namespace) -> None:
@@ -218,11 +219,11 @@ def _prune(arguments: argparse.Namespace) -> None:
         return
     if not arguments.yes:
         print("\n".join(words.group_table(doomed)))
-        print(f"\n{words.number(len(doomed), 'session')} would be removed; add --yes to remove them")
+        print(f"\n{quantities.plural(len(doomed), 'session')} would be removed; add --yes to remove them")
         return
     with ProfileDatabase.open_to_change(path) as database:
         removed = database.prune(before=arguments.before, status="failed" if arguments.failed else None, **chosen)
-    print(f"{words.number(removed, 'session')} removed from {path}")
+    print(f"{quantities.plural(removed, 'session')} removed from {path}")
 
 
 def _opened(path: Path) -> ProfileDatabase:

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from alpa_cfp.cli.profile_words import mesh, number, size
+from alpa_cfp.cli.profile_words import mesh
 from alpa_cfp.database import (
     DatabaseDamagedError,
     ProfileDatabase,
@@ -17,6 +17,7 @@ from alpa_cfp.database import (
     database_path,
 )
 from alpa_cfp.doctor.finding import Finding
+from alpa_cfp.quantities import plural, size
 
 _CHECK = "profiles"
 _OTHER_FILE = "name another file with ALPA_CFP_DATABASE"
@@ -55,7 +56,7 @@ def database(given: str | None, jaxlib_version: str | None) -> Finding:
         "meshes": dict(sorted(meshes.items())),
     }
     of = ", ".join(f"{count} of {mesh}" for mesh, count in sorted(meshes.items()))
-    found = f"{path}: {size(size_bytes)}, {number(len(every), 'profile')}{f' ({failed} failed)' if failed else ''}"
+    found = f"{path}: {size(size_bytes)}, {plural(len(every), 'profile')}{f' ({failed} failed)' if failed else ''}"
     found = f"{found}: {of}" if of else found
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
         fix = f"make the file and its folder writable, or {_OTHER_FILE}"

@@ -20,6 +20,7 @@ from alpa_cfp.explaining.communicating import Communications
 from alpa_cfp.explaining.naming import block_names, contraction_of, is_number, ops_without_rule, parameter_paths
 from alpa_cfp.plain.signature import Signature
 from alpa_cfp.problem import Boundaries
+from alpa_cfp.quantities import ordinal
 from alpa_cfp.refining import Refined
 from alpa_cfp.search import SearchProblem
 from alpa_cfp.strategies import BlockStrategy
@@ -227,13 +228,9 @@ def _which(strategy: BlockStrategy, sides: Sequence[Side]) -> tuple[str | None, 
     for factor in strategy.factors:
         alike = [] if factor is None else [each for each, side in enumerate(sides) if side is sides[factor]]
         which.append(
-            f"{_ordinal(alike.index(factor) + 1)} of {len(alike)} dims" if factor is not None and alike[1:] else None
+            f"{ordinal(alike.index(factor) + 1)} of {len(alike)} dims" if factor is not None and alike[1:] else None
         )
     return tuple(which) if any(which) else ()
-
-
-def _ordinal(number: int) -> str:
-    return f"{number}{'th' if number > 3 else ('st', 'nd', 'rd')[number - 1]}"
 
 
 def _axis_names(count: int) -> tuple[str, ...]:

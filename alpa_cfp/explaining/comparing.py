@@ -7,6 +7,7 @@ programs are compared by the names of their blocks, plans for different meshes b
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from alpa_cfp import quantities
 from alpa_cfp.explaining import words
 from alpa_cfp.explaining.account import Account, Alternative
 from alpa_cfp.explaining.folding import chosen, span
@@ -141,11 +142,11 @@ def _row(name: str, first: float | None, second: float | None) -> tuple[str, ...
 
 
 def _time(seconds: float | None) -> str:
-    return "not run" if seconds is None else words.time(seconds)
+    return "not run" if seconds is None else quantities.time(seconds)
 
 
 def _bytes_row(name: str, first: int | None, second: int | None) -> tuple[str, ...]:
-    said = [("unknown" if count is None else words.size(count)) for count in (first, second)]
+    said = [("unknown" if count is None else quantities.size(count)) for count in (first, second)]
     return (name, *said, "" if first is None or second is None else _more(second, first))
 
 
@@ -153,7 +154,7 @@ def _more(count: int, reference: int) -> str:
     """How much more memory: "120 MB more", "as much"."""
     if count == reference:
         return "as much"
-    return f"{words.size(abs(count - reference))} {'more' if count > reference else 'less'}"
+    return f"{quantities.size(abs(count - reference))} {'more' if count > reference else 'less'}"
 
 
 def _blocks(a: Plan, b: Plan, found: Sequence[Difference]) -> list[str]:
@@ -163,7 +164,7 @@ def _blocks(a: Plan, b: Plan, found: Sequence[Difference]) -> list[str]:
     common = len(a.strategies) - _count(alone["A"])
     lines = []
     if both:
-        lines.append(f"They do different things with {_count(both):,} of {words.plural(common, 'block')}:")
+        lines.append(f"They do different things with {_count(both):,} of {quantities.plural(common, 'block')}:")
     elif common:
         only = "" if any(alone.values()) else ": only costs differ"
         lines.append(
@@ -172,17 +173,17 @@ def _blocks(a: Plan, b: Plan, found: Sequence[Difference]) -> list[str]:
     for each in both:
         one = " each" if len(each.blocks) > 1 else ""
         rows = [
-            (label, words.time(side.time_s) + one, words.size(side.memory_bytes) + one, side.strategy)
+            (label, quantities.time(side.time_s) + one, quantities.size(side.memory_bytes) + one, side.strategy)
             for label, side in (("A", each.first), ("B", each.second))
             if side is not None
         ]
         lines += ["", f"  {_counted(each)}", *aligned(rows, "<>><", indent=4)]
     for label, own in alone.items():
         if own:
-            lines += ["", f"Only {label} has {words.plural(_count(own), 'block')} of these names:"]
+            lines += ["", f"Only {label} has {quantities.plural(_count(own), 'block')} of these names:"]
             lines += aligned(
                 [
-                    (_counted(each), words.time(side.time_s), side.strategy)
+                    (_counted(each), quantities.time(side.time_s), side.strategy)
                     for each in own
                     if (side := each.first or each.second) is not None
                 ],
@@ -212,6 +213,6 @@ def _without_account(a: Plan, b: Plan) -> list[str]:
         return [f"They do the same with every block. {reason}"]
     said = ", ".join(other[:12]) + (f" and {len(other) - 12} more" if len(other) > 12 else "")
     return [
-        f"They do different things with {len(other):,} of {words.plural(len(a.strategies), 'block')}: {said}.",
+        f"They do different things with {len(other):,} of {quantities.plural(len(a.strategies), 'block')}: {said}.",
         reason,
     ]

@@ -8,6 +8,7 @@ import base64
 import hashlib
 from importlib.resources import files
 
+from alpa_cfp import quantities
 from alpa_cfp.explaining import report_tables, words
 from alpa_cfp.explaining.markup import Markup, element, join
 from alpa_cfp.explaining.report_drawing import Drawing
@@ -46,8 +47,8 @@ def _content(plan: Plan) -> Markup:
     drawing = Drawing.of(plan, plan.account)
     account = plan.account
     sums = (
-        f"Blocks {words.time(blocks_s(account))}, moves between them {words.time(moves_s(account))}, starting the "
-        f"program {words.time(account.overhead_s)}."
+        f"Blocks {quantities.time(blocks_s(account))}, moves between them {quantities.time(moves_s(account))}, "
+        f"starting the program {quantities.time(account.overhead_s)}."
     )
     memory = f"Predicted for a device: {words.memory(plan.memory.state, plan.memory.saved, plan.memory.transient)}."
     return join(
@@ -87,15 +88,15 @@ def _content(plan: Plan) -> Markup:
 def _header(plan: Plan, title: str) -> Markup:
     account = plan.account
     mesh = f"{words.axes_of_mesh(plan.mesh_shape, account.axis_names)}; " if account else ""
-    kinds = f" of {words.plural(len(account.kinds), 'kind')}" if account else ""
-    said = f"{mesh}{words.plural(len(plan.strategies), 'block')}{kinds}"
+    kinds = f" of {quantities.plural(len(account.kinds), 'kind')}" if account else ""
+    said = f"{mesh}{quantities.plural(len(plan.strategies), 'block')}{kinds}"
     compiled = plan.needed_bytes is not None
     cards = (
-        ("Step", words.time(plan.measured_s if plan.measured_s is not None else plan.predicted_s), step(plan)),
+        ("Step", quantities.time(plan.measured_s if plan.measured_s is not None else plan.predicted_s), step(plan)),
         (
             "Memory of a device",
-            words.size(plan.needed_bytes if plan.needed_bytes is not None else plan.memory.total),
-            f"{'by the compiled program; ' if compiled else ''}{words.size(plan.memory.total)} predicted",
+            quantities.size(plan.needed_bytes if plan.needed_bytes is not None else plan.memory.total),
+            f"{'by the compiled program; ' if compiled else ''}{quantities.size(plan.memory.total)} predicted",
         ),
         (
             "Costs",

@@ -3,6 +3,7 @@
 Invariant: each folded block is one box that opens; every block of every copy is named.
 """
 
+from alpa_cfp import quantities
 from alpa_cfp.explaining import words
 from alpa_cfp.explaining.account import Alternative
 from alpa_cfp.explaining.choices import failure, ordered, verdict
@@ -35,16 +36,16 @@ def _segment(drawing: Drawing, number: int, arriving: dict[Place, list[FoldedMov
         return element("section", inside, class_="segment single")
     seconds = segment.count * sum(drawing.chosen(block).time_s or 0.0 for block in segment.first)
     times = [element("span", f"× {segment.count}", class_="times")] if segment.count > 1 else []
-    said = f"{words.time(seconds)}, {words.share(seconds, parts_s(drawing.account))} of the step"
+    said = f"{quantities.time(seconds)}, {words.share(seconds, parts_s(drawing.account))} of the step"
     title = element("h3", segment.title, " ", times, element("span", said, class_="quiet"))
     return element("section", title, inside, class_=f"segment{' repeated' if segment.count > 1 else ''}")
 
 
 def _move(drawing: Drawing, move: FoldedMove) -> Markup:
     times = f" × {move.count}" if move.count > 1 else ""
-    collectives = words.plural(round(move.collectives / move.count), "collective")
-    size = words.size(move.size_bytes / move.count)
-    said = f"{size} in {collectives}, {words.time(move.time_s / move.count)}{times}"
+    collectives = quantities.plural(round(move.collectives / move.count), "collective")
+    size = quantities.size(move.size_bytes / move.count)
+    said = f"{size} in {collectives}, {quantities.time(move.time_s / move.count)}{times}"
     names = f"from {drawing.name(move.first)} to {drawing.name(move.second)}"
     return element("p", element("span", "moved", class_="tag"), f" {names}: {said}", class_="moved")
 
@@ -70,8 +71,8 @@ def _block(drawing: Drawing, place: Place) -> Markup:
             class_="what",
         ),
         element("span", bar(seconds, total, used.colour), element("span", part), class_="part"),
-        element("span", f"{words.time(own.time_s)}{each}", class_="figure"),
-        element("span", f"{words.size(held)}{each}", class_="figure"),
+        element("span", f"{quantities.time(own.time_s)}{each}", class_="figure"),
+        element("span", f"{quantities.size(held)}{each}", class_="figure"),
     )
     return element(
         "details",
@@ -91,7 +92,7 @@ def _inside(drawing: Drawing, place: Place, indices: list[int]) -> Markup:
     kind, own = account.kinds[block.kind], drawing.chosen(indices[0])
     facts = {
         "Name": drawing.name(place),
-        "Contraction": f"{kind.contraction}; {words.plural(kind.ops, 'op')}",
+        "Contraction": f"{kind.contraction}; {quantities.plural(kind.ops, 'op')}",
         "Strategy": drawing.strategy(own),
         "Communicates": words.communications(own, account.axis_names, weights=bool(block.weights), most=6),
         "Memory": words.memory(block.state_bytes, block.saved_bytes, block.transient_bytes),
@@ -112,7 +113,7 @@ def _row(drawing: Drawing, each: Alternative, own: Alternative, weights: bool) -
     is_own = each is own
     text = drawing.strategy(each)
     said = f"cannot be run: {failure(each.failure, 200)}" if each.failure else verdict(each, own)
-    time = "" if each.failure and each.time_s is None else words.time(each.time_s)
+    time = "" if each.failure and each.time_s is None else quantities.time(each.time_s)
     return (
         swatch(used) if used else "",
         element("strong", text, " (chosen)") if is_own else text,
@@ -120,7 +121,7 @@ def _row(drawing: Drawing, each: Alternative, own: Alternative, weights: bool) -
         "" if is_own else said + (" (estimated)" if each.source == "estimated" and not each.failure else ""),
         element(
             "span",
-            words.size(words.held(each)),
+            quantities.size(words.held(each)),
             title=words.memory(each.state_bytes, each.saved_bytes, each.transient_bytes),
         ),
         words.communications(each, drawing.account.axis_names, weights=weights),

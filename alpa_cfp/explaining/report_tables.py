@@ -4,6 +4,7 @@ memory go.
 
 from collections.abc import Callable, Sequence
 
+from alpa_cfp import quantities
 from alpa_cfp.explaining import words
 from alpa_cfp.explaining.account import Tried
 from alpa_cfp.explaining.choices import failure
@@ -41,11 +42,11 @@ def _tried(each: Tried, longest: float, fastest: float | None) -> tuple[str | Ma
         against = "the fastest" if each.measured_s == fastest else words.slower(each.measured_s, fastest)
     return (
         name,
-        "" if each.measured_s is None else words.time(each.measured_s),
-        words.time(each.predicted_s),
+        "" if each.measured_s is None else quantities.time(each.measured_s),
+        quantities.time(each.predicted_s),
         element("span", bars, class_="bars"),
         against,
-        "" if each.needed_bytes is None else words.size(each.needed_bytes),
+        "" if each.needed_bytes is None else quantities.size(each.needed_bytes),
         "" if each.failure else f"{each.collectives:,}",
     )
 
@@ -59,7 +60,9 @@ def legend(drawing: Drawing) -> Markup:
                 "button",
                 swatch(used),
                 element("span", used.text),
-                element("span", f"{words.plural(used.blocks, 'block')}, {words.time(used.time_s)}", class_="quiet"),
+                element(
+                    "span", f"{quantities.plural(used.blocks, 'block')}, {quantities.time(used.time_s)}", class_="quiet"
+                ),
                 type="button",
                 disabled=True,
                 aria_pressed="false",
@@ -76,7 +79,7 @@ def legend(drawing: Drawing) -> Markup:
             "li",
             element("span", class_=f"swatch {colour}"),
             element("span", text),
-            element("span", words.time(seconds) if seconds else "", class_="quiet"),
+            element("span", quantities.time(seconds) if seconds else "", class_="quiet"),
             class_="plain",
         )
         for colour, text, seconds in extra
@@ -91,7 +94,7 @@ def strip(drawing: Drawing) -> Markup:
     parts = [(used.colour, used.letter, used.text, used.time_s) for used in drawing.used.values()]
     parts.append(("move", "moves", "moves between blocks", moves_s(account)))
     parts.append(("start", "start", "starting the program", account.overhead_s))
-    return _strip(parts, total, words.time)
+    return _strip(parts, total, quantities.time)
 
 
 def memory_strip(drawing: Drawing) -> Markup:
@@ -102,7 +105,7 @@ def memory_strip(drawing: Drawing) -> Markup:
         ("c1", "backward pass", "kept for the backward pass", float(memory.saved)),
         ("c2", "briefly", "the most that is needed for a short time", float(memory.transient)),
     ]
-    return _strip(parts, float(memory.total), words.size)
+    return _strip(parts, float(memory.total), quantities.size)
 
 
 def _strip(parts: Sequence[tuple[str, str, str, float]], total: float, said: Callable[[float], str]) -> Markup:
@@ -125,7 +128,7 @@ def time_table(drawing: Drawing) -> Markup:
     rows = [_time(drawing, each, total) for each in shares[:_MOST]]
     rest = sum(each.time_s for each in shares[_MOST:])
     if rest:
-        rows.append(("all else", "", words.time(rest), words.share(rest, total), bar(rest, total)))
+        rows.append(("all else", "", quantities.time(rest), words.share(rest, total), bar(rest, total)))
     return table(("What", "Times", "Together", "Share", ""), rows, "<>>><", "Where the time goes")
 
 
@@ -136,7 +139,7 @@ def _time(drawing: Drawing, each: TimeShare, total: float) -> tuple[str | Markup
         colour = drawing.used_by(drawing.segments[each.place.segment].first[each.place.position]).colour
     times = f"{each.count:,}" if each.count > 1 else ""
     part = words.share(each.time_s, total)
-    return (name, times, words.time(each.time_s), part, bar(each.time_s, total, colour))
+    return (name, times, quantities.time(each.time_s), part, bar(each.time_s, total, colour))
 
 
 def memory_table(drawing: Drawing) -> Markup:
@@ -146,7 +149,7 @@ def memory_table(drawing: Drawing) -> Markup:
     rows = [_memory(drawing, each, total) for each in shares[:_MOST]]
     rest = sum(each.lasting_bytes for each in shares[_MOST:])
     if rest:
-        rows.append(("all else", "", "", "", words.size(rest), bar(rest, total)))
+        rows.append(("all else", "", "", "", quantities.size(rest), bar(rest, total)))
     head = ("Block", "Times", "State", "Backward pass", "Together", "")
     return table(head, rows, "<>>>><", "Where the memory goes")
 
@@ -156,9 +159,9 @@ def _memory(drawing: Drawing, each: MemoryShare, total: int) -> tuple[str | Mark
     return (
         element("a", path(each.name), href=f"#{anchor(each.place)}"),
         f"{each.count:,}" if each.count > 1 else "",
-        words.size(each.state_bytes),
-        words.size(each.saved_bytes),
-        words.size(each.lasting_bytes),
+        quantities.size(each.state_bytes),
+        quantities.size(each.saved_bytes),
+        quantities.size(each.lasting_bytes),
         bar(each.lasting_bytes, total, colour),
     )
 

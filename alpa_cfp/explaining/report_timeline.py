@@ -3,6 +3,7 @@
 Invariant: every block of the program has one bar, which links to its place in the model; every move has one too.
 """
 
+from alpa_cfp import quantities
 from alpa_cfp.explaining import words
 from alpa_cfp.explaining.account import Move
 from alpa_cfp.explaining.folding import Place, places
@@ -94,7 +95,7 @@ def _block(drawing: Drawing, block: int, place: Place, left: float, pitch: float
     tip = "\n".join(
         (
             account.name,
-            f"{words.time(own.time_s)}{'' if own.time_s is None else f' {own.source}'}",
+            f"{quantities.time(own.time_s)}{'' if own.time_s is None else f' {own.source}'}",
             f"{used.letter}: {used.text}",
             f"memory {words.memory(account.state_bytes, account.saved_bytes, account.transient_bytes)}",
         )
@@ -107,9 +108,9 @@ def _block(drawing: Drawing, block: int, place: Place, left: float, pitch: float
 
 def _move(drawing: Drawing, move: Move, place: Place, left: float, pitch: float, scale: float) -> Markup:
     first, second = (drawing.account.blocks[i].name for i in (move.first, move.second))
-    collectives = words.plural(move.collectives, "collective")
+    collectives = quantities.plural(move.collectives, "collective")
     tip = (
-        f"moving {first}\nto {second}\n{words.time(move.time_s)} predicted, {words.size(move.size_bytes)} "
+        f"moving {first}\nto {second}\n{quantities.time(move.time_s)} predicted, {quantities.size(move.size_bytes)} "
         f"in {collectives}"
     )
     shape = _bar(left, pitch, max(move.time_s * scale, 2.0), "move")

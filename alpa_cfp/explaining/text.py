@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from alpa_cfp import quantities
 from alpa_cfp.explaining import words
 from alpa_cfp.explaining.account import Account, Alternative, Tried
 from alpa_cfp.explaining.choices import failure, ordered, verdict
@@ -44,8 +45,8 @@ def explain(plan: Plan, *, blocks: Collection[int] | None = None, everything: bo
 def heading(plan: Plan) -> list[str]:
     """What there is to say of a plan as a whole."""
     account = plan.account
-    blocks = words.plural(len(plan.strategies), "block")
-    of_kinds = f" of {words.plural(len(account.kinds), 'kind')}" if account else ""
+    blocks = quantities.plural(len(plan.strategies), "block")
+    of_kinds = f" of {quantities.plural(len(account.kinds), 'kind')}" if account else ""
     named = f": {words.axes_of_mesh(plan.mesh_shape, account.axis_names)}" if account else ""
     return [
         f"Plan for a {words.mesh(plan.mesh_shape)} mesh{named}. {blocks}{of_kinds}.",
@@ -57,10 +58,10 @@ def heading(plan: Plan) -> list[str]:
 
 def step(plan: Plan) -> str:
     """What a step takes: "45.2 ms measured, 43.1 ms predicted (4.6% too low)"."""
-    predicted = f"{words.time(plan.predicted_s)} predicted"
+    predicted = f"{quantities.time(plan.predicted_s)} predicted"
     if plan.measured_s is None:
         return f"{predicted}; the whole program was not run"
-    return f"{words.time(plan.measured_s)} measured, {predicted} ({words.off(plan.predicted_s, plan.measured_s)})"
+    return f"{quantities.time(plan.measured_s)} measured, {predicted} ({words.off(plan.predicted_s, plan.measured_s)})"
 
 
 def needed(plan: Plan) -> str:
@@ -69,7 +70,7 @@ def needed(plan: Plan) -> str:
     predicted = f"{words.memory(memory.state, memory.saved, memory.transient)}"
     if plan.needed_bytes is None:
         return f"{predicted} predicted for a device"
-    return f"{words.size(plan.needed_bytes)} on a device by the compiled program; predicted {predicted}"
+    return f"{quantities.size(plan.needed_bytes)} on a device by the compiled program; predicted {predicted}"
 
 
 def costs(plan: Plan) -> str:
@@ -81,7 +82,7 @@ def costs(plan: Plan) -> str:
     }
     said = origin.get(plan.costs, plan.costs)
     count = plan.account.programs_measured if plan.account else 0
-    return f"{said}; {words.plural(count, 'program')} profiled or looked up" if count else said
+    return f"{said}; {quantities.plural(count, 'program')} profiled or looked up" if count else said
 
 
 def _from_strategies(plan: Plan) -> Iterator[str]:
@@ -98,7 +99,7 @@ def _from_strategies(plan: Plan) -> Iterator[str]:
         counts[(f"split on {words.axes(split, names)}" if split else "repeated on every device") + kept[each.kept]] += 1
     yield "Blocks"
     for text, count in counts.most_common():
-        yield f"  {words.plural(count, 'block')}: {text}"
+        yield f"  {quantities.plural(count, 'block')}: {text}"
     yield ""
     yield "This plan keeps no account, so nothing is known of its blocks' names, times and alternatives."
     yield "Plan the program again and save the new plan to see them."
@@ -122,11 +123,11 @@ class _Explained:
         return ["Tried whole (* is this plan)", *aligned(rows, "<<>>>><", indent=2)]
 
     def _tried_row(self, each: Tried) -> tuple[str, ...]:
-        mark, predicted = "*" if each.chosen else "", words.time(each.predicted_s)
+        mark, predicted = "*" if each.chosen else "", quantities.time(each.predicted_s)
         if each.failure:
             return (mark, each.name, "failed", predicted, "", "", failure(each.failure))
-        memory = "" if each.needed_bytes is None else words.size(each.needed_bytes)
-        measured = "not run" if each.measured_s is None else words.time(each.measured_s)
+        memory = "" if each.needed_bytes is None else quantities.size(each.needed_bytes)
+        measured = "not run" if each.measured_s is None else quantities.time(each.measured_s)
         return (mark, each.name, measured, predicted, memory, f"{each.collectives:,}", "")
 
     def blocks(self, only: Collection[int] | None = None) -> list[str]:
@@ -163,9 +164,9 @@ class _Explained:
         one = sum(known)
         part = words.share(count * one, parts_s(self.account))
         return (
-            f"{words.time(one)} each, {words.time(count * one)} together ({part})"
+            f"{quantities.time(one)} each, {quantities.time(count * one)} together ({part})"
             if count > 1
-            else (f"{words.time(one)} ({part})")
+            else (f"{quantities.time(one)} ({part})")
         )
 
     def _block(self, segment: Folded, position: int, indent: str) -> Iterator[str]:
@@ -176,7 +177,7 @@ class _Explained:
         yield f"{indent}{segment.names[position]}{repeated}: {self._time([own.time_s], count)}"
         inner = indent + "  "
         source = "" if own.time_s is None else f"; time {own.source}"
-        yield f"{inner}{kind.contraction}, {words.plural(kind.ops, 'op')}{source}"
+        yield f"{inner}{kind.contraction}, {quantities.plural(kind.ops, 'op')}{source}"
         yield f"{inner}{words.strategy(own, shape, names)}"
         yield f"{inner}{words.communications(own, names, weights=bool(block.weights))}"
         each = " each" if count > 1 else ""
@@ -188,9 +189,9 @@ class _Explained:
         rows = [
             (
                 "or" if index else "instead",
-                "" if other.time_s is None else words.time(other.time_s),
+                "" if other.time_s is None else quantities.time(other.time_s),
                 "cannot be run" if other.failure else verdict(other, own),
-                words.size(words.held(other)),
+                quantities.size(words.held(other)),
                 words.strategy(other, shape, names) + (f" ({failure(other.failure)})" if other.failure else ""),
             )
             for index, other in enumerate(said)
@@ -205,20 +206,23 @@ class _Explained:
         shares = times(account, self.segments)
         said = shares if self.everything else shares[:_CONTRIBUTIONS]
         rows = [
-            (words.time(each.time_s), words.share(each.time_s, total), _counted(each.name, each.count)) for each in said
+            (quantities.time(each.time_s), words.share(each.time_s, total), _counted(each.name, each.count))
+            for each in said
         ]
         rest = sum(each.time_s for each in shares[len(said) :])
         if rest:
-            rows.append((words.time(rest), words.share(rest, total), "all else"))
+            rows.append((quantities.time(rest), words.share(rest, total), "all else"))
         lines = [
-            f"Where the time goes: blocks {words.time(blocks_s(account))}, moves between them "
-            f"{words.time(moves_s(account))}, starting the program {words.time(account.overhead_s)}",
+            f"Where the time goes: blocks {quantities.time(blocks_s(account))}, moves between them "
+            f"{quantities.time(moves_s(account))}, starting the program {quantities.time(account.overhead_s)}",
             *aligned(rows, ">><", indent=2),
         ]
         beside = self.plan.predicted_s - total
         if total > 0 and abs(beside) > _NOTEWORTHY * self.plan.predicted_s:
             more = "more" if beside > 0 else "less"
-            lines.append(f"  The whole program is predicted to take {words.time(abs(beside))} {more} than its parts.")
+            lines.append(
+                f"  The whole program is predicted to take {quantities.time(abs(beside))} {more} than its parts."
+            )
         return lines
 
     def memory(self) -> list[str]:
@@ -228,23 +232,23 @@ class _Explained:
         said = shares if self.everything else shares[:_CONTRIBUTIONS]
         rows = [
             (
-                words.size(each.lasting_bytes),
+                quantities.size(each.lasting_bytes),
                 words.share(each.lasting_bytes, total),
-                f"{_counted(each.name, each.count)} (state {words.size(each.state_bytes)}, for the backward pass "
-                f"{words.size(each.saved_bytes)})",
+                f"{_counted(each.name, each.count)} (state {quantities.size(each.state_bytes)}, for the backward pass "
+                f"{quantities.size(each.saved_bytes)})",
             )
             for each in said
         ]
         rest = sum(each.lasting_bytes for each in shares[len(said) :])
         if rest:
-            rows.append((words.size(rest), words.share(rest, total), "all else"))
+            rows.append((quantities.size(rest), words.share(rest, total), "all else"))
         lines = [
-            f"Where the memory of a device goes: {words.size(total)} of state and for the backward pass",
+            f"Where the memory of a device goes: {quantities.size(total)} of state and for the backward pass",
             *aligned(rows, ">><", indent=2),
         ]
         brief = max(memories(self.account, self.segments), key=lambda each: each.transient_bytes, default=None)
         if brief is not None and brief.transient_bytes:
-            lines.append(f"  Most is needed briefly by {brief.name}: {words.size(brief.transient_bytes)}.")
+            lines.append(f"  Most is needed briefly by {brief.name}: {quantities.size(brief.transient_bytes)}.")
         return lines
 
     def without_rule(self) -> list[str]:
@@ -268,7 +272,7 @@ def _left_out(others: Sequence[Alternative], more: bool) -> str:
     broken = sum(bool(other.failure) for other in others)
     able, said = len(others) - broken, []
     if able:
-        said.append(words.plural(able, "more alternative" if more else "alternative"))
+        said.append(quantities.plural(able, "more alternative" if more else "alternative"))
     if broken:
         said.append(f"{broken:,} that cannot be run")
     return f"{'and ' if more else ''}{words.listed(said)}"

@@ -4,9 +4,9 @@ Invariants: a time is in ms with three digits that count, a size in decimal byte
 and where, never by an index of the search.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 
+from alpa_cfp import quantities
 from alpa_cfp.explaining.account import Alternative, Communication, Role
 from alpa_cfp.strategies import Kept
 
@@ -17,37 +17,8 @@ _SPLIT: dict[Role, str] = {
     "batch": "heads or experts split",
     "samples": "samples split",
 }
-_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 # Times that differ by less are the same to a reader.
 _ALIKE = 0.005
-
-
-def digits(value: float, count: int = 3) -> str:
-    """A number with `count` digits that count, no exponent, and commas between thousands: "1,530", "0.0412"."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    # Rounded first: 9.996 has three digits as 10.0.
-    rounded = float(f"{value:.{count - 1}e}")
-    places = count - 1 - math.floor(math.log10(abs(rounded)))
-    return f"{round(rounded, places):,.{max(places, 0)}f}"
-
-
-def time(seconds: float | None) -> str:
-    """Seconds as "12.3 ms"; "unknown" for None."""
-    if seconds is None:
-        return "unknown"
-    if 0 < abs(seconds) < 5e-7:
-        return "<0.001 ms"
-    return f"{digits(seconds * 1e3)} ms"
-
-
-def size(count: float) -> str:
-    """Bytes as "4.2 MB", "1.25 GB"."""
-    for unit, name in _UNITS:
-        if abs(count) >= 0.9995 * unit:
-            text = digits(count / unit)
-            return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {name}"
-    return f"{count:.0f} bytes" if count != 1 else "1 byte"
 
 
 def share(part: float, whole: float) -> str:
@@ -66,7 +37,7 @@ def slower(seconds: float, reference_s: float) -> str:
     if abs(ratio - 1) < _ALIKE:
         return "as fast"
     if ratio >= 2:
-        return f"{digits(ratio, 2)} times as slow"
+        return f"{quantities.digits(ratio, 2)} times as slow"
     if ratio > 1:
         return f"{_percent(ratio - 1)} slower"
     return f"{_percent(1 - ratio)} faster"
@@ -78,11 +49,6 @@ def off(predicted: float, real: float) -> str:
         return "exact"
     ratio = predicted / real
     return f"{_percent(abs(ratio - 1))} too {'high' if ratio > 1 else 'low'}"
-
-
-def plural(count: int, one: str, many: str = "") -> str:
-    """ "1 block", "24 blocks"."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def listed(parts: Iterable[str]) -> str:
@@ -154,8 +120,8 @@ def communication(each: Communication, alternative: Alternative, names: Sequence
     purpose = of.get(each.kind, "") if weights and over_samples else ""
     where = f" on {axes(each.axes, names)}" if each.axes else ""
     if each.count == 1:
-        return f"{purpose}{each.kind} {size(each.size_bytes)}{where}"
-    return f"{each.count:,} {purpose}{each.kind}s of {size(each.size_bytes)}{where}"
+        return f"{purpose}{each.kind} {quantities.size(each.size_bytes)}{where}"
+    return f"{each.count:,} {purpose}{each.kind}s of {quantities.size(each.size_bytes)}{where}"
 
 
 def communications(alternative: Alternative, names: Sequence[str], *, weights: bool, most: int = 3) -> str:
@@ -167,8 +133,8 @@ def communications(alternative: Alternative, names: Sequence[str], *, weights: b
     rest = ordered[most:]
     if rest:
         said.append(
-            f"{plural(sum(each.count for each in rest), 'smaller one')} "
-            f"({size(sum(each.size_bytes * each.count for each in rest))})"
+            f"{quantities.plural(sum(each.count for each in rest), 'smaller one')} "
+            f"({quantities.size(sum(each.size_bytes * each.count for each in rest))})"
         )
     return ", ".join(said)
 
@@ -176,8 +142,8 @@ def communications(alternative: Alternative, names: Sequence[str], *, weights: b
 def memory(state_bytes: int, saved_bytes: int, transient_bytes: int) -> str:
     """What a device holds: "12 MB: state 10 MB, for the backward pass 1.5 MB, briefly 0.5 MB"."""
     parts = {"state": state_bytes, "for the backward pass": saved_bytes, "briefly": transient_bytes}
-    said = [f"{name} {size(count)}" for name, count in parts.items() if count]
-    total = size(sum(parts.values()))
+    said = [f"{name} {quantities.size(count)}" for name, count in parts.items() if count]
+    total = quantities.size(sum(parts.values()))
     return f"{total} ({', '.join(said)})" if said else total
 
 
@@ -187,4 +153,4 @@ def held(alternative: Alternative) -> int:
 
 
 def _percent(ratio: float) -> str:
-    return f"{digits(100 * ratio, 2)}%"
+    return f"{quantities.digits(100 * ratio, 2)}%"

@@ -17,17 +17,7 @@ from alpa_cfp.workloads.sizes import Size
 
 def bert(size: Size) -> Model:
     """Alpa's BERT, which predicts masked tokens of padded sentences."""
-    config = BertConfig(
-        vocab_size=size.vocabulary,
-        hidden_size=size.hidden,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        intermediate_size=4 * size.hidden,
-        max_position_embeddings=size.sequence,
-        type_vocab_size=8,
-        tie_word_embeddings=True,
-    )
-    module = FlaxBertForMaskedLMModule(config)
+    module = FlaxBertForMaskedLMModule(_transformer(size, token_types=8))
     batch = masked_sentences(size.batch, size.sequence, size.vocabulary)
     inputs = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
     state = initial_state(module, [batch[key] for key in inputs], 0.5)
@@ -47,17 +37,7 @@ def bert(size: Size) -> Model:
 
 def gpt(size: Size) -> Model:
     """Alpa's GPT; head and embedding are one."""
-    config = BertConfig(
-        vocab_size=size.vocabulary,
-        hidden_size=size.hidden,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        intermediate_size=4 * size.hidden,
-        max_position_embeddings=size.sequence,
-        type_vocab_size=0,
-        tie_word_embeddings=True,
-    )
-    return _language_model("gpt", FlaxGPTForLMModule(config), size, 0.5)
+    return _language_model("gpt", FlaxGPTForLMModule(_transformer(size, token_types=0)), size, 0.5)
 
 
 def moe(size: Size) -> Model:
@@ -92,6 +72,19 @@ def llama(size: Size, *ways: str) -> Model:
         dtype=jnp.dtype(jnp.bfloat16 if "bf16" in ways else jnp.float32),
     )
     return _language_model(", ".join(("llama", *ways)), module, size, 0.5)
+
+
+def _transformer(size: Size, token_types: int) -> BertConfig:
+    return BertConfig(
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=4 * size.hidden,
+        max_position_embeddings=size.sequence,
+        type_vocab_size=token_types,
+        tie_word_embeddings=True,
+    )
 
 
 def _language_model(name: str, module: nn.Module, size: Size, learning_rate: float) -> Model:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alpa_cfp import quantities
 from alpa_cfp.explaining import words
 from alpa_cfp.explaining.account import Communication
 from alpa_cfp.strategies import Kept
@@ -25,7 +26,7 @@ from unit.alpa_cfp.explaining.accounts import AXES, MESH, Roles, alternative
     ],
 )
 def test_a_time_is_in_ms_with_three_digits_that_count(seconds: float | None, said: str) -> None:
-    assert words.time(seconds) == said
+    assert quantities.time(seconds) == said
 
 
 @pytest.mark.parametrize(
@@ -40,12 +41,12 @@ def test_a_time_is_in_ms_with_three_digits_that_count(seconds: float | None, sai
     ],
 )
 def test_a_size_is_in_decimal_bytes(count: int, said: str) -> None:
-    assert words.size(count) == said
+    assert quantities.size(count) == said
 
 
 @given(st.floats(1e-6, 1e5))
 def test_a_time_that_is_read_back_is_within_half_a_percent(seconds: float) -> None:
-    read = float(words.time(seconds).removesuffix(" ms").replace(",", "")) / 1e3
+    read = float(quantities.time(seconds).removesuffix(" ms").replace(",", "")) / 1e3
     assert read == pytest.approx(seconds, rel=0.0051)
 
 

@@ -1,0 +1,47 @@
+"""Numbers in words, for everything that people read: seconds, bytes, counts.
+
+Takes plain numbers; gives short texts in decimal units. Imports nothing, so that every command can use it.
+"""
+
+import math
+
+_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def digits(value: float, count: int = 3) -> str:
+    """A number with `count` digits that count, no exponent, and commas between thousands: "1,530", "0.0412"."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    # Rounded first: 9.996 has three digits as 10.0.
+    rounded = float(f"{value:.{count - 1}e}")
+    places = count - 1 - math.floor(math.log10(abs(rounded)))
+    return f"{round(rounded, places):,.{max(places, 0)}f}"
+
+
+def time(seconds: float | None) -> str:
+    """Seconds as "12.3 ms"; "unknown" for None."""
+    if seconds is None:
+        return "unknown"
+    if 0 < abs(seconds) < 5e-7:
+        return "<0.001 ms"
+    return f"{digits(seconds * 1e3)} ms"
+
+
+def size(count: float) -> str:
+    """Bytes as "4.2 MB", "1.25 GB"."""
+    for unit, name in _UNITS:
+        if abs(count) >= 0.9995 * unit:
+            text = digits(count / unit)
+            return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {name}"
+    return f"{count:.0f} bytes" if count != 1 else "1 byte"
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """ "1 block", "24 blocks"."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def ordinal(number: int) -> str:
+    """ "1st", "2nd", "11th"."""
+    ending = "th" if 10 < number % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
