@@ -164,7 +164,7 @@ def test_show_tells_all_of_the_one_key_that_begins_so(profiles: Run) -> None:
     shown = profiles("show", key_of(0).digest[:10].upper()).out
     for part in (
         key_of(0).digest, "2x4 of cpu", "jaxlib 0.10.2", "--xla_a=1", "typical 1.00 ms", "longest 3.00 ms", "1 3\n",
-        "5.6 kB a device", "2 all-reduce of 4.1 kB over 8 devices", "2025-01-01 00:00, 2 samples", "host-0",
+        "5.63 kB a device", "2 all-reduce of 4.1 kB over 8 devices", "2025-01-01 00:00, 2 samples", "host-0",
         "2026-06-01 00:00, failed: out of memory",
     ):  # fmt: skip
         assert part in shown
