@@ -12,11 +12,11 @@ from functools import cached_property, partial
 
 from alpa_cfp.accumulation import once_a_step
 from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
-from alpa_cfp.analysis.graph import Graph
+from alpa_cfp.analysis.repeated import repeated_parts
 from alpa_cfp.analysis.segments import kinds_of
 from alpa_cfp.analysis.updates import Update, find_updates
 from alpa_cfp.apply import annotate
-from alpa_cfp.costs import Work, read_local, saved_and_transient, work_of
+from alpa_cfp.costs import BlockMemory, Work, memory_of, read_local, work_of
 from alpa_cfp.cut import Cutter, Part
 from alpa_cfp.sharing import shared_state, shared_work
 from alpa_cfp.strategies import BlockStrategy, Kept, strategies_of
@@ -34,8 +34,7 @@ class Candidate:
         strategy: The strategy.
         inputs, outputs: How the values at its boundary lie, in the order of the part's.
         work: What a device does.
-        saved_bytes: What it keeps for its own backward pass.
-        transient_bytes: The most that it holds for a short time.
+        memory: What a device holds for it.
         once: What of `work` is done once a step, however many micro-batches there are.
         make: Makes `module`.
     """
@@ -44,8 +43,7 @@ class Candidate:
     inputs: tuple[ArraySharding, ...]
     outputs: tuple[ArraySharding, ...]
     work: Work
-    saved_bytes: int
-    transient_bytes: int
+    memory: BlockMemory
     once: Work
     make: Callable[[], HloModule] = field(compare=False, repr=False)
 
@@ -82,20 +80,20 @@ def find_units(module: HloModule, blocks: Blocks, mesh: LogicalMesh) -> tuple[Un
         mesh: The logical mesh.
     """
     units: list[Unit] = []
-    cutter = Cutter(module, blocks)
+    cutter, repeated = Cutter(module, blocks), repeated_parts(blocks)
     ops_of_block = [tuple(sorted((*block.members, *block.glue))) for block in blocks.blocks]
     for number, kind in enumerate(kinds_of(blocks.graph, ops_of_block)):
         inputs, outputs = cutter.boundary(ops_of_block[number])
         if kind == number:
             part = cutter.cut(ops_of_block[number], f"block{kind}")
-            candidates = _candidates(part, _late(blocks.graph, blocks.blocks[number], part), mesh)
+            candidates = _candidates(part, _late(blocks, blocks.blocks[number], part, repeated), mesh)
         else:
             candidates = units[kind].candidates
         units.append(Unit(number, kind, inputs, outputs, candidates))
     return tuple(units)
 
 
-def _candidates(part: Part, late: frozenset[int], mesh: LogicalMesh) -> tuple[Candidate, ...]:
+def _candidates(part: Part, late: "_Late", mesh: LogicalMesh) -> tuple[Candidate, ...]:
     (block,) = part.blocks.blocks
     updates = find_updates(part.blocks.graph, donation_pairs(part.module))
     found: list[Candidate] = []
@@ -111,19 +109,17 @@ def _candidates(part: Part, late: frozenset[int], mesh: LogicalMesh) -> tuple[Ca
 
 
 def _candidate(
-    part: Part, late: frozenset[int], mesh: LogicalMesh, updates: Sequence[Update], strategy: BlockStrategy
+    part: Part, late: "_Late", mesh: LogicalMesh, updates: Sequence[Update], strategy: BlockStrategy
 ) -> Candidate:
     """The candidate that keeps its state as it is used."""
     module = _partitioned(part, mesh, strategy)
     program = module.partitioned
     assert program is not None
     local = read_local(program)
-    saved, transient = saved_and_transient(local, late)
+    memory = memory_of(local, late.inputs, late.repeated)
     work = work_of(program, local)
     once = _once(part, mesh, updates, strategy, program.input_shardings)
-    return Candidate(
-        strategy, program.input_shardings, program.output_shardings, work, saved, transient, once, lambda: module
-    )
+    return Candidate(strategy, program.input_shardings, program.output_shardings, work, memory, once, lambda: module)
 
 
 def _sharing(part: Part, mesh: LogicalMesh, updates: Sequence[Update], candidate: Candidate, kept: Kept) -> Candidate:
@@ -160,11 +156,37 @@ def _partitioned(
     return module
 
 
-def _late(graph: Graph, block: ParallelBlock, part: Part) -> frozenset[int]:
-    """The numbers of the part's inputs that the backward passes of later blocks bring."""
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """Numbers of a part's inputs that are not there in its forward pass.
+
+    Attributes:
+        inputs: Those that the backward passes of later blocks bring.
+        repeated: Those from which the part computes again, or that another part has computed again.
+    """
+
+    inputs: frozenset[int]
+    repeated: frozenset[int]
+
+
+def _late(blocks: Blocks, block: ParallelBlock, part: Part, repeated: Sequence[range]) -> _Late:
+    """When the part's inputs come."""
+    graph = blocks.graph
     forward = max((entry.op for entry in block.entries if entry.role == "forward"), default=len(graph.ops))
-    producers = (graph.values[graph.origin(value)].op for value in part.inputs)
-    return frozenset(number for number, op in enumerate(producers) if op is not None and op > forward)
+    late: set[int] = set()
+    again: set[int] = set()
+    for number, value in enumerate(part.inputs):
+        made, came = graph.values[graph.origin(value)].op, graph.values[value].op
+        # Cotangents come through the barrier, too, before what is computed again: they are late.
+        if made is not None and made > forward:
+            (again if _is_in(made, repeated) else late).add(number)
+        elif came is not None and _is_in(came, repeated):
+            again.add(number)
+    return _Late(frozenset(late), frozenset(again))
+
+
+def _is_in(op: int, parts: Sequence[range]) -> bool:
+    return any(op in part for part in parts)
 
 
 def distinct(units: Sequence[Unit]) -> list[Candidate]:

@@ -155,6 +155,8 @@ class Plan:
         """
         try:
             content = json.loads(text)
+        except RecursionError as error:
+            raise PlanError.unreadable(source, "it is nested too deeply") from error
         except ValueError as error:
             raise PlanError.unreadable(source, str(error)) from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -177,7 +179,7 @@ class Plan:
 
     def save(self, path: Path | str) -> None:
         """Write the plan into a file."""
-        Path(path).write_text(self.to_json())
+        Path(path).write_text(self.to_json(), "utf-8")
 
     @classmethod
     def load(cls, path: Path | str) -> "Plan":
@@ -187,7 +189,11 @@ class Plan:
             PlanError: there is no plan of this format in it.
             OSError: it cannot be read.
         """
-        return cls.from_json(Path(path).read_text(), str(path))
+        try:
+            text = Path(path).read_text("utf-8")
+        except UnicodeDecodeError as error:
+            raise PlanError.unreadable(str(path), "it is no text in UTF-8") from error
+        return cls.from_json(text, str(path))
 
 
 def _specs(placed: Sequence[Placed]) -> dict[str, "PartitionSpec"]:

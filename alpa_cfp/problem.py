@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from alpa_cfp.analysis.blocks import Blocks
-from alpa_cfp.analysis.graph import Graph, itemsize
+from alpa_cfp.analysis.graph import BARRIER, Graph, itemsize
+from alpa_cfp.analysis.repeated import repeated_parts, turn_of
 from alpa_cfp.candidates import Unit
 from alpa_cfp.costs import Rates, resharding_matrix
 from alpa_cfp.search import Edge, SearchProblem, Variable
@@ -51,11 +52,15 @@ class Boundaries:
         state: For each unit, for each candidate, the bytes that a device holds during the whole step: of parameters
             that this block uses first, and of results.
         waiting: The bytes of what the block leaves and the backward pass needs.
+        repeating: For each unit whether it computes again in the largest of the parts that do (`repeated_parts`). What
+            such a part computes is all there at once, but gone before the next one begins: it counts for one of them.
+            In the others it is transient, as far as a single block knows.
         crossings: What it takes to bring values from block to block.
     """
 
     state: tuple[np.ndarray, ...]
     waiting: tuple[np.ndarray, ...]
+    repeating: tuple[bool, ...]
     crossings: tuple[Crossing, ...]
 
 
@@ -69,7 +74,13 @@ def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[Unit]) ->
     """
     graph = blocks.graph
     sources, uses = _sources_and_uses(module, graph, units)
-    state, waiting = (_bytes(graph, units, sources, values) for values in (_held(module, graph), _waiting(blocks)))
+    turn = turn_of(blocks)
+    parts = repeated_parts(blocks)
+    repeated = max(parts, key=lambda part: _size(graph, _kept(graph, part)), default=range(turn, turn))
+    kept = [*_kept(graph, range(turn)), *_kept(graph, repeated)]
+    state, waiting = (_bytes(graph, units, sources, values) for values in (_held(module, graph), kept))
+    in_repeated = {blocks.block_of_op[op] for op in repeated}
+    repeating = tuple(unit.block in in_repeated for unit in units)
     matrices: dict[tuple[int, int], np.ndarray] = {}
     for value, end in uses:
         source = sources.get(value)
@@ -82,7 +93,7 @@ def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[Unit]) ->
             pair, amounts = (end.unit, source.unit), amounts.swapaxes(0, 1)
         matrices[pair] = matrices.get(pair, 0.0) + amounts
     crossings = tuple(Crossing(*pair, matrix) for pair, matrix in sorted(matrices.items()) if matrix.any())
-    return Boundaries(state, waiting, crossings)
+    return Boundaries(state, waiting, repeating, crossings)
 
 
 def make_problem(
@@ -101,21 +112,28 @@ def make_problem(
         rates: How fast the mesh communicates.
         micro_batches: How many times values move in a step.
     """
-    variables = tuple(
-        Variable(
-            _name(unit.block),
-            times_s[unit.block],
-            state_bytes=boundaries.state[unit.block],
-            saved_bytes=boundaries.waiting[unit.block] + [candidate.saved_bytes for candidate in unit.candidates],
-            transient_bytes=[candidate.transient_bytes for candidate in unit.candidates],
-        )
-        for unit in units
-    )
+    variables = tuple(_variable(unit, boundaries, times_s[unit.block]) for unit in units)
     edges = tuple(
         Edge(_name(each.first), _name(each.second), micro_batches * rates.communication_s(each.amounts))
         for each in boundaries.crossings
     )
     return SearchProblem(variables, edges)
+
+
+def _variable(unit: Unit, boundaries: Boundaries, times_s: Sequence[float]) -> Variable:
+    memories = [candidate.memory for candidate in unit.candidates]
+    saved, repeated, transient = (
+        np.array(each)
+        for each in zip(*((m.saved_bytes, m.repeated_bytes, m.transient_bytes) for m in memories), strict=True)
+    )
+    counts = boundaries.repeating[unit.block]
+    return Variable(
+        _name(unit.block),
+        times_s,
+        state_bytes=boundaries.state[unit.block],
+        saved_bytes=boundaries.waiting[unit.block] + saved + repeated * counts,
+        transient_bytes=transient + repeated * (not counts),
+    )
 
 
 def _name(block: int) -> str:
@@ -153,15 +171,14 @@ def _held(module: HloModule, graph: Graph) -> list[int]:
     return list(dict.fromkeys((*graph.parameters, *results)))
 
 
-def _waiting(blocks: Blocks) -> list[int]:
-    """The values that blocks leave before the backward pass begins, and that it needs."""
-    gradients = [entry.op for block in blocks.blocks for entry in block.entries if entry.role == "gradient"]
-    turn = min(gradients, default=len(blocks.graph.ops))
-    return [
-        value.id
-        for value in blocks.graph.values
-        if value.op is not None and value.op < turn and value.users and value.users[-1] >= turn
-    ]
+def _kept(graph: Graph, part: range) -> list[int]:
+    """The values made in a part of the program that are needed behind it."""
+    values = (value for op in graph.ops[part.start : part.stop] for value in op.results if op.name != BARRIER)
+    return [value for value in values if (users := graph.values[value].users) and users[-1] >= part.stop]
+
+
+def _size(graph: Graph, values: Sequence[int]) -> int:
+    return sum(math.prod(graph.shape(value)) * itemsize(graph.values[value].dtype) for value in values)
 
 
 def _bytes(

@@ -11,5 +11,6 @@ def ask_for_virtual_devices(count: int) -> None:
     Devices of other kinds are not touched by it.
     """
     given = os.environ.get("XLA_FLAGS", "")
-    if DEVICES_FLAG not in given:
+    # XLA takes what begins with no dash for the name of a file with flags.
+    if DEVICES_FLAG not in given and (not given.strip() or given.strip().startswith("-")):
         os.environ["XLA_FLAGS"] = f"{given} {DEVICES_FLAG}={count}".strip()

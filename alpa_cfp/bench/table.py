@@ -3,32 +3,71 @@
 Invariant: each number is explained below the table, in words of a user.
 """
 
+import re
+import textwrap
 from collections.abc import Sequence
 
 from alpa_cfp.bench.case import CFP, ILP, METHODS
 from alpa_cfp.bench.running import Comparison, Outcome
 
+_GAP = "  "
 
-def lines(found: Comparison, machine: dict[str, object]) -> list[str]:
-    """The whole report: what ran, a row for each method, what they communicate, what the numbers mean."""
+
+def lines(found: Comparison, machine: dict[str, object], width: int | None = None) -> list[str]:
+    """The whole report: what ran, a row for each method, what they communicate, what the numbers mean.
+
+    Args:
+        found: What came out.
+        machine: As `machine.describe` gives it.
+        width: Of the terminal, which no line exceeds if it can be; None for lines as long as they are.
+    """
     return [
-        *_head(found, machine),
+        *_wrapped(_head(found, machine), width),
         "",
-        *_times(found),
+        *_parts(_times(found), width),
         "",
-        *_communication(found),
+        *_parts(_communication(found), width),
         "",
-        *(_verdict(found) or ["no two of the programs are known to be the same"]),
+        *_wrapped(_verdict(found) or ["no two of the programs are known to be the same"], width),
         "",
-        *_meaning(found, machine),
+        *_wrapped(_meaning(found, machine), width),
     ]
+
+
+def _wrapped(said: Sequence[str], width: int | None) -> list[str]:
+    """Lines broken between words; what follows a name and two spaces stays below itself."""
+    if width is None:
+        return list(said)
+    out: list[str] = []
+    for line in said:
+        named = re.match(r"\S+(?: \S+)*  +", line)
+        indent = " " * len(named[0]) if named and len(named[0]) <= width // 2 else ""
+        out += textwrap.wrap(line, max(width, 2), subsequent_indent=indent, break_on_hyphens=False) or [""]
+    return out
+
+
+def _parts(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """A table as lines; one that is too wide as several, below each other, each with the first column."""
+    if len(rows[0]) == 1:
+        return _wrapped([row[0] for row in rows], width)
+    widths = [max(len(row[column]) for row in rows) + len(_GAP) for column in range(len(rows[0]))]
+    parts: list[list[int]] = [[0]]
+    for column in range(1, len(widths)):
+        used = sum(widths[kept] for kept in parts[-1]) + widths[column] - len(_GAP)
+        if width is not None and len(parts[-1]) > 1 and used > width:
+            parts.append([0])
+        parts[-1].append(column)
+    out: list[str] = []
+    for part in parts:
+        out += [*([""] if out else []), *aligned([[row[column] for column in part] for row in rows])]
+    return out
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows with their columns aligned, the first to the left, the others to the right; a rule below the first row."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     out = [
-        "  ".join(
+        _GAP.join(
             cell.ljust(width) if column == 0 else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
@@ -84,11 +123,11 @@ def _head(found: Comparison, machine: dict[str, object]) -> list[str]:
     ]
 
 
-def _times(found: Comparison) -> list[str]:
+def _times(found: Comparison) -> list[list[str]]:
     header = ["method", "planning", "step", "spread", "ratio to ILP", "95% interval", "memory", "predicted"]
     rows = [header, *(_row(outcome) for outcome in found.outcomes)]
     kept = [number for number in range(len(header)) if number < 4 or any(row[number] for row in rows[1:])]
-    return aligned([[row[number] for number in kept] for row in rows])
+    return [[row[number] for number in kept] for row in rows]
 
 
 def _row(outcome: Outcome) -> list[str]:
@@ -108,16 +147,16 @@ def _row(outcome: Outcome) -> list[str]:
     ]
 
 
-def _communication(found: Comparison) -> list[str]:
+def _communication(found: Comparison) -> list[list[str]]:
     kinds = sorted({each.kind for outcome in found.outcomes for each in outcome.traffic})
     if not kinds:
-        return ["no method communicates"]
+        return [["no method communicates"]]
     rows = [["communicated a step", *kinds, "in all"]]
     for outcome in found.outcomes:
         of = {each.kind: f"{each.count} x, {size_text(each.size_bytes)}" for each in outcome.traffic}
         total = sum(each.size_bytes for each in outcome.traffic)
         rows.append([outcome.method, *(of.get(kind, "") for kind in kinds), size_text(total)])
-    return aligned(rows)
+    return rows
 
 
 def _verdict(found: Comparison) -> list[str]:

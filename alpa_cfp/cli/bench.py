@@ -5,23 +5,30 @@ Exit code 0: every method gave the serial run's result; 1: one did not; 2: wrong
 
 import argparse
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
 from alpa_cfp.bench.case import METHODS, Case, Effort
 from alpa_cfp.cli.errors import UserError
+from alpa_cfp.cli.files import check_are_different, check_can_write
+from alpa_cfp.cli.interrupts import interrupted_afterwards
 from alpa_cfp.cli.workload import (
     add_workload,
     check_can_draw,
-    check_can_write,
     check_database,
+    describe_sizes,
     read_workload,
     start,
 )
+from alpa_cfp.database import database_path
 
 WRONG_RESULT = 1
 _EXAMPLES = """methods:
 {methods}
+
+models, with their usual size (--size changes it):
+{sizes}
 
 examples:
   alpa-cfp bench                                      all methods for a small GPT on 2x4 devices
@@ -30,7 +37,8 @@ examples:
   alpa-cfp bench --size layers=4 hidden=256 --micro-batches 2 --json result.json --picture result.png
 
 On a CPU as many virtual devices are made as the mesh needs. Exit code 0: every method gives what one device gives
-without parallelism; 1: one does not; 2: something on the command line cannot be."""
+without parallelism; 1: one does not; 2: something on the command line cannot be; 130: Ctrl-C. What CFP has measured by
+then is in the database, and the next run goes on from there."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,10 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     width = max(map(len, METHODS))
     parser.epilog = _EXAMPLES.format(
-        methods="\n".join(f"  {name.ljust(width)}  {words}" for name, words in METHODS.items())
+        methods="\n".join(f"  {name.ljust(width)}  {words}" for name, words in METHODS.items()),
+        sizes=describe_sizes(),
     )
     add_workload(parser)
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="METHOD", help="default: all")
+    parser.add_argument(
+        "--methods", nargs="+", default=list(METHODS), metavar="METHOD", help="some of those below (default: all)"
+    )
     parser.add_argument(
         "--rounds",
         type=int,
@@ -71,8 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.save_plan is not None and "cfp" not in methods:
         raise UserError("--save-plan writes the plan of the method cfp, which is not among --methods")
     check_can_draw(arguments.picture)
-    for option in ("json", "picture", "save_plan", "database"):
-        check_can_write(getattr(arguments, option), f"--{option.replace('_', '-')}")
+    files: dict[str, Path | None] = {
+        f"--{name.replace('_', '-')}": getattr(arguments, name) for name in ("json", "picture", "save_plan", "database")
+    }
+    check_are_different({**files, "--database": database_path(arguments.database)})
+    for option, path in files.items():
+        check_can_write(path, option)
     start(case)
     check_database(arguments.database)
     _check_fit(case, methods)
@@ -81,13 +96,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _compare(case: Case, methods: list[str], arguments: argparse.Namespace) -> int:
     # They import jax, which must have its devices by now.
-    from alpa_cfp import CFPOption
-    from alpa_cfp.bench.machine import describe
-    from alpa_cfp.bench.picture import draw
-    from alpa_cfp.bench.progress import Progress
-    from alpa_cfp.bench.report import to_json
-    from alpa_cfp.bench.running import compare, steps_of
-    from alpa_cfp.bench.table import lines
+    with interrupted_afterwards():
+        from alpa_cfp import CFPOption
+        from alpa_cfp.bench.machine import describe
+        from alpa_cfp.bench.picture import draw
+        from alpa_cfp.bench.progress import Progress
+        from alpa_cfp.bench.report import to_json
+        from alpa_cfp.bench.running import compare, steps_of
+        from alpa_cfp.bench.table import lines
 
     effort = Effort(arguments.rounds, arguments.copies, seed=arguments.seed)
     with Progress(steps_of(methods, effort)) as progress:
@@ -96,7 +112,8 @@ def _compare(case: Case, methods: list[str], arguments: argparse.Namespace) -> i
         )
         found = compare(case, methods, effort, option, progress)
     machine = describe()
-    print("\n".join(lines(found, machine)))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print("\n".join(lines(found, machine, width)))
     if arguments.json is not None:
         arguments.json.write_text(to_json(found, machine, shlex.join(["alpa-cfp", *sys.argv[1:]])))
     if arguments.picture is not None:

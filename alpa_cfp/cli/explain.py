@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alpa_cfp.cli.errors import UserError
+from alpa_cfp.cli.files import check_are_different, check_can_write
 
 if TYPE_CHECKING:
     from alpa_cfp.plan import Plan
@@ -44,8 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
     from alpa_cfp.explaining.text import explain
     from alpa_cfp.plan import Plan
 
+    page = None if arguments.html in (None, "-") else Path(arguments.html)
     if arguments.html and arguments.block:
         raise UserError("--html shows the whole plan: leave --block out, or leave --html out")
+    check_are_different({"PLAN": Path(arguments.plan), "--html": page})
+    check_can_write(page, "--html")
     plan = Plan.load(arguments.plan)
     if arguments.html:
         return _write(plan.report(), arguments.html)

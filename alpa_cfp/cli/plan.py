@@ -6,24 +6,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alpa_cfp.cli.errors import UserError
-from alpa_cfp.cli.workload import add_workload, check_can_write, check_database, read_workload, start
+from alpa_cfp.cli.files import check_are_different, check_can_write
+from alpa_cfp.cli.workload import add_workload, check_database, describe_sizes, read_workload, start
+from alpa_cfp.database import database_path
 
 if TYPE_CHECKING:
     from alpa_cfp.plan import Plan
 
-_EXAMPLES = """examples:
+_EXAMPLES = """models, with their usual size (--size changes it):
+{sizes}
+
+examples:
   alpa-cfp plan --costs estimate                    in seconds, without running anything
   alpa-cfp plan --model moe --mesh 1x8 --out plan.json
   alpa-cfp plan --size layers=24 hidden=1024 heads=16 --mesh 2x4 --costs estimate --memory-mb 900
   alpa-cfp explain plan.json                        what the plan decided, and why
 
-The step itself is neither compiled nor run: only shapes are looked at, so a model may be larger than this machine."""
+The step itself is neither compiled nor run: only shapes are looked at, so a model may be larger than this machine.
+Exit code 0: there is a plan; 2: there can be none, and one line says why; 130: Ctrl-C. What was measured by then is in
+the database, and the next run goes on from there."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `plan` takes."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _EXAMPLES
+    parser.epilog = _EXAMPLES.format(sizes=describe_sizes())
     add_workload(parser)
     parser.add_argument(
         "--costs", choices=("measure", "replay", "estimate"), default="measure",
@@ -47,7 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     case = read_workload(arguments)
     if arguments.memory_mb is not None and arguments.memory_mb <= 0:
         raise UserError(f"--memory-mb is {arguments.memory_mb:g}, and must be above zero")
+    check_are_different({"--out": arguments.out, "--database": database_path(arguments.database)})
     check_can_write(arguments.out, "--out")
+    if arguments.costs != "replay":  # which only reads it
+        check_can_write(arguments.database, "--database")
     start(case)
     check_database(arguments.database)
     # They import jax, which must have its devices by now.

@@ -17,11 +17,11 @@ from typing import Any, TypedDict
 from alpa_cfp import quantities
 from alpa_cfp.cli import profile_words as words
 from alpa_cfp.cli.errors import UserError
+from alpa_cfp.cli.files import kind_of
 from alpa_cfp.cli.pipes import reader_may_leave
 from alpa_cfp.database import (
     ExchangeFormatError,
     ProfileDatabase,
-    ProfileDatabaseError,
     ProfileKey,
     database_path,
 )
@@ -115,13 +115,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `alpa-cfp profiles`."""
-    try:
-        with reader_may_leave():
-            arguments.act(arguments)
-    except OSError as error:
-        if isinstance(error, ProfileDatabaseError) or error.filename is None:
-            raise
-        raise UserError(f"{error.filename}: {error.strerror}") from error
+    with reader_may_leave():
+        arguments.act(arguments)
     return 0
 
 
@@ -252,10 +247,13 @@ def _key(database: ProfileDatabase, beginning: str) -> ProfileKey:
 
 
 def _check_is_file(file: Path) -> None:
-    if not file.exists():
+    kind = kind_of(file)
+    if kind == "absent":
         raise UserError(f"there is no file {file}")
-    if file.is_dir():
+    if kind == "directory":
         raise UserError(f"{file} is a directory")
+    if kind == "other":
+        raise UserError(f"{file} is no ordinary file, which a database or an export is")
 
 
 def _check_may_replace(file: Path) -> None:
@@ -294,7 +292,7 @@ def _command(commands: Any, name: str, help: str, act: Callable[[argparse.Namesp
 
 def _add_database(parser: argparse.ArgumentParser, default: str | None) -> None:
     words = "the database (default: $ALPA_CFP_DATABASE, or the user's)"
-    parser.add_argument("--database", metavar="FILE", default=default, help=words)
+    parser.add_argument("--database", metavar="FILE", type=_name, default=default, help=words)
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
@@ -302,6 +300,12 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
         "--device-kind", metavar="KIND", help="only profiles of this kind of device, as `list` shows it"
     )
     parser.add_argument("--jaxlib", metavar="VERSION", help="only profiles of this version of jaxlib")
+
+
+def _name(text: str) -> str:
+    if not text:  # of a variable that is not set, most often; pruning the usual database is not what was meant
+        raise argparse.ArgumentTypeError("the name is empty; leave --database out to mean the usual database")
+    return text
 
 
 def _shape(text: str) -> tuple[int, ...]:

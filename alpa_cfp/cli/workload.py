@@ -6,6 +6,7 @@ many devices it shall have.
 
 import argparse
 import dataclasses
+import importlib
 import importlib.util
 import os
 import re
@@ -15,9 +16,23 @@ from pathlib import Path
 from alpa_cfp.bench.case import Case
 from alpa_cfp.bench.devices import DEVICES_FLAG, ask_for_virtual_devices
 from alpa_cfp.cli.errors import UserError
+from alpa_cfp.cli.files import kind_of
+from alpa_cfp.cli.interrupts import interrupted_afterwards
 from alpa_cfp.workloads.sizes import SIZES, TINY, Size, mesh_shape
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Size))
+_OF_TEXT, _OF_IMAGES = ("batch", "hidden", "layers", "heads", "sequence", "vocabulary"), ("batch", "image", "channels")
+# What of a size has a meaning for a model.
+FIELDS_OF = {
+    "gpt": _OF_TEXT,
+    "llama": _OF_TEXT,
+    "moe": _OF_TEXT,
+    "wide_resnet": _OF_IMAGES,
+    "bert": _OF_TEXT,
+    "mlp": ("batch", "hidden"),
+    "conv": _OF_IMAGES,
+    "unet": (*_OF_IMAGES, "hidden", "heads", "sequence"),
+}
 
 
 def add_workload(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +46,7 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--size", nargs="+", default=[], metavar="NAME=N",
-        help=f'"tiny", or changes to the model\'s usual size: {", ".join(_FIELDS)}, each where it has a meaning',
+        help='"tiny", or changes to the model\'s usual size (see below)',
     )  # fmt: skip
     parser.add_argument(
         "--micro-batches", type=int, metavar="N", help="accumulate gradients over N parts of the batch (default: none)"
@@ -41,7 +56,18 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
         help="the profile database: what CFP has measured is kept there for the next plan "
         "(default $ALPA_CFP_DATABASE, else the one in your cache directory)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of the order in which programs are timed (default 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the order in which programs are timed (default 0)"
+    )
+
+
+def describe_sizes() -> str:
+    """The models and their usual sizes, a line each, for help texts."""
+    width = max(map(len, FIELDS_OF))
+    return "\n".join(
+        f"  {model.ljust(width)}  {' '.join(f'{name}={getattr(SIZES[model], name)}' for name in names)}"
+        for model, names in FIELDS_OF.items()
+    )
 
 
 def read_workload(arguments: argparse.Namespace) -> Case:
@@ -55,7 +81,7 @@ def read_workload(arguments: argparse.Namespace) -> Case:
         raise UserError(f"there is no model {model!r}: --model takes one of {', '.join(SIZES)}")
     if not re.fullmatch(r"[1-9]\d{0,4}x[1-9]\d{0,4}", mesh):
         raise UserError(f"{mesh!r} is no mesh: --mesh takes two sizes of at least 1, such as 2x4 or 1x8")
-    size = _size(SIZES[model], arguments.size)
+    size = _size(model, arguments.size)
     if count is not None and (count < 1 or size.batch % count):
         raise UserError(f"a batch of {size.batch} samples cannot be cut into {count} equal parts (--micro-batches)")
     return Case(model, mesh, size, None if count == 1 else count)
@@ -65,15 +91,25 @@ def start(case: Case) -> None:
     """Import jax and alpa, with as many devices as the case's mesh needs.
 
     Raises:
-        UserError: there are fewer devices, or alpa cannot be imported.
+        UserError: there are fewer devices or none, alpa cannot be imported, or XLA does not know one of XLA_FLAGS.
     """
+    if _has_unknown_flags(os.environ.get("XLA_FLAGS", "")):
+        _check_flags()
     ask_for_virtual_devices(case.num_devices)
     try:
-        import alpa  # noqa: F401
-        import jax
+        with interrupted_afterwards():
+            import alpa  # noqa: F401
+            import jax
     except ImportError as error:
         raise UserError(f"{error}. `alpa-cfp doctor` says what is missing and how to install it") from error
-    devices, shape = jax.local_devices(), mesh_shape(case.mesh)
+    try:
+        devices, shape = jax.local_devices(), mesh_shape(case.mesh)
+    except (RuntimeError, AssertionError) as error:  # what JAX raises for a platform that it does not find
+        reason = str(error) or "it finds none"
+        raise UserError(
+            f"JAX cannot start the devices of JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')!r}: {reason}. "
+            "Set JAX_PLATFORMS=cpu to run on virtual devices of the CPU; `alpa-cfp doctor` says more"
+        ) from error
     if len(devices) >= prod(shape):
         return
     few = f"a {case.mesh} mesh needs {prod(shape)} devices, and there are {len(devices)} ({devices[0].device_kind})"
@@ -86,36 +122,50 @@ def start(case: Case) -> None:
 
 
 def check_database(path: Path | None) -> None:
-    """See that what is there is a profile database: opened for writing, another file would be set aside.
+    """See that what the user names is a profile database: opened for writing, another file would be set aside.
+
+    Args:
+        path: From the command line; None where it does not say, and the environment may.
 
     Raises:
-        ProfileDatabaseError: it is none, or cannot be read.
+        UserError: it is no file.
+        ProfileDatabaseError: it is no database, or cannot be read.
+        OSError: it cannot be looked at.
     """
-    if path is not None and path.exists():
-        from alpa_cfp.database import ProfileDatabase
+    from alpa_cfp.database import ENVIRONMENT_VARIABLE, ProfileDatabase, database_path
 
-        ProfileDatabase.open(path, readonly=True).close()
-
-
-def check_can_write(path: Path | None, option: str) -> None:
-    """See before the work whether its result can be written.
-
-    Raises:
-        UserError: there is no such directory, or it cannot be written to.
-    """
-    if path is None:
+    if path is None and not os.environ.get(ENVIRONMENT_VARIABLE):
         return
-    where = path if path.exists() else path.absolute().parent
-    if path.is_dir() or not where.exists() or not os.access(where, os.W_OK):
-        reason = "is a directory" if path.is_dir() else "cannot be written: is there such a directory, and is it yours?"
-        raise UserError(f"{option} {path} {reason}")
+    named = database_path(path)
+    kind = kind_of(named)
+    if kind in ("directory", "other"):
+        raise UserError(f"the profile database cannot be {named}, which is no ordinary file: name another one")
+    if kind == "file":
+        ProfileDatabase.open(named, readonly=True).close()
+
+
+def _has_unknown_flags(flags: str) -> bool:
+    """Whether there are others than the one that this command may set itself."""
+    return bool(re.sub(rf"{DEVICES_FLAG}=\d+(?!\S)", "", flags).strip())
+
+
+def _check_flags() -> None:
+    """XLA ends a process whose flags it does not know, so another process tries them; it takes seconds."""
+    from alpa_cfp.doctor import probing
+
+    with probing.started(["jax"]) as probes:
+        error = probes.answer("jax").error("devices")
+    if "flag" in error.lower():
+        raise UserError(
+            f"XLA cannot use XLA_FLAGS={os.environ['XLA_FLAGS']!r}: {error.rstrip('.')}. Unset it, or mend it"
+        )
 
 
 def check_can_draw(path: Path | None) -> None:
     """See before the work whether a picture can be drawn.
 
     Raises:
-        UserError: matplotlib is not installed, or does not know the file's format.
+        UserError: matplotlib is not installed or broken, or does not know the file's format.
     """
     if path is None:
         return
@@ -123,10 +173,17 @@ def check_can_draw(path: Path | None) -> None:
         raise UserError(f"--picture {path} has no format: its name ends with .png, .svg or .pdf")
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError("--picture needs matplotlib, which is not installed: pip install matplotlib, or leave it out")
+    try:
+        importlib.import_module("matplotlib.figure")
+    except ImportError as error:
+        raise UserError(
+            f"--picture needs matplotlib, which does not import: {error}. Leave it out, or: pip install "
+            "--force-reinstall matplotlib"
+        ) from error
 
 
-def _size(usual: Size, words: list[str]) -> Size:
-    size = usual
+def _size(model: str, words: list[str]) -> Size:
+    size = SIZES[model]
     for word in words:
         if word == "tiny":
             size = TINY
@@ -134,5 +191,7 @@ def _size(usual: Size, words: list[str]) -> Size:
         name, _, value = word.partition("=")
         if name not in _FIELDS or not re.fullmatch(r"[1-9]\d{0,8}", value):
             raise UserError(f'--size {word!r} is neither "tiny" nor NAME=N with a NAME of {", ".join(_FIELDS)}')
+        if name not in FIELDS_OF[model]:
+            raise UserError(f"--size {word!r}: {model} has no such size, only {', '.join(FIELDS_OF[model])}")
         size = dataclasses.replace(size, **{name: int(value)})
     return size

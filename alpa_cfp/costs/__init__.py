@@ -1,11 +1,12 @@
 """Costs by counting: work, rates, resharding, memory."""
 
-from alpa_cfp.costs.memory import saved_and_transient
+from alpa_cfp.costs.memory import BlockMemory, memory_of
 from alpa_cfp.costs.rates import Rates, crossing_bytes, estimated_s, fitted
 from alpa_cfp.costs.resharding import resharding_amounts, resharding_matrix
 from alpa_cfp.costs.work import LocalOp, LocalProgram, Work, read_local, work_of
 
 __all__ = [
+    "BlockMemory",
     "LocalOp",
     "LocalProgram",
     "Rates",
@@ -13,9 +14,9 @@ __all__ = [
     "crossing_bytes",
     "estimated_s",
     "fitted",
+    "memory_of",
     "read_local",
     "resharding_amounts",
     "resharding_matrix",
-    "saved_and_transient",
     "work_of",
 ]

@@ -44,7 +44,8 @@ def jax(answer: Answer) -> Finding:
     if jax_version is None or jaxlib_version is None:
         return Finding("JAX", "problem", found, fix, details)
     if error := answer.error("jax"):
-        return Finding("JAX", "problem", f"{found}, but `import jax` fails: {error}", fix, details)
+        anew = fix.replace("install", "install --force-reinstall", 1)
+        return Finding("JAX", "problem", f"{found}, but `import jax` fails: {error}", anew, details)
     if jax_version == jaxlib_version and jax_version in pairs:
         return Finding("JAX", "ok", found, details=details)
     untested = f"{found}; tested with {' and '.join(pairs)} (both of the same version)"
@@ -98,10 +99,8 @@ def package(name: str, answer: Answer) -> Finding:
     if version is None:
         return Finding(name, "problem", "it is not installed", fix, details)
     if error := answer.error(name):
-        return Finding(
-            name, "problem", f"{version}, but `import {name}` fails: {error}",
-            f"pip install --force-reinstall {name}=={tested.TESTED[name][-1]}", details,
-        )  # fmt: skip
+        anew = "mend JAX (see above)" if name != "numpy" and answer.error("jax") else tested.reinstalling(name)
+        return Finding(name, "problem", f"{version}, but `import {name}` fails: {error}", anew, details)
     known = tested.how_known(name, version)
     if known == "unsuitable":
         return Finding(name, "problem", f"{version} is not what is needed: {tested.NEEDED[name]}", fix, details)

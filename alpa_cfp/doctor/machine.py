@@ -22,14 +22,9 @@ def devices(answer: Answer) -> Finding:
     """How many devices of which kind JAX sees, and their memory."""
     if error := answer.error("jax"):
         return Finding("devices", "problem", f"JAX does not import, so it sees none: {error}", "mend JAX (see above)")
-    platforms = os.environ.get("JAX_PLATFORMS", "")
+    platforms, flags = os.environ.get("JAX_PLATFORMS", ""), os.environ.get("XLA_FLAGS", "")
     if error := answer.error("devices"):
-        fix = (
-            f"JAX_PLATFORMS is {platforms!r}: unset it, or install what JAX needs for that platform"
-            if platforms
-            else "JAX_PLATFORMS=cpu works without any accelerator; for GPUs: pip install 'jax[cuda12]'"
-        )
-        return Finding("devices", "problem", f"JAX cannot start them: {error}", fix)
+        return Finding("devices", "problem", f"JAX cannot start them: {error}", _devices_fix(platforms, flags, error))
     seen = answer.value("devices", "devices")
     kinds = Counter((device["platform"], device["kind"], device["memory_bytes"]) for device in seen)
     words = ", ".join(_device_words(*kind, count) for kind, count in kinds.items())
@@ -50,13 +45,13 @@ def solver(answer: Answer) -> Finding:
     version = versions.installed_version("pulp")
     if version is None:
         return Finding(check, "problem", "PuLP is not installed, which brings CBC", fix)
-    details = {"pulp": version}
+    details, anew = {"pulp": version}, tested.reinstalling("pulp")
     if error := answer.error("solver"):
-        return Finding(check, "problem", f"PuLP {version}, but CBC does not run: {error}", fix, details)
+        return Finding(check, "problem", f"PuLP {version}, but CBC does not run: {error}", anew, details)
     if not answer.value("solver", "runs"):
-        return Finding(check, "problem", f"PuLP {version} does not find CBC on this machine", fix, details)
+        return Finding(check, "problem", f"PuLP {version} does not find CBC on this machine", anew, details)
     if not answer.value("solver", "right"):
-        return Finding(check, "problem", f"CBC of PuLP {version} gives a wrong solution", fix, details)
+        return Finding(check, "problem", f"CBC of PuLP {version} gives a wrong solution", anew, details)
     if tested.how_known("pulp", version) != "tested":
         return Finding(
             check, "note", f"CBC of PuLP {version} runs; tested with {tested.tested_words('pulp')}", "", details
@@ -77,7 +72,9 @@ def ray(answer: Answer, cluster: Answer | None) -> Finding:
     if version is None:
         return Finding("Ray", bad, f"it is not installed{only}", fix, details)
     if error := answer.error("ray"):
-        return Finding("Ray", bad, f"{version}, but `import ray` fails: {error}{only}", fix, details)
+        return Finding(
+            "Ray", bad, f"{version}, but `import ray` fails: {error}{only}", tested.reinstalling("ray"), details
+        )
     known = tested.how_known("ray", version)
     if known == "unsuitable":
         return Finding("Ray", bad, f"{version} is not what is needed: {tested.NEEDED['ray']}{only}", fix, details)
@@ -134,6 +131,16 @@ def memory_of_machine_bytes() -> int:
         return min(total, int(limit.read_text()))
     except (OSError, ValueError):  # no such control group, or "max"
         return total
+
+
+def _devices_fix(platforms: str, flags: str, error: str) -> str:
+    # XLA ends the process where it cannot read its flags, and says so.
+    if flags and "flag" in error.lower():
+        return f"XLA_FLAGS is {flags!r}: unset it, or mend it"
+    for_gpus = f"for NVIDIA GPUs: pip install 'jax[cuda12]=={versions.installed_version('jax')}' (or cuda13)"
+    if platforms:
+        return f"JAX_PLATFORMS is {platforms!r}, which JAX does not find on this machine: unset it; {for_gpus}"
+    return f"JAX_PLATFORMS=cpu works without any accelerator; {for_gpus}"
 
 
 def _device_words(platform: str, kind: str, memory_bytes: int | None, count: int) -> str:

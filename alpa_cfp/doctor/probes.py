@@ -49,9 +49,10 @@ def _alpa() -> None:
 def _jax() -> None:
     answer("numpy", lambda: {"version": importlib.import_module("numpy").__version__})
     answer("jax", lambda: {"version": importlib.import_module("jax").__version__})
-    answer("devices", _devices)
     for name in ("flax", "optax"):
         answer(name, lambda name=name: {"version": importlib.import_module(name).__version__})
+    # The last: XLA ends the process for a flag that it does not know.
+    answer("devices", _devices)
 
 
 def _devices() -> dict[str, Any]:

@@ -7,6 +7,7 @@ answer that says so; no process is left when the context ends, whatever ended it
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,10 @@ from alpa_cfp.doctor.probes import MARK
 
 TIMEOUT_S = 180.0
 _LONGEST = 400
+# What XLA says before it ends the process: severity and time, thread, file and line, and then the message.
+_FATAL = re.compile(r"F\d{4} [\d:.]+ +\d+ [\w./]+:\d+\] (.+)")
+# Of a flag with a wrong value the fatal line says nothing, but the one before.
+_WRONG_VALUE = re.compile(r"E\d{4} [\d:.]+ +\d+ command_line_flags\.cc:\d+\] (.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class Answer:
 
     Attributes:
         subjects: What it found, by subject; one with an "error" failed.
-        ending: How its process ended, if not well: "" or, say, "it was killed by SIGSEGV".
+        ending: How its process ended, if not well: "" or, say, "was killed by SIGSEGV", with its last words.
     """
 
     subjects: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -50,24 +55,34 @@ class Answer:
 class Probes:
     """The running probes of one examination; made by `started`."""
 
-    def __init__(self, running: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]], timeout_s: float) -> None:
+    def __init__(self, running: "dict[str, _Running]", timeout_s: float) -> None:
         self._running, self._answers = running, {}
         self._timeout_s, self._end = timeout_s, time.monotonic() + timeout_s
 
     def answer(self, name: str) -> Answer:
         """What a probe says; waits for it. An empty answer for one that was not started."""
         if name in self._running and name not in self._answers:
-            self._answers[name] = self._wait(*self._running[name])
+            self._answers[name] = self._wait(self._running[name])
         return self._answers.get(name, Answer())
 
-    def _wait(self, process: subprocess.Popen[bytes], output: IO[bytes]) -> Answer:
+    def _wait(self, running: "_Running") -> Answer:
         try:
-            ending = _ending(process.wait(max(self._end - time.monotonic(), 0)))
+            ending = _ending(running.process.wait(max(self._end - time.monotonic(), 0)))
         except subprocess.TimeoutExpired:
-            _kill(process)
+            _kill(running.process)
             ending = f"did not end within {self._timeout_s:.0f} s"
-        output.seek(0)
-        return Answer(_subjects(output.read().decode(errors="replace")), ending)
+        if ending and (last := _last_words(_text(running.complaints))):
+            ending = f"{ending}: {last}"
+        return Answer(_subjects(_text(running.output)), ending)
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A probe's process, and the files that its stdout and stderr go to."""
+
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    complaints: IO[bytes]
 
 
 @contextlib.contextmanager
@@ -76,17 +91,18 @@ def started(names: Iterable[str], timeout_s: float = TIMEOUT_S) -> Iterator[Prob
     with contextlib.ExitStack() as stack:
         running = {}
         for name in names:
-            output = stack.enter_context(tempfile.TemporaryFile())
+            output, complaints = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
             process = subprocess.Popen(
-                [sys.executable, "-m", "alpa_cfp.doctor.probes", name],
+                # Without warnings: what a process says last is to be why it ended.
+                [sys.executable, "-W", "ignore", "-m", "alpa_cfp.doctor.probes", name],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=subprocess.DEVNULL,
+                stderr=complaints,
                 # Looking at a GPU must not take its memory from whoever uses it.
-                env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_CPP_MIN_LOG_LEVEL": "3"},
+                env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_CPP_MIN_LOG_LEVEL": "2"},
             )
             stack.callback(_kill, process)
-            running[name] = (process, output)
+            running[name] = _Running(process, output, complaints)
         yield Probes(running, timeout_s)
 
 
@@ -102,6 +118,20 @@ def _ending(code: int) -> str:
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def _last_words(text: str) -> str:
+    """Why a process says that it ends: the line of a fatal error of XLA's, or else the last one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for pattern in (_WRONG_VALUE, _FATAL):
+        if found := next(filter(None, map(pattern.match, lines)), None):
+            return without_paths(found[1])
+    return without_paths(lines[-1]) if lines else ""
 
 
 def _subjects(text: str) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from alpa_cfp.cli.files import kind_of
 from alpa_cfp.cli.profile_words import mesh
 from alpa_cfp.database import (
     DatabaseDamagedError,
@@ -27,13 +28,23 @@ def database(given: str | None, jaxlib_version: str | None) -> Finding:
     """The database at a path, or the user's own; profiles of another jaxlib than the installed one are not used."""
     path = database_path(given)
     details: dict[str, Any] = {"path": str(path)}
-    if not path.exists():
+    try:
+        kind = kind_of(path)
+    except OSError as error:
+        fix = f"make {path.parent} readable, or {_OTHER_FILE}"
+        return Finding(_CHECK, "problem", f"{path} cannot be looked at: {error.strerror}", fix, details)
+    if kind in ("directory", "other"):
+        found = f"{path} is {'a directory' if kind == 'directory' else 'no ordinary file'}, and no database"
+        return Finding(_CHECK, "problem", found, _OTHER_FILE, details)
+    if kind == "absent":
         where = _nearest(path.parent)
         if not where.is_dir() or not os.access(where, os.W_OK):
             found = f"{path} is not there and cannot be made: no permission to write in {where}"
             return Finding(_CHECK, "problem", found, f"make {where} writable, or {_OTHER_FILE}", details)
         return Finding(_CHECK, "ok", f"none yet; measuring will make {path}", details=details)
     try:
+        if kind == "empty" and os.access(path, os.W_OK):
+            return Finding(_CHECK, "ok", f"{path} is an empty file; measuring will fill it", details=details)
         with ProfileDatabase.open(path, readonly=True) as profiles:
             size_bytes = path.stat().st_size
             every = list(profiles.items())

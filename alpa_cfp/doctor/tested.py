@@ -6,6 +6,7 @@ and pyproject.toml say, which a test compares.
 """
 
 import re
+import sys
 from typing import Literal
 
 TESTED_PYTHONS = ("3.11", "3.12")
@@ -33,6 +34,12 @@ def how_known(name: str, version: str) -> Known:
     if version in TESTED.get(name, ()):
         return "tested"
     return "untested" if _satisfies(version, NEEDED[name]) else "unsuitable"
+
+
+def reinstalling(name: str) -> str:
+    """The command that installs a package anew, in the version that is tested with this Python, or the newest."""
+    place = TESTED_PYTHONS.index("3.11") if sys.version_info < (3, 12) else -1
+    return f"pip install --force-reinstall {name}=={TESTED[name][place]}"
 
 
 def tested_words(name: str) -> str:

@@ -8,11 +8,14 @@ so its size grows with the kinds and not with the candidates times the depth; eq
 from dataclasses import dataclass
 from typing import Literal
 
-# What a mesh axis splits in a block: the samples (or positions) of activations; a dim that weights and activations
-# share (heads, experts); weights by column (their outputs); by row (their inputs: results are sums over devices).
-Role = Literal["samples", "batch", "columns", "rows"]
+# What a mesh axis splits in a block: the samples (or positions) of activations; heads of attention; experts, which are
+# in weights, too; "batch" is one of these two where it is not known which; weights by column (their outputs); by row
+# (their inputs: results are sums over devices).
+Role = Literal["samples", "heads", "experts", "batch", "columns", "rows"]
 # Where a time comes from.
 Source = Literal["measured", "estimated"]
+# What collectives bring together: gradients of weights alone; those and less of something else; weights.
+Purpose = Literal["gradient", "mostly gradient", "weight"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,14 @@ class Communication:
         axes: The mesh axes whose devices take part, by index; empty where they are no whole axes, or not known.
         size_bytes: What one of them takes and gives on a device.
         count: How many there are.
+        purpose: What they are for; None where it is something else, or not known.
     """
 
     kind: str
     axes: tuple[int, ...]
     size_bytes: int
     count: int
+    purpose: Purpose | None = None
 
 
 @dataclass(frozen=True, slots=True)

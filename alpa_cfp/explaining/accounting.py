@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from alpa_cfp.analysis.blocks import Blocks
-from alpa_cfp.analysis.contractions import Side, find_contractions
+from alpa_cfp.analysis.contractions import find_contractions
+from alpa_cfp.analysis.graph import Graph
 from alpa_cfp.analysis.segments import tiles
 from alpa_cfp.analysis.structure import find_structure
 from alpa_cfp.analysis.updates import find_updates
@@ -18,6 +19,7 @@ from alpa_cfp.choosing import Choosing
 from alpa_cfp.explaining.account import Account, Alternative, BlockAccount, Kind, Move, Role, Tried
 from alpa_cfp.explaining.communicating import Communications
 from alpa_cfp.explaining.naming import block_names, contraction_of, is_number, ops_without_rule, parameter_paths
+from alpa_cfp.explaining.roles import roles_of
 from alpa_cfp.plain.signature import Signature
 from alpa_cfp.problem import Boundaries
 from alpa_cfp.quantities import ordinal
@@ -28,12 +30,6 @@ from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.propagation import donation_pairs
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 
-_ROLES: dict[Side, Role] = {
-    Side.LEFT: "samples",
-    Side.BATCH: "batch",
-    Side.RIGHT: "columns",
-    Side.REDUCTION: "rows",
-}
 # What takes a layer's weights from those of all layers.
 _SLICES = frozenset({"stablehlo.slice", "stablehlo.dynamic_slice"})
 
@@ -72,23 +68,26 @@ class Planned:
         """The account of the plan."""
         problem = self.choosing.problem
         firsts = [unit for unit in self.units if unit.kind == unit.block]
+        names = block_names(self.module.bytecode, self.blocks)
+        trained = trained_parameters(self.module, self.blocks)
         return Account(
             axis_names=_axis_names(len(self.mesh.shape)),
-            kinds=tuple(self._kind(unit, problem) for unit in firsts),
-            blocks=self._blocks({unit.kind: number for number, unit in enumerate(firsts)}, problem),
+            kinds=tuple(self._kind(unit, names[unit.block], trained, problem) for unit in firsts),
+            blocks=self._blocks({unit.kind: number for number, unit in enumerate(firsts)}, names, trained, problem),
             moves=self._moves(problem),
             tried=tuple(map(self._tried, self.tried)),
             overhead_s=self.overhead_s,
             programs_measured=self.programs_measured,
         )
 
-    def _kind(self, unit: Unit, problem: SearchProblem) -> Kind:
-        block, variable = self.blocks.blocks[unit.block], problem.variables[unit.block]
+    def _kind(self, unit: Unit, name: str, trained: frozenset[int], problem: SearchProblem) -> Kind:
+        graph, block, variable = self.blocks.graph, self.blocks.blocks[unit.block], problem.variables[unit.block]
         costs = self.choosing.known(unit)
-        sides = [factor.side for factor in block.factors]
-        roles = [_roles(candidate.strategy, sides) for candidate in unit.candidates]
+        of_factors = roles_of(graph, block, trained, name)
+        roles = [_roles(candidate.strategy, of_factors) for candidate in unit.candidates]
         made = [cost.measured for cost in costs]
-        communications = Communications(self.mesh, unit.candidates, roles, made).all()
+        weights, results = _weights_of(graph, unit, trained.intersection(block.parameters))
+        communications = Communications(self.mesh, unit.candidates, roles, made, weights, results).all()
         alternatives = (
             Alternative(
                 roles=roles[i],
@@ -101,11 +100,10 @@ class Planned:
                 transient_bytes=int(variable.transient_bytes[i]),
                 flops=float(candidate.work.flops),
                 communication=communications[i],
-                which=_which(candidate.strategy, sides),
+                which=_which(candidate.strategy, of_factors),
             )
             for i, candidate in enumerate(unit.candidates)
         )
-        graph = self.blocks.graph
         return Kind(
             contraction=contraction_of(graph, block),
             ops=len(block.members) + len(block.glue),
@@ -113,10 +111,10 @@ class Planned:
             alternatives=tuple(alternatives),
         )
 
-    def _blocks(self, kinds: dict[int, int], problem: SearchProblem) -> tuple[BlockAccount, ...]:
-        names = block_names(self.module.bytecode, self.blocks)
+    def _blocks(
+        self, kinds: dict[int, int], names: Sequence[str], trained: frozenset[int], problem: SearchProblem
+    ) -> tuple[BlockAccount, ...]:
         paths = parameter_paths(self.module.bytecode)
-        trained = trained_parameters(self.module, self.blocks)
         segments = segments_of([unit.kind for unit in self.units])
         accounts: list[BlockAccount] = []
         for unit, chosen in zip(self.units, self.refined.solution.choices, strict=True):
@@ -218,15 +216,23 @@ def segments_of(kinds: Sequence[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _roles(strategy: BlockStrategy, sides: Sequence[Side]) -> tuple[Role | None, ...]:
-    return tuple(None if factor is None else _ROLES[sides[factor]] for factor in strategy.factors)
+def _weights_of(graph: Graph, unit: Unit, weights: frozenset[int]) -> tuple[frozenset[int], tuple[bool, ...]]:
+    """Which inputs of a unit are weights, and for each output whether it has the shape of one, maybe transposed."""
+    values = {graph.parameters[number] for number in weights}
+    inputs = frozenset(number for number, value in enumerate(unit.inputs) if graph.origin(value) in values)
+    shapes = {tuple(sorted(graph.shape(value))) for value in values}
+    return inputs, tuple(tuple(sorted(graph.shape(value))) in shapes for value in unit.outputs)
 
 
-def _which(strategy: BlockStrategy, sides: Sequence[Side]) -> tuple[str | None, ...]:
+def _roles(strategy: BlockStrategy, of_factors: Sequence[Role]) -> tuple[Role | None, ...]:
+    return tuple(None if factor is None else of_factors[factor] for factor in strategy.factors)
+
+
+def _which(strategy: BlockStrategy, of_factors: Sequence[Role]) -> tuple[str | None, ...]:
     """Which of the dims with its role each axis splits, where there are several; empty where no axis has a choice."""
     which: list[str | None] = []
     for factor in strategy.factors:
-        alike = [] if factor is None else [each for each, side in enumerate(sides) if side is sides[factor]]
+        alike = [] if factor is None else [each for each, role in enumerate(of_factors) if role == of_factors[factor]]
         which.append(
             f"{ordinal(alike.index(factor) + 1)} of {len(alike)} dims" if factor is not None and alike[1:] else None
         )

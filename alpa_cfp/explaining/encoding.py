@@ -16,6 +16,7 @@ from alpa_cfp.explaining.account import (
     Communication,
     Kind,
     Move,
+    Purpose,
     Role,
     Source,
     Tried,
@@ -84,6 +85,8 @@ def _communication(content: Any) -> Communication:
         axes=_several(_whole, content["axes"]),
         size_bytes=_whole(content["size_bytes"]),
         count=_whole(content["count"]),
+        # Plans that were made before it was kept do not have it.
+        purpose=_optional(_one_of(Purpose))(content.get("purpose")),
     )
 
 

@@ -1,9 +1,9 @@
 """Names of a program's blocks and parameters, as its user wrote them.
 
 Takes a module, whose ops and parameters have names in their locations ("jit(step)/jvp(GPT)/layer/0/attention/qkv/
-dot_general", "state.params['w']"), and its blocks; gives the scopes of each block's first forward contraction, and the
-paths of parameters, which are numbers through alpa ("args[3]") and in unrolled functions ("leaves[3]"). Invariant:
-names are not empty, and those of blocks are distinct.
+dot_general", "state.params['w']"), and its blocks; gives the scopes of each block's first forward contraction, or what
+`unnamed.py` finds where it has none, and the paths of parameters, which are numbers through alpa ("args[3]") and in
+unrolled functions ("leaves[3]"). Invariant: names are not empty, and those of blocks are distinct.
 """
 
 import re
@@ -11,10 +11,13 @@ from collections.abc import Iterable
 
 from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
 from alpa_cfp.analysis.graph import Graph
+from alpa_cfp.explaining.unnamed import names_by_use
 from alpa_on_jax.xla_extension import mlir
 
-# What JAX's transformations and calls add to scopes: "jit(step)", "transpose(jvp(GPT))".
-_WRAPPER = re.compile(r"\w+\(.*\)")
+# What JAX's transformations and calls add to scopes: "jit(step)", "transpose(jvp(GPT))". Inside the latter is the first
+# scope within the transformed function.
+_WRAPPER = re.compile(r"(\w+)\((.*)\)")
+_TRANSFORMATIONS = frozenset({"jvp", "transpose", "vmap"})
 _ADDED = frozenset({"checkpoint", "remat", "rematted_computation", "closed_call", "core_call", "pjit"})
 # Parameters of functions that take all of them alike, as alpa's and unrolled ones do.
 _NUMBERED = re.compile(r"(args|leaves|consts?|parameters)\[\d+\]")
@@ -33,8 +36,15 @@ def block_names(bytecode: bytes, blocks: Blocks) -> tuple[str, ...]:
     with mlir.context():
         parsed = mlir.parse(bytecode)
         operations = mlir.block_operations(mlir.entry_block(mlir.main_function(parsed)))
-        scopes = ["" if op is None else scope_of(mlir.location_name(operations[op])) for op in entries]
-    return distinct_names(scope or f"block {number}" for number, scope in enumerate(scopes))
+        found = [("", "") if op is None else scopes_of(mlir.location_name(operations[op])) for op in entries]
+    # The model's own name is said only where there are several models.
+    roots = {root for root, _ in found if root}
+    scopes = ["/".join(filter(None, each if len(roots) > 1 else each[1:])) for each in found]
+    by_use = names_by_use(blocks, ["" if is_number(path) else path for path in parameter_paths(bytecode)])
+    return distinct_names(
+        scope or use or root or f"block {number}"
+        for number, (scope, use, (root, _)) in enumerate(zip(scopes, by_use, found, strict=True))
+    )
 
 
 def parameter_paths(bytecode: bytes) -> tuple[str, ...]:
@@ -58,19 +68,23 @@ def entry_of(block: ParallelBlock) -> int | None:
     return min(block.members) if block.loop is not None else None
 
 
-def scope_of(name: str) -> str:
-    """The scopes that the user knows in the name of an op: "jit(step)/jvp(GPT)/layer/0/dot_general" is in "layer/0"."""
-    kept: list[str] = []
+def scopes_of(name: str) -> tuple[str, str]:
+    """The scopes that the user knows in the name of an op, the one that was transformed by itself: "GPT" and "layer/0"
+    of "jit(step)/jvp(GPT)/layer/0/dot_general"; "" where there are none.
+    """
+    root, kept = "", list[str]()
     *parts, _ = _split(name)
     for before, part in zip(["", *parts], parts, strict=False):
         if before == "while" and part == "body":
             kept.pop()
             continue
+        scope = _unwrapped(part)
+        if not root and not kept and scope != part:
+            root = scope
         # A method of a flax module: "layer_0/layer_0.attend".
-        is_method = before and part.startswith(f"{before}.")
-        if part and not is_method and part not in _ADDED and not _WRAPPER.fullmatch(part):
-            kept.append(part)
-    return "/".join(kept)
+        elif scope and not (before and scope.startswith(f"{before}.")) and scope not in _ADDED:
+            kept.append(scope)
+    return root, "/".join(kept)
 
 
 def distinct_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -122,6 +136,13 @@ def _op_name(graph: Graph, number: int) -> str:
 
 def _by(sizes: Iterable[int]) -> str:
     return "x".join(map(str, sizes)) or "scalar"
+
+
+def _unwrapped(part: str) -> str:
+    """The scope in what transformations made of it: "GPT" of "transpose(jvp(GPT))"; "" of a function: "jit(step)"."""
+    while wrapper := _WRAPPER.fullmatch(part):
+        part = wrapper[2] if wrapper[1] in _TRANSFORMATIONS else ""
+    return part
 
 
 def _split(name: str) -> list[str]:

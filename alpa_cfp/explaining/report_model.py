@@ -94,7 +94,7 @@ def _inside(drawing: Drawing, place: Place, indices: list[int]) -> Markup:
         "Name": drawing.name(place),
         "Contraction": f"{kind.contraction}; {quantities.plural(kind.ops, 'op')}",
         "Strategy": drawing.strategy(own),
-        "Communicates": words.communications(own, account.axis_names, weights=bool(block.weights), most=6),
+        "Communicates": words.communications(own, account.axis_names, most=6),
         "Memory": words.memory(block.state_bytes, block.saved_bytes, block.transient_bytes),
         "Weights": ", ".join(block.weights) + (" and those of the other copies" if len(indices) > 1 else "")
         if block.weights
@@ -102,13 +102,13 @@ def _inside(drawing: Drawing, place: Place, indices: list[int]) -> Markup:
         "Ops without a sharding rule": ", ".join(kind.without_rule),
     }
     listed = [join((element("dt", name), element("dd", text))) for name, text in facts.items() if text]
-    rows = [_row(drawing, each, own, bool(block.weights)) for each in ordered(kind)]
+    rows = [_row(drawing, each, own) for each in ordered(kind)]
     head = ("", "Strategy", "Time", "Against the chosen one", "Memory", "Communicates")
     title = element("h4", f"All {len(rows)} strategies of this block, the fastest by itself first")
     return join((element("dl", listed), title, table(head, rows, "<<><><", f"Alternatives of {drawing.name(place)}")))
 
 
-def _row(drawing: Drawing, each: Alternative, own: Alternative, weights: bool) -> tuple[str | Markup, ...]:
+def _row(drawing: Drawing, each: Alternative, own: Alternative) -> tuple[str | Markup, ...]:
     used = drawing.used.get(drawing.strategy(each))
     is_own = each is own
     text = drawing.strategy(each)
@@ -124,7 +124,7 @@ def _row(drawing: Drawing, each: Alternative, own: Alternative, weights: bool) -
             quantities.size(words.held(each)),
             title=words.memory(each.state_bytes, each.saved_bytes, each.transient_bytes),
         ),
-        words.communications(each, drawing.account.axis_names, weights=weights),
+        words.communications(each, drawing.account.axis_names),
     )
 
 

@@ -179,7 +179,7 @@ class _Explained:
         source = "" if own.time_s is None else f"; time {own.source}"
         yield f"{inner}{kind.contraction}, {quantities.plural(kind.ops, 'op')}{source}"
         yield f"{inner}{words.strategy(own, shape, names)}"
-        yield f"{inner}{words.communications(own, names, weights=bool(block.weights))}"
+        yield f"{inner}{words.communications(own, names)}"
         each = " each" if count > 1 else ""
         yield f"{inner}memory{each} {words.memory(block.state_bytes, block.saved_bytes, block.transient_bytes)}"
         if self.everything and block.weights:

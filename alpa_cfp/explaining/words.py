@@ -14,6 +14,8 @@ from alpa_cfp.strategies import Kept
 _SPLIT: dict[Role, str] = {
     "columns": "weights split by column",
     "rows": "weights split by row",
+    "heads": "heads split",
+    "experts": "experts split",
     "batch": "heads or experts split",
     "samples": "samples split",
 }
@@ -105,31 +107,26 @@ def strategy(alternative: Alternative, shape: Sequence[int], names: Sequence[str
     return "; ".join(said)
 
 
-def communication(each: Communication, alternative: Alternative, names: Sequence[str], *, weights: bool) -> str:
-    """Equal collectives: "gradient all-reduce 4.2 MB on axis 0", "2 all-gathers of 1.1 MB each on axis 1".
+def communication(each: Communication, names: Sequence[str]) -> str:
+    """Equal collectives: "gradient all-reduce 4.2 MB on axis 0", "2 all-gathers of 1.1 MB on axis 1".
 
     Args:
         each: The collectives.
-        alternative: The strategy that has them.
         names: The axes' names.
-        weights: Whether the block has weights. If so, what is summed over devices that have different samples is their
-            gradient, and what is gathered over them are the weights.
     """
-    over_samples = bool(each.axes) and all(alternative.roles[axis] == "samples" for axis in each.axes)
-    of = {"all-reduce": "gradient ", "reduce-scatter": "gradient ", "all-gather": "weight "}
-    purpose = of.get(each.kind, "") if weights and over_samples else ""
+    purpose = f"{each.purpose} " if each.purpose else ""
     where = f" on {axes(each.axes, names)}" if each.axes else ""
     if each.count == 1:
         return f"{purpose}{each.kind} {quantities.size(each.size_bytes)}{where}"
     return f"{each.count:,} {purpose}{each.kind}s of {quantities.size(each.size_bytes)}{where}"
 
 
-def communications(alternative: Alternative, names: Sequence[str], *, weights: bool, most: int = 3) -> str:
+def communications(alternative: Alternative, names: Sequence[str], *, most: int = 3) -> str:
     """What a strategy communicates, the largest first; "nothing is communicated" where nothing is."""
     ordered = sorted(alternative.communication, key=lambda each: -each.size_bytes * each.count)
     if not ordered:
         return "nothing is communicated"
-    said = [communication(each, alternative, names, weights=weights) for each in ordered[:most]]
+    said = [communication(each, names) for each in ordered[:most]]
     rest = ordered[most:]
     if rest:
         said.append(

@@ -125,7 +125,7 @@ class Profiler:
         """Measure group by group; what may have failed for another program's sake is tried again alone at the end."""
         self._start()
         waiting, alone = deque(missing), deque[ProfileKey]()
-        with tqdm(total=len(missing), desc="profiling", disable=not self._options.progress) as bar:
+        with tqdm(total=len(missing), desc="profiling", disable=not self._options.progress, leave=False) as bar:
             while waiting or alone:
                 group = _take(waiting, self._options.group) if waiting else _take(alone, 1)
                 left = dict(enumerate(group))

@@ -61,10 +61,12 @@ def test_a_plan_is_kept_in_a_file(tmp_path: Path) -> None:
     assert Plan.load(path) == PLAN
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 0}'])
-def test_what_is_no_plan_is_refused_with_where_it_came_from(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"{}", b'{"format": 0}', b"\xff\xfe\x00", b"[" * 100_000], ids=range(7)
+)
+def test_what_is_no_plan_is_refused_with_where_it_came_from(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "plan.json"
-    path.write_text(text)
+    path.write_bytes(content)
     with pytest.raises(PlanError, match=r"plan\.json is no plan"):
         Plan.load(path)
 

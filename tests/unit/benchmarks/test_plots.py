@@ -1,10 +1,14 @@
 """Pictures of results: the same results give the same file, and every method and axis is named in it."""
 
+import re
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 pytest.importorskip("matplotlib")
+
+from matplotlib.figure import Figure
 
 from benchmarks import plots
 
@@ -60,6 +64,38 @@ def test_pictures_carry_no_date() -> None:
 def test_what_a_picture_shows_is_named_in_it(picture: str, words: list[str]) -> None:
     text = drawn()[picture].decode()
     assert [each for each in words if each not in text] == []
+
+
+def test_a_picture_says_places_to_a_hundredth_of_a_point_and_is_still_xml() -> None:
+    for picture in drawn().values():
+        root = ElementTree.fromstring(picture)
+        assert root.tag.endswith("svg")
+        values = [value for each in root.iter() for value in each.attrib.values()]
+        assert [value for value in values if re.search(r"\d\.\d{3}", value)] == []
+
+
+def test_numbers_that_a_picture_shows_keep_their_digits() -> None:
+    figure = Figure()
+    figure.text(0.123456, 0.5, "0.123456")
+    picture = plots.svg(figure).decode()
+    assert ">0.123456<" in picture
+    assert 'x="56.89"' in picture
+
+
+def test_markers_keep_their_colours() -> None:
+    figure = Figure()
+    figure.subplots().plot([1, 2], [1, 2], "o", color="#123456", markeredgecolor="#fedcba")
+    picture = plots.svg(figure).decode()
+    (marker,) = re.findall(r'<path id="([^"]*)"[^>]*stroke: #fedcba', picture)
+    uses = re.findall(rf'<use xlink:href="#{marker}"[^>]*/>', picture)
+    assert len(uses) == 2
+    assert all('style="fill: #123456"' in each for each in uses)
+
+
+def test_pictures_in_the_repository_are_smaller_than_100_kB() -> None:
+    sizes = {path.name: path.stat().st_size for path in plots.RESULTS.glob("*.svg")}
+    assert len(sizes) >= len(plots.PICTURES)
+    assert [name for name, size in sizes.items() if size >= 100_000] == []
 
 
 def test_a_picture_without_results_is_said_and_not_drawn(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:

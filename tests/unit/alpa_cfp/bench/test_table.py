@@ -1,5 +1,7 @@
 """The table says what was measured, in a line for each method."""
 
+import pytest
+
 from alpa_cfp.bench.case import CFP, ILP, METHODS
 from alpa_cfp.bench.running import Comparison
 from alpa_cfp.bench.table import aligned, lines, size_text
@@ -67,6 +69,28 @@ def test_each_method_is_explained() -> None:
 def test_virtual_devices_are_called_virtual() -> None:
     assert "The 8 devices are virtual and share 2 cores" in text(comparison())
     assert "virtual" not in "\n".join(lines(comparison(), {**MACHINE, "devices": "8 x NVIDIA H100"}))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    found = comparison(*(outcome(name, 40.0, predicted_s=0.04) for name in METHODS))
+    report = lines(found, MACHINE, width)
+    assert max(map(len, report)) <= width
+    # Nothing is lost: each method has a row in each part of a table, and all numbers are there.
+    assert set(" ".join(lines(found, MACHINE)).replace("-", " ").split()) <= set(
+        " ".join(report).replace("-", " ").split()
+    )
+
+
+def test_a_table_that_is_too_wide_goes_on_below_itself_with_the_methods() -> None:
+    heads = [line for line in lines(comparison(), MACHINE, 60) if line.startswith("method ")]
+    assert [head.split()[1] for head in heads] == ["planning", "95%"]
+
+
+def test_what_a_word_means_stays_below_itself() -> None:
+    report = lines(comparison(), MACHINE, 60)
+    first = next(number for number, line in enumerate(report) if line.startswith("ratio to ILP   its"))
+    assert report[first + 1].startswith(" " * 15)
 
 
 def test_columns_are_aligned() -> None:

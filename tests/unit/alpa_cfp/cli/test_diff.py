@@ -48,7 +48,12 @@ def test_a_plan_and_itself_are_equal(saved: list[str], capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "The plans are equal.\n"
 
 
-def test_a_file_that_is_missing_is_one_line(saved: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diff", saved[0], "/no/such/plan.json"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "/no/such/plan.json" in line
+def test_a_file_that_is_missing_or_no_plan_is_one_line(
+    saved: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    for name, reason in (("absent", "No such file or directory"), ("binary", "it is no text in UTF-8")):
+        assert main(["diff", saved[0], str(tmp_path / name)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert str(tmp_path / name) in line
+        assert reason in line

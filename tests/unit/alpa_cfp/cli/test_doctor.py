@@ -187,6 +187,8 @@ def test_a_jax_that_does_not_import_is_a_problem(installed: Versions) -> None:
     finding = installation.jax(without("jax", "ImportError: libfoo.so"))
     assert finding.status == "problem"
     assert "libfoo.so" in finding.found
+    # pip leaves alone what has the right version, however broken it is.
+    assert finding.fix.startswith("pip install --force-reinstall jax==")
 
 
 @pytest.mark.parametrize("version", [None, "0.2.2"])
@@ -251,7 +253,23 @@ def test_a_package_must_be_there_suitable_and_importable(
     installed(flax=version)
     finding = installation.package("flax", answer)
     assert finding.status == status
-    assert "pip install" in finding.fix or status != "problem"
+    assert finding.fix.startswith(("pip install", "mend JAX")) or status != "problem"
+
+
+def test_a_package_that_fails_for_jax_is_mended_with_it(installed: Versions) -> None:
+    installed(flax="0.12.8", numpy="2.4.6")
+    broken = Answer({"jax": {"error": "ImportError: jaxlib"}, "flax": {"error": "ImportError: jaxlib"}})
+    assert installation.package("flax", broken).fix == "mend JAX (see above)"
+    # It does not need JAX.
+    assert installation.package("numpy", broken).fix.startswith("pip install --force-reinstall numpy==")
+
+
+@pytest.mark.parametrize(("python", "flax"), [((3, 11), "0.12.8"), ((3, 12), "0.12.12"), ((3, 13), "0.12.12")])
+def test_what_is_installed_anew_is_the_version_tested_with_this_python(
+    python: tuple[int, int], flax: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tested.sys, "version_info", python)
+    assert tested.reinstalling("flax") == f"pip install --force-reinstall flax=={flax}"
 
 
 def test_devices_are_counted_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,6 +302,27 @@ def test_a_platform_that_jax_cannot_start_names_the_variable_that_asks_for_it(mo
     assert "JAX_PLATFORMS is 'cuda'" in finding.fix
 
 
+def test_a_flag_that_xla_does_not_know_is_named_and_only_the_devices_suffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1")
+    answer = asked("jax")  # XLA ends the process
+    assert [answer.error(name) for name in ("jax", "flax", "optax", "numpy")] == [""] * 4
+    finding = machine.devices(answer)
+    assert finding.status == "problem"
+    assert finding.found.endswith("Unknown flag in XLA_FLAGS: --xla_no_such_flag=1")
+    assert finding.fix.startswith("XLA_FLAGS is '--xla_no_such_flag=1': unset it")
+
+
+def test_the_last_words_of_a_process_are_those_that_say_why() -> None:
+    place = "1122 08:53:05.944016   30103"
+    fatal = f"F{place} parse_flags_from_env.cc:220] Check failed: Flag parsing failed."
+    wrong = f"E{place} command_line_flags.cc:63] Couldn't interpret value abc for flag xla_cpu_ftz."
+    said = "usage: --xla_cpu_ftz=abc\n  --xla_cpu_ftz=true  bool  If true, flush to zero"
+    assert probing._last_words(f"{wrong}\n{fatal}\n{said}") == "Couldn't interpret value abc for flag xla_cpu_ftz."
+    assert probing._last_words(f"a warning\n{fatal}\n{said}") == "Check failed: Flag parsing failed."
+    assert probing._last_words("first\nlast\n\n") == "last"
+    assert probing._last_words("") == ""
+
+
 @pytest.mark.parametrize(
     ("version", "found", "status"),
     [
@@ -307,6 +346,7 @@ def test_ray_is_a_problem_only_for_whoever_asks_for_it(installed: Versions, answ
     installed(ray="2.60.0" if answer.subjects else None)
     assert machine.ray(answer, None).status == "note"
     assert machine.ray(answer, Answer()).status == "problem"
+    assert ("--force-reinstall" in machine.ray(answer, None).fix) is bool(answer.subjects)
 
 
 def test_a_cluster_that_does_not_run_is_a_problem(installed: Versions) -> None:
@@ -369,6 +409,33 @@ def test_a_damaged_or_foreign_database_is_a_problem_and_stays_as_it_is(tmp_path:
         assert (path.read_bytes() if path.is_file() else None) == before
 
 
+@pytest.mark.parametrize(("name", "said"), [(".", "is a directory"), (os.devnull, "is no ordinary file")])
+def test_what_is_no_file_is_a_problem(name: str, said: str) -> None:
+    finding = profiles.database(name, JAX)
+    assert finding.status == "problem"
+    assert said in finding.found
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "is no ordinary file" in profiles.database(str(tmp_path / "pipe"), JAX).found
+
+
+def test_an_empty_file_will_be_filled(tmp_path: Path) -> None:
+    (tmp_path / "new.sqlite").touch()
+    assert profiles.database(str(tmp_path / "new.sqlite"), JAX).status == "ok"
+
+
+def test_a_folder_that_cannot_be_looked_into_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def locked(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(profiles, "kind_of", locked)  # permissions do not bind the superuser
+    finding = profiles.database(str(tmp_path / "locked" / "a.sqlite"), JAX)
+    assert "a.sqlite cannot be looked at: Permission denied" in finding.found
+    assert finding.fix.startswith(f"make {tmp_path / 'locked'} readable")
+
+
 def test_a_database_that_cannot_be_made_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert profiles.database(str(tmp_path / "file" / "profiles.sqlite"), JAX).status == "problem"
@@ -381,6 +448,10 @@ def test_a_database_that_cannot_be_made_is_a_problem(tmp_path: Path) -> None:
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
         ("import os; os._exit(7)", "the process that looked at it ended with exit code 7"),
+        (
+            "import os; os.write(2, b'one\\nlast words\\n'); os._exit(7)",
+            "the process that looked at it ended with exit code 7: last words",
+        ),
         (
             "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
             "the process that looked at it was killed by SIGSEGV",
@@ -409,7 +480,7 @@ def test_no_process_is_left_when_the_examination_is_interrupted(fake: Fake) -> N
 
     def interrupted() -> None:
         with probing.started(["ray"]) as probes:
-            processes.extend(process for process, _ in probes._running.values())
+            processes.extend(running.process for running in probes._running.values())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

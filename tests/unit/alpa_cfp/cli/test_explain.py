@@ -75,10 +75,31 @@ def test_what_a_user_gets_wrong_is_one_line(
 
 def test_a_file_that_is_missing_or_no_plan_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("no plan")
-    for name in ("text", "missing", "."):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00plan")
+    (tmp_path / "deep").write_text("[" * 100_000)
+    reasons = {
+        "text": "Expecting value",
+        "binary": "it is no text in UTF-8",
+        "deep": "it is nested too deeply",
+        "missing": "No such file or directory",
+        ".": "Is a directory",
+    }
+    for name, reason in reasons.items():
         assert main(["explain", str(tmp_path / name)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert str(tmp_path) in line
+        assert line.startswith(f"alpa-cfp explain: {tmp_path / name}")
+        assert reason in line
+
+
+def test_a_page_is_not_written_over_the_plan_or_where_nothing_can_be(
+    saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = Path(saved).read_text()
+    assert main(["explain", saved, "--html", saved]) == 2
+    assert f"--html and PLAN are the same file, {saved}" in capsys.readouterr().err
+    assert Path(saved).read_text() == before
+    assert main(["explain", saved, "--html", str(tmp_path / "absent" / "plan.html")]) == 2
+    assert "plan.html cannot be written: is there such a directory" in capsys.readouterr().err
 
 
 def test_a_block_of_a_plan_without_account_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

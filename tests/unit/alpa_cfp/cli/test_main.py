@@ -5,6 +5,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -112,6 +113,19 @@ def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(
     assert "the mesh 3x5 has no devices" in told
 
 
+@pytest.mark.parametrize("name", ["absent/plan.json", "."])
+def test_what_the_operating_system_says_begins_with_the_file(
+    name: str, a_command: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def reads() -> int:
+        return len(Path(name).read_text())
+
+    a_command(reads)
+    assert main(["doctor"]) == 2
+    reason = "Is a directory" if name == "." else "No such file or directory"
+    assert capsys.readouterr().err == f"alpa-cfp doctor: {name}: {reason}\n"
+
+
 def test_a_mistake_of_ours_is_not_hidden(a_command: Install) -> None:
     a_command(raising(ZeroDivisionError("ours")))
     with pytest.raises(ZeroDivisionError):
@@ -122,6 +136,20 @@ def test_ctrl_c_is_one_line_and_exit_code_130(a_command: Install, capsys: pytest
     a_command(raising(KeyboardInterrupt()))
     assert main(["doctor"]) == 130
     assert capsys.readouterr().err == "alpa-cfp: interrupted; what was measured so far is kept\n"
+
+
+def test_ctrl_c_ends_the_process_of_a_command_without_taking_jax_down(tmp_path: Path) -> None:
+    # Python would end with an exit code of its own here, and would run what was registered for its end.
+    code = (
+        "import atexit, sys, types\nfrom alpa_cfp.cli.main import main\natexit.register(print, 'taken down')\n"
+        "def run(arguments): print('half a table'); raise KeyboardInterrupt\n"
+        "doctor = types.ModuleType('doctor')\ndoctor.add_arguments, doctor.run = lambda parser: None, run\n"
+        "sys.modules['alpa_cfp.cli.doctor'] = doctor\nsys.argv = ['alpa-cfp', 'doctor']\nsys.exit(main())"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 130
+    assert result.stdout == "half a table\n"
+    assert result.stderr == "alpa-cfp: interrupted; what was measured so far is kept\n"
 
 
 @pytest.mark.parametrize("command", ["doctor", "profiles"])

@@ -32,10 +32,10 @@ def test_a_plan_with_micro_batches_is_one_for_the_whole_step(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--model elmo", "there is no model 'elmo'"),
-        ("--mesh 4x4 --costs estimate", "a 4x4 mesh needs 16 devices, and there are 8 (cpu)"),
         ("--memory-mb 0", "--memory-mb is 0, and must be above zero"),
         ("--out /nowhere/plan.json", "--out /nowhere/plan.json cannot be written"),
+        ("--database /nowhere/a.sqlite", "--database /nowhere/a.sqlite cannot be written"),
+        ("--out a.json --database a.json", "--database and --out are the same file, "),
         (f"{TINY_MLP.removeprefix('plan ')} --costs estimate --memory-mb 0.001", "no plan fits"),
     ],
 )

@@ -241,7 +241,8 @@ def test_a_file_of_the_other_kind_names_the_command_that_takes_it(profiles: Run,
     make_database(Path("profiles.sqlite"), 1)
     profiles("export", "all.json")
     file, other = {"import": ("profiles.sqlite", "merge"), "merge": ("all.json", "import")}[command]
-    assert f"alpa-cfp profiles {other} {file}" in one_line(profiles(command, file))
+    kind = {"import": "is a database, not an export", "merge": "is no database; if it is an export"}[command]
+    assert f"{file} {kind}: alpa-cfp profiles {other} {file}" in one_line(profiles(command, file))
 
 
 def test_one_wrong_file_among_others_changes_nothing(profiles: Run) -> None:
@@ -302,24 +303,34 @@ def test_prune_without_a_condition_is_an_error(profiles: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "message"),
     [
-        ["list", "--mesh", "2y4"],
-        ["prune", "--older-than", "soon"],
-        ["prune", "--older-than", "99999999w"],
-        ["prune", "--before", "May"],
-        ["prune", "--failed", "--yes", "--dry-run"],
-        ["lsit"],
-        [],
+        ("list --mesh 2by4", "argument --mesh: '2by4' is no mesh: whole numbers with x between them, as 2x4"),
+        ("prune --older-than 3m", "argument --older-than: '3m' is no age: a whole number and h, d or w"),
+        ("prune --older-than soon", "argument --older-than: 'soon' is no age"),
+        ("prune --older-than 9999999w", "argument --older-than: '9999999w' is longer ago than calendars go"),
+        ("prune --before May", "argument --before: 'May' is no time: 2026-03-01, or 2026-03-01T12:00 (UTC)"),
+        ("prune --failed --yes --dry-run", "argument --dry-run: not allowed with argument --yes"),
+        ("prune --failed --yes --database=", "argument --database: the name is empty; leave --database out to mean"),
+        ("lsit", "argument COMMAND: invalid choice: 'lsit'"),
+        ("", "the following arguments are required: COMMAND"),
     ],
-    ids=" ".join,
 )
-def test_a_wrong_argument_is_explained(profiles: Run, wrong: list[str]) -> None:
+def test_profiles_that_cannot_be_are_refused(profiles: Run, wrong: str, message: str) -> None:
     make_database(Path("profiles.sqlite"), 1)
-    outcome = profiles(*wrong)
-    assert outcome.code == 2
-    assert "error: " in outcome.err.splitlines()[-1]
+    outcome = profiles(*wrong.split())
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"error: {message}" in outcome.err.splitlines()[-1]
     assert len(content_of("profiles.sqlite")) == 1
+
+
+def test_a_file_that_is_not_there_or_no_file_is_named(profiles: Run) -> None:
+    os.mkfifo("pipe")  # opening it would wait for a writer
+    said = one_line(profiles("list"))
+    assert f"there is no profile database at {Path.cwd()}/profiles.sqlite: CFP makes it when it first measures" in said
+    assert "there is no file absent.json" in one_line(profiles("import", "absent.json"))
+    assert "pipe is no ordinary file, which a database or an export is" in one_line(profiles("merge", "pipe"))
+    assert "pipe is no ordinary file" in one_line(profiles("--database", "pipe", "list"))
 
 
 @pytest.mark.parametrize(

@@ -48,12 +48,12 @@ def alternative(
     failure: str = "",
 ) -> Alternative:
     """A strategy of a block whose weights take `weight_bytes`, with the collectives that it would have."""
-    ways = math.prod(MESH[axis] for axis, role in enumerate(roles) if role in ("batch", "columns", "rows"))
+    ways = math.prod(MESH[axis] for axis, role in enumerate(roles) if role in ("experts", "columns", "rows"))
     sample_axes = tuple(axis for axis, role in enumerate(roles) if role == "samples")
     split_axes = tuple(axis for axis, role in enumerate(roles) if role in ("columns", "rows"))
     communication = []
     if sample_axes and weight_bytes:
-        communication.append(Communication("all-reduce", sample_axes, weight_bytes // ways, 1))
+        communication.append(Communication("all-reduce", sample_axes, weight_bytes // ways, 1, "gradient"))
     if split_axes:
         communication.append(Communication("all-reduce", split_axes, saved_bytes // 2, 2))
     sharing = 8 // ways if kept is not Kept.AS_USED else 1
@@ -135,7 +135,7 @@ def gpt(layers: int = 2) -> Account:
 def moe() -> Account:
     """A mixture of experts: dense layers and layers of experts by turns, experts split along axis 1."""
     expert = kind("8 dots 512x1024 by 1024x4096", 0.0014, 134 * MB, 16 * MB, ("top_k", "sort"))
-    split = alternative(("samples", "batch"), 0.0011, 134 * MB, 16 * MB)
+    split = alternative(("samples", "experts"), 0.0011, 134 * MB, 16 * MB)
     shuffled = replace(split, communication=(Communication("all-to-all", (1,), 3 * MB, 4), *split.communication))
     kinds = (
         kind("dot 1024x1024 by 1024x3072", 0.00061, 12 * MB, 9 * MB),

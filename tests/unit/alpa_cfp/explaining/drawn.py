@@ -12,10 +12,11 @@ communications = st.builds(
     st.lists(st.integers(0, 1), max_size=2).map(tuple),
     sizes,
     st.integers(1, 9),
+    st.sampled_from([None, "gradient", "mostly gradient", "weight"]),
 )
 alternatives = st.builds(
     Alternative,
-    st.tuples(*[st.sampled_from(["samples", "batch", "columns", "rows", None])] * 2),
+    st.tuples(*[st.sampled_from(["samples", "heads", "experts", "batch", "columns", "rows", None])] * 2),
     st.sampled_from(["as used", "all split"]),
     st.none() | seconds,
     st.sampled_from(["measured", "estimated"]),

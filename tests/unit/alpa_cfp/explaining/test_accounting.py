@@ -226,6 +226,29 @@ def test_communication_is_along_the_axes_that_split_what_is_summed() -> None:
     assert {axes for _, axes in sums} >= {(0,), (1,), (0, 1)}
 
 
+def normed_step(weight: jax.Array, x: jax.Array) -> jax.Array:
+    """(weight, batch) -> new weight, of a layer with the statistics of a batch norm."""
+
+    def loss(weight: jax.Array) -> jax.Array:
+        y = x @ weight
+        y = jnp.tanh((y - y.mean(axis=0)) / jnp.sqrt(y.var(axis=0) + 1e-3))
+        return jnp.sum(y**4)
+
+    return weight - 0.1 * jax.grad(loss)(weight)
+
+
+def test_the_gradient_of_a_weight_is_told_from_the_statistics_of_a_batch_norm() -> None:
+    arguments = np.ones((24, 16), np.float32), np.ones((32, 24), np.float32)
+    account = account_of(autoshard(normed_step, AbstractMesh((8,), ("x",)), *arguments, option=ESTIMATE))
+    (kind,) = account.kinds
+    (by_samples,) = (each for each in kind.alternatives if each.roles == ("samples",) and each.kept == "as used")
+    sizes = {each.size_bytes: each.purpose for each in by_samples.communication}
+    gradient = 24 * 16 * 4
+    assert sizes.pop(gradient) == "gradient"
+    assert sizes
+    assert set(sizes.values()) == {None}
+
+
 def test_segments_are_numbered_by_what_they_are_made_of() -> None:
     assert segments_of([0, 1, 2, 1, 2, 1, 2, 3]) == [
         (0, 0), (1, 0), (1, 0), (1, 1), (1, 1), (1, 2), (1, 2), (2, 0),

@@ -52,6 +52,7 @@ def _damaged(path: tuple[Any, ...], value: Any) -> Any:
         (("kinds", 0, "alternatives", 0, "source"), "guessed"),
         (("kinds", 0, "alternatives", 0, "time_s"), True),
         (("kinds", 0, "alternatives", 0, "communication", 0, "axes"), "0"),
+        (("kinds", 0, "alternatives", 0, "communication", 0, "purpose"), "pleasure"),
         (("blocks", 0, "kind"), 1),
         (("blocks", 0, "chosen"), 1),
         (("moves", 0, "second"), 2),
@@ -68,3 +69,9 @@ def test_an_account_that_lacks_a_field_is_refused() -> None:
     del content["moves"]
     with pytest.raises(KeyError):
         from_content(content)
+
+
+def test_a_plan_from_before_purposes_were_kept_has_collectives_of_unknown_purpose() -> None:
+    content = json.loads(json.dumps(to_content(ACCOUNT)))
+    del content["kinds"][0]["alternatives"][0]["communication"][0]["purpose"]
+    assert from_content(content) == ACCOUNT

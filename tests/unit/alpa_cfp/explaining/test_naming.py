@@ -18,8 +18,9 @@ from alpa_cfp.explaining.naming import (
     is_number,
     ops_without_rule,
     parameter_paths,
-    scope_of,
+    scopes_of,
 )
+from alpa_cfp.explaining.parameters import short_name
 from alpa_cfp.plain.tracing import trace
 from alpa_cfp.workloads.model import train_step
 from alpa_cfp.workloads.models import build
@@ -42,23 +43,25 @@ def traced(function: object, *args: object) -> HloModule:
 
 
 @pytest.mark.parametrize(
-    ("name", "scopes"),
+    ("name", "root", "scopes"),
     [
-        ("jit(step)/jvp(GPT)/encoder/layer/0/attention/qkv/dot_general", "encoder/layer/0/attention/qkv"),
-        ("jit(step)/transpose(jvp(GPT))/head/dot_general", "head"),
-        ("jit(step)/jvp()/dot_general", ""),
-        ("layer/dot_general", "layer"),
-        ("...hq,...kh->...qk/dot_general", "...hq,...kh->...qk"),
-        ("dot_general", ""),
-        ("", ""),
-        ("jit(f)/vmap(jit(g/h))/a/checkpoint/rematted_computation/b/jit(_take)/gather", "a/b"),
-        ("jit(f)/model/while/body/closed_call/layer/dot_general", "model/layer"),
-        ("jit(f)/layer_0/layer_0._attended/q/dot_general", "layer_0/q"),
-        ("jit(f)/attention/...qhd,...khd->...hqk/dot_general", "attention/...qhd,...khd->...hqk"),
+        ("jit(step)/jvp(GPT)/encoder/layer/0/attention/qkv/dot_general", "GPT", "encoder/layer/0/attention/qkv"),
+        ("jit(step)/transpose(jvp(GPT))/head/dot_general", "GPT", "head"),
+        ("jit(step)/jvp(GPT)/dot_general", "GPT", ""),
+        ("jit(step)/jvp()/dot_general", "", ""),
+        ("layer/dot_general", "", "layer"),
+        ("...hq,...kh->...qk/dot_general", "", "...hq,...kh->...qk"),
+        ("dot_general", "", ""),
+        ("", "", ""),
+        ("jit(f)/vmap(jit(g/h))/a/checkpoint/rematted_computation/b/jit(_take)/gather", "", "a/b"),
+        ("jit(f)/a/vmap(b)/dot_general", "", "a/b"),
+        ("jit(f)/model/while/body/closed_call/layer/dot_general", "", "model/layer"),
+        ("jit(f)/layer_0/layer_0._attended/q/dot_general", "", "layer_0/q"),
+        ("jit(f)/attention/...qhd,...khd->...hqk/dot_general", "", "attention/...qhd,...khd->...hqk"),
     ],
 )
-def test_scopes_are_what_the_user_wrote_without_what_jax_adds(name: str, scopes: str) -> None:
-    assert scope_of(name) == scopes
+def test_scopes_are_what_the_user_wrote_without_what_jax_adds(name: str, root: str, scopes: str) -> None:
+    assert scopes_of(name) == (root, scopes)
 
 
 @given(st.lists(st.sampled_from(["a", "a (2)", "b"])))
@@ -76,11 +79,63 @@ def test_blocks_of_a_gpt_are_called_by_their_layers() -> None:
         assert any(part in name for name in names), names
 
 
-def test_blocks_of_a_program_without_scopes_are_numbered() -> None:
-    square = np.ones((16, 16), np.float32)
-    module = traced(lambda x, v, w: jnp.tanh(x @ v) @ w, square, square, square)
+@pytest.mark.parametrize("name", ["gpt", "llama", "llama, scan", "llama, tied", "moe", "wide_resnet", "unet"])
+def test_no_block_of_a_model_is_only_numbered(name: str) -> None:
+    module = model_step(name)
     names = block_names(module.bytecode, blocks_of(module))
-    assert names == tuple(f"block {number}" for number in range(len(names)))
+    assert [each for each in names if each.startswith("block ")] == []
+
+
+def test_a_head_that_is_tied_to_the_embedding_is_called_head() -> None:
+    module = model_step("gpt")
+    assert block_names(module.bytecode, blocks_of(module))[-1] == "head"
+
+
+def test_through_functions_whose_parameters_are_numbered_embedding_and_head_are_told_by_what_they_do() -> None:
+    names = block_names((module := model_step("llama, scan")).bytecode, blocks_of(module))
+    assert (names[0], names[-1]) == ("embedding", "head")
+
+
+def test_scopes_that_are_not_common_to_all_blocks_are_kept_though_jax_wraps_them() -> None:
+    square = np.ones((16, 16), np.float32)
+
+    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        for number, weight in enumerate(weights):
+            with jax.named_scope(f"layer_{number}"):
+                x = jnp.tanh(x @ weight)
+        return jnp.mean(x**2)
+
+    module = traced(jax.grad(loss), [square] * 2, square)
+    assert block_names(module.bytecode, blocks_of(module)) == ("layer_0", "layer_1")
+
+
+def test_blocks_of_a_program_without_scopes_are_called_after_their_weights() -> None:
+    square = np.ones((16, 16), np.float32)
+    module = traced(lambda x, v, w: jnp.tanh(x @ v) @ w["out"], square, square, {"out": square})
+    assert block_names(module.bytecode, blocks_of(module)) == ("v", "out")
+
+
+def test_blocks_of_a_program_that_says_nothing_are_numbered() -> None:
+    square = np.ones((16, 16), np.float32)
+    module = traced(lambda *args: jnp.tanh(args[0] @ args[1]) @ args[2], square, square, square)
+    names = block_names(module.bytecode, blocks_of(module))
+    assert names == tuple(f"block {number}" for number in range(2))
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("state.params['params']['layer_0']['q']['kernel']", "layer_0/q"),
+        ("state.params['params']['embedding']['embedding']", "embedding"),
+        ("weights['layers'][0]['up']", "layers/0/up"),
+        ("args[0]['w']", "w"),
+        ("weights[3]", "weights/3"),
+        ("w", "w"),
+        ("", ""),
+    ],
+)
+def test_a_weight_is_called_by_the_part_of_its_path_that_says_which_it_is(path: str, name: str) -> None:
+    assert short_name(path) == name
 
 
 def test_parameters_are_called_by_their_paths() -> None:

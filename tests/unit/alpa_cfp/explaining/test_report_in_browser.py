@@ -1,7 +1,6 @@
 """A real browser draws the report: every block is there, its script ran to the end, and nothing failed."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,32 +9,17 @@ import pytest
 from alpa_cfp.explaining.account import Account
 from alpa_cfp.explaining.report import report
 from unit.alpa_cfp.explaining.accounts import gpt, hostile, plan_of
+from unit.alpa_cfp.explaining.devtools import BROWSER, FLAGS, LIMIT_S, NO_BROWSER
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome-headless-shell")
-BROWSER = next((path for name in NAMES if (path := shutil.which(name))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser: none of {', '.join(NAMES)} is on PATH")
-
-# Enough for a machine that does other work; it takes two seconds on one that does not.
-LIMIT_S = 90
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
 
 
 def drawn(account: Account | None, folder: Path, fragment: str = "") -> str:
     """The page as the browser has it when its script has run."""
     page = folder / "plan.html"
     page.write_text(report(plan_of(account)), encoding="utf-8")
-    command = [
-        str(BROWSER),
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--no-first-run",
-        f"--user-data-dir={folder / 'profile'}",
-        "--dump-dom",
-        f"{page.as_uri()}{fragment}",
-    ]
+    profile = f"--user-data-dir={folder / 'profile'}"
+    command = [str(BROWSER), *FLAGS, profile, "--dump-dom", f"{page.as_uri()}{fragment}"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     return ran.stdout
 

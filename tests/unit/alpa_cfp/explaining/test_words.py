@@ -70,6 +70,8 @@ def test_a_prediction_is_said_to_be_too_low_or_too_high() -> None:
         (("samples", "columns"), "weights split by column on axis 1; samples split on axis 0"),
         (("rows", "samples"), "weights split by row on axis 0; samples split on axis 1"),
         (("samples", "samples"), "samples split on axes 0 and 1"),
+        (("samples", "heads"), "heads split on axis 1; samples split on axis 0"),
+        (("samples", "experts"), "experts split on axis 1; samples split on axis 0"),
         (("samples", "batch"), "heads or experts split on axis 1; samples split on axis 0"),
         (("samples", None), "samples split on axis 0; repeated on axis 1"),
         ((None, None), "repeated on every device"),
@@ -98,28 +100,31 @@ def test_axes_have_the_names_that_the_mesh_gives_them() -> None:
     assert said == "weights split by column on axis model; samples split on axis data"
 
 
-def test_a_sum_over_samples_is_the_gradient_of_a_block_with_weights() -> None:
-    own = alternative(("samples", "columns"), 1.0, 8, 8)
-    each = Communication("all-reduce", (0,), 4_200_000, 1)
-    assert words.communication(each, own, AXES, weights=True) == "gradient all-reduce 4.2 MB on axis 0"
-    assert words.communication(each, own, AXES, weights=False) == "all-reduce 4.2 MB on axis 0"
-    other = Communication("all-reduce", (1,), 4_200_000, 2)
-    assert words.communication(other, own, AXES, weights=True) == "2 all-reduces of 4.2 MB on axis 1"
+@pytest.mark.parametrize(
+    ("each", "said"),
+    [
+        (Communication("all-reduce", (0,), 4_200_000, 1, "gradient"), "gradient all-reduce 4.2 MB on axis 0"),
+        (Communication("all-reduce", (0,), 8, 1, "mostly gradient"), "mostly gradient all-reduce 8 bytes on axis 0"),
+        (Communication("all-gather", (0, 1), 1000, 3, "weight"), "3 weight all-gathers of 1 kB on axes 0 and 1"),
+        (Communication("all-reduce", (1,), 4_200_000, 2), "2 all-reduces of 4.2 MB on axis 1"),
+    ],
+)
+def test_a_collective_is_said_with_what_it_is_for_where_that_is_known(each: Communication, said: str) -> None:
+    assert words.communication(each, AXES) == said
 
 
 def test_a_collective_over_no_whole_axes_is_said_without_axes() -> None:
-    own = alternative(("samples", "columns"), 1.0, 8, 8)
-    assert words.communication(Communication("all-to-all", (), 1000, 1), own, AXES, weights=True) == "all-to-all 1 kB"
+    assert words.communication(Communication("all-to-all", (), 1000, 1), AXES) == "all-to-all 1 kB"
 
 
 def test_small_collectives_are_said_together_after_the_largest() -> None:
     many = tuple(Communication("all-reduce", (1,), size, 1) for size in (1000, 5_000_000, 2000, 3_000_000, 4_000_000))
     own = replace(alternative(("samples", "columns"), 1.0, 8, 8), communication=many)
-    said = words.communications(own, AXES, weights=True)
+    said = words.communications(own, AXES)
     assert said.startswith("all-reduce 5 MB")
     assert said.endswith("2 smaller ones (3 kB)")
 
 
 def test_a_strategy_without_collectives_communicates_nothing() -> None:
     own = replace(alternative((None, None), 1.0, 8, 8), communication=())
-    assert words.communications(own, AXES, weights=True) == "nothing is communicated"
+    assert words.communications(own, AXES) == "nothing is communicated"

@@ -1,0 +1,67 @@
+"""Files that a command line names: takes a path, says what is there, and, before the work, what cannot be written.
+
+Invariant: nothing is opened, made or changed.
+"""
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from alpa_cfp.cli.errors import UserError
+
+# An empty one becomes a database; opening another one (a pipe) may wait for ever.
+Kind = Literal["absent", "empty", "file", "directory", "other"]
+
+
+def kind_of(path: Path) -> Kind:
+    """What is at a path; links are followed.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return "absent"
+    if stat.S_ISDIR(found.st_mode):
+        return "directory"
+    if not stat.S_ISREG(found.st_mode):
+        return "other"
+    return "file" if found.st_size else "empty"
+
+
+def check_can_write(path: Path | None, option: str) -> None:
+    """See before the work whether its result can be written.
+
+    Raises:
+        UserError: there is no such directory, or it cannot be written to.
+    """
+    if path is None:
+        return
+    where = path if path.exists() else path.absolute().parent
+    if path.is_dir() or not (path.exists() or where.is_dir()) or not os.access(where, os.W_OK):
+        reason = "is a directory" if path.is_dir() else "cannot be written: is there such a directory, and is it yours?"
+        raise UserError(f"{option} {path} {reason}")
+
+
+def check_are_different(files: Mapping[str, Path | None]) -> None:
+    """See before the work that no file is named twice: the second would be written over the first.
+
+    Args:
+        files: By the words that name them on the command line.
+
+    Raises:
+        UserError: two of them are one file.
+    """
+    seen: dict[Path, str] = {}
+    for name, path in files.items():
+        if path is None:
+            continue
+        place = path.resolve()
+        if kind_of(path) == "other":  # /dev/null, say
+            continue
+        if place in seen:
+            raise UserError(f"{name} and {seen[place]} are the same file, {path}: name another one")
+        seen[place] = name
