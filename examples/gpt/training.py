@@ -1,7 +1,8 @@
 """The training step, and the methods that run it: serially, or split by CFP or by Alpa's ILP.
 
 Takes `Settings`; gives the state before the first step and a callable (state, batch) -> (state, loss). Invariant: the
-step is the same function under each method, and so are state and batches, so the losses can be compared step by step.
+step is the same function under each method, and so are state and batches, so the losses can be compared step by step
+(the reordered run's batches are the same but for the order of their sequences, on which no loss depends).
 """
 
 from collections.abc import Callable
@@ -23,6 +24,8 @@ METHODS = {
     "ilp": "alpa.parallelize with alpa.ShardParallel, which is Alpa's own ILP",
     "serial": "jax.jit on one device",
 }
+# The serial run with the sequences of each batch in reverse order: only its rounding differs (see gpt.agreement).
+REORDERED = "reordered"
 Batch = dict[str, Any]
 Step = Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
 
@@ -90,21 +93,26 @@ def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
 
 
 def make_step(method: str, mesh: tuple[int, int], costs: str) -> Step:
-    """`train_step` under a method of METHODS; it uses up the state that it is given.
+    """`train_step` under a method of METHODS, or REORDERED; it uses up the state that it is given.
 
     Args:
         method: Which.
         mesh: The logical mesh of those that split the step.
         costs: Where CFP knows from what things take: "measure" or "estimate".
     """
-    if method == "serial":
-        return jax.jit(train_step, donate_argnums=0)
+    if method in ("serial", REORDERED):
+        serial = jax.jit(train_step, donate_argnums=0)
+        return serial if method == "serial" else _on_reversed_batches(serial)
     devices = alpa.LocalPhysicalDeviceMesh(jax.local_devices()[: mesh[0] * mesh[1]]).get_logical_mesh(mesh)
     if method == "ilp":
         parallel = alpa.ShardParallel(devices=devices)
     else:
         parallel = CFPShardParallel(devices=devices, auto_sharding_option=CFPOption(costs=costs))  # pyright: ignore
     return alpa.parallelize(train_step, method=parallel, donate_argnums=(0,))  # pyright: ignore
+
+
+def _on_reversed_batches(step: Step) -> Step:
+    return lambda state, batch: step(state, {name: sequences[::-1] for name, sequences in batch.items()})
 
 
 def params_on_one_device(state: TrainState) -> Any:
