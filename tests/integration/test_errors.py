@@ -414,7 +414,7 @@ CASES = [
         "in no pipeline layer",
     ),
     Case("an unknown kind of cluster", lambda: alpa.init(cluster="cloud"), errors.ClusterError, "cluster='cloud'"),
-    Case("a Ray cluster", lambda: alpa.init(cluster="ray"), errors.ClusterUnavailableError, "cluster='ray'"),
+    Case("a Ray cluster without a name", lambda: alpa.init(cluster="ray"), errors.NoClusterError, "was named"),
     Case("shutting down what was not started", alpa.shutdown, errors.ClusterError, "alpa.init has not been called"),
 ]
 

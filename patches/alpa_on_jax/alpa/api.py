@@ -31,21 +31,27 @@ def apply(module: ModuleType) -> None:
         num_nodes: int | None = None,
         num_devices_per_node: int | None = None,
         namespace: str | None = "alpa_default_space",
+        *,
+        cluster_address: str | None = None,
     ) -> None:
         """Initialize the global environment; does nothing if that has been done.
 
         Args:
             cluster: "local" for the devices of this process, "ray" for those of a Ray cluster.
             num_nodes, num_devices_per_node: how much of the Ray cluster to use; all of it by default.
+            namespace: Ray's, if this connects the process to Ray.
+            cluster_address: which Ray cluster: "<ip>:<port>", or "local" to start one of this machine alone. By
+                default that which this process is connected to already, or that of the variable RAY_ADDRESS.
 
         Raises:
-            errors.ClusterError: there is no such kind of cluster.
+            errors.ClusterError: there is no such kind of cluster, no Ray cluster was named or reached, or it has not
+                got so many devices.
         """
         if module.is_initialized:
             return
         if cluster not in ("local", "ray"):
             raise errors.ClusterError(f'alpa.init: cluster={cluster!r} is neither "local" nor "ray"')
-        module.init_global_cluster(cluster, num_nodes, num_devices_per_node, namespace)
+        module.init_global_cluster(cluster, num_nodes, num_devices_per_node, namespace, cluster_address)
         module.is_initialized = True  # type: ignore[attr-defined]
 
     def shutdown() -> None:

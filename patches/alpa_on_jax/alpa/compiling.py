@@ -14,7 +14,7 @@ from jax._src import core
 from alpa_on_jax.replacing import replace, replace_in_class
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.devices import Device
-from alpa_on_jax.xla_extension.executable import Client, CompileOptions, compile_zeros
+from alpa_on_jax.xla_extension.executable import Client, CompileOptions
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 
 _PLATFORMS = {"gpu": "cuda"}
@@ -55,7 +55,7 @@ def apply(module: ModuleType) -> None:
         backend: Client, num_devices: Any, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any]
     ) -> Any:
         """A program that gives every device zero-filled arrays of the given (local) shapes."""
-        return compile_zeros(tuple(backend.devices()), shapes, dtypes)
+        return backend.compile_zeros(shapes, dtypes)
 
     def profile_xla_executable(compiled: Any, backend: Client, local_devices: Sequence[Device]) -> Any:
         """Seconds that a program takes with dummy inputs: three averages over three runs each, or `inf` if it fails."""

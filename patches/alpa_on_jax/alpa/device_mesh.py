@@ -1,9 +1,11 @@
-"""Replacements in `alpa.device_mesh`: the local mesh on `jax.Array`s.
+"""Replacements in `alpa.device_mesh`: the local mesh on `jax.Array`s, and which mesh is the global one.
 
 Where alpa kept a list of single-device buffers for each array, there is one `jax.Array` that lies on the mesh; an array
-that already lies as the program wants it goes through untouched. Nothing here needs Ray.
+that already lies as the program wants it goes through untouched. A local mesh does not need Ray; those that do are in
+`distributed_mesh`.
 """
 
+import contextlib
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -13,7 +15,9 @@ from typing import Any
 import jax
 
 from alpa_on_jax import errors
+from alpa_on_jax.alpa import distributed_mesh
 from alpa_on_jax.alpa.local_arrays import Placer, block_until_all_ready, device_memory, sharding_of_spec
+from alpa_on_jax.ray_mesh import attaching, hosts
 from alpa_on_jax.replacing import replace, replace_in_class
 from alpa_on_jax.xla_extension import backend
 from alpa_on_jax.xla_extension.devices import Device
@@ -21,9 +25,10 @@ from alpa_on_jax.xla_extension.executable import Client
 
 
 def apply(module: ModuleType) -> None:
-    """Replace what alpa's local mesh does with devices and arrays."""
+    """Replace what alpa's meshes do with devices, processes and arrays."""
     _replace_local_mesh(module)
     _replace_logical_meshes(module)
+    distributed_mesh.apply(module)
     _replace_globals(module)
 
 
@@ -181,31 +186,62 @@ def check_mesh_costs(option: str, costs: Any) -> None:
 
 
 def _replace_globals(module: ModuleType) -> None:
-    original = module.shutdown_global_cluster
+    global_config = module.global_config
+    # What ends with the global cluster besides its meshes.
+    leaving = contextlib.ExitStack()
 
     def init_global_cluster(
         cluster: str,
         num_nodes: int | None = None,
         num_devices_per_node: int | None = None,
         namespace: str | None = None,
+        cluster_address: str | None = None,
     ) -> None:
-        """Make the global mesh of this process' devices.
+        """Make the global mesh of this process' devices, or hold devices of a Ray cluster for one.
 
         Raises:
-            errors.ClusterError: any other kind of cluster. Alpa's own would attach to whatever Ray cluster it finds.
+            errors.ClusterError: see `attaching.attach` and `DeviceCluster`; nothing is held or connected then.
         """
-        if cluster != "local":
-            raise errors.ClusterUnavailableError(cluster)
-        module.set_global_physical_mesh(module.LocalPhysicalDeviceMesh())
+        if cluster == "local":
+            module.set_global_physical_mesh(module.LocalPhysicalDeviceMesh())
+            return
+
+        def devices_here() -> dict[str, int]:
+            count = num_devices_per_node or len(jax.local_devices())
+            return {hosts.CPU_DEVICE: count} if global_config.backend == "cpu" else {}
+
+        with contextlib.ExitStack() as undo:
+            attachment = attaching.attach(cluster_address, namespace, devices_here)
+            undo.callback(attachment.leave)
+            if global_config.backend == "gpu":
+                undo.callback(jax.config.update, "jax_platform_name", jax.config.values["jax_platform_name"])
+                # The GPUs are the hosts'.
+                jax.config.update("jax_platform_name", "cpu")
+            new = module.DeviceCluster(num_nodes, num_devices_per_node)
+            undo.callback(new.delete_placement_group)
+            module.set_global_virtual_physical_mesh(new.get_virtual_physical_mesh())
+            module.set_global_cluster(new)
+            leaving.push(undo.pop_all())
 
     def shutdown_global_cluster() -> None:
-        """As alpa's own; a local mesh has no cluster to shut down, and JAX's platform stays what it is."""
-        if module.global_cluster is not None:
-            original()
-            return
-        if module.global_physical_mesh is not None:
-            module.global_physical_mesh.shutdown()
-            module.set_global_physical_mesh(None)
+        """End the global meshes, let the cluster's devices go, and leave Ray if `alpa.init` connected this process.
+
+        JAX's platform is then what it was before.
+        """
+        physical, virtual = module.global_physical_mesh, module.global_virtual_physical_mesh
+        cluster = module.global_cluster
+        module.set_global_physical_mesh(None)
         module.set_global_virtual_physical_mesh(None)
+        module.set_global_cluster(None)
+        with leaving:
+            if virtual is not None and virtual.launched_physical_mesh_group is not None:
+                leaving.callback(virtual.launched_physical_mesh_group.shutdown)
+            if physical is not None:
+                leaving.callback(physical.shutdown)
+        if cluster is not None:
+            # Programs that are kept for a next call are those of meshes that have ended.
+            from alpa.api import clear_executable_cache
+
+            clear_executable_cache()
 
     replace(module, init_global_cluster, shutdown_global_cluster)

@@ -1,4 +1,4 @@
-"""Replacements in `alpa.global_env`: which backend is the default, and the XLA flags that alpa must not set.
+"""Replacements in `alpa.global_env`: which backend is the default, what Ray calls its devices, and XLA flags.
 
 Alpa appends flags to XLA_FLAGS that current XLA does not know, and XLA ends the process when it reads an unknown flag.
 So they are taken off again; what the user has set there stays. No JAX backend is started to find out which there are.
@@ -7,8 +7,13 @@ So they are taken off again; what the user has set there stays. No JAX backend i
 import os
 from importlib import metadata
 from types import ModuleType
+from typing import Any
 
 import jax
+
+from alpa_on_jax.ray_mesh.hosts import RESOURCE_NAMES
+from alpa_on_jax.ray_mesh.limits import Limits
+from alpa_on_jax.replacing import replace_in_class
 
 # What alpa appends while it is imported, as one string.
 _APPENDED_FLAGS = " --xla_gpu_enable_async_all_reduce=false --xla_gpu_force_compilation_parallelism=8"
@@ -23,6 +28,13 @@ def apply(module: ModuleType) -> None:
         del os.environ["XLA_FLAGS"]
     config = module.global_config
     config.backend = "gpu" if config.has_cuda and _jax_can_use_cuda() else "cpu"
+    config.host_limits = Limits()
+
+    def ray_accelerator_name(self: Any) -> str:
+        """What a device is called in a Ray cluster."""
+        return RESOURCE_NAMES[self.backend]
+
+    replace_in_class(module.GlobalConfig, ray_accelerator_name=property(ray_accelerator_name))
 
 
 def _jax_can_use_cuda() -> bool:

@@ -1,4 +1,4 @@
-"""Replacements in `alpa.mesh_executable`: waiting for the devices of a local mesh, and forgetting programs."""
+"""Replacements in `alpa.mesh_executable`: waiting for devices, sending programs to hosts, and forgetting them."""
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -9,11 +9,23 @@ from alpa_on_jax.replacing import replace, replace_in_class
 
 
 def apply(module: ModuleType) -> None:
-    """Replace the function that alpa's timers wait with, and what happens when an executable goes."""
+    """Replace the functions that alpa's timers wait with, and what happens when an executable comes and goes."""
 
     def get_sync_func_driver(physical_mesh: Any) -> Callable[[], None]:
         """A function that waits until the mesh has nothing left to do."""
         return physical_mesh.sync_workers
+
+    def get_sync_func_worker(worker: Any) -> Callable[[], None]:
+        """A function that waits until the devices of a host have nothing left to do."""
+        return worker.sync
+
+    original_set_executable = module.NormalMeshDriverExecutable._set_executable
+
+    def _set_executable(self: Any, physical_mesh: Any, hlo: Any, stage_plan: Any) -> None:
+        """Put the program on the mesh; for hosts it is partitioned here, once, so that all have the same."""
+        if isinstance(physical_mesh, module.DistributedPhysicalDeviceMesh) and hlo.is_sharding_annotated():
+            hlo = module.run_spmd_partitioner_pass(hlo, physical_mesh.num_devices)
+        original_set_executable(self, physical_mesh, hlo, stage_plan)
 
     def __del__(self: Any) -> None:
         """Forget the program on remote workers; a local mesh has none, and at exit alpa's classes may be gone."""
@@ -34,7 +46,8 @@ def apply(module: ModuleType) -> None:
         if accumulate.partitioned.output_shardings != apply_grad.partitioned.input_shardings[-count:]:
             raise errors.InternalError("the gradients leave accumulate_grad in another sharding than apply_grad takes")
 
-    replace(module, get_sync_func_driver)
+    replace(module, get_sync_func_driver, get_sync_func_worker)
+    replace_in_class(module.NormalMeshDriverExecutable, _set_executable)
     replace_in_class(module.GradAccMeshDriverExecutable, __init__)
     replace_in_class(module.MeshDriverExecutable, __del__)
 

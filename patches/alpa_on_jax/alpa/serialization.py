@@ -34,17 +34,22 @@ def apply(module: ModuleType) -> None:
         names = module._dfs_pytree(state, "state")
         leaves, tree = jax.tree.flatten(state)
         saved = []
+        meshes = {}
         for name, leaf in zip(names, leaves, strict=True):
             path = os.path.join(ckpt_dir, name)
             if isinstance(leaf, remote_types):
                 cache = None if local_cache_dir is None else os.path.join(local_cache_dir, name)
-                getattr(leaf, "replica", leaf).save(path, cache)
+                array = getattr(leaf, "replica", leaf)
+                array.save(path, cache)
+                meshes[id(array.device_mesh)] = array.device_mesh
             elif isinstance(leaf, (np.ndarray, jax.Array)):
                 _save_array(path, leaf)
             else:
                 saved.append(leaf)
                 continue
             saved.append(name)
+        for mesh in meshes.values():
+            mesh.sync_workers()  # so that what a host could not write is an error here
         with open(os.path.join(ckpt_dir, f"checkpoint_{step}"), "wb") as file:
             msgpack.pack(jax.tree.unflatten(tree, saved), file)
 

@@ -6,7 +6,17 @@ from the built-in exception that Python code would expect in its place, so that 
 """
 
 from alpa_on_jax.errors.base import AlpaOnJaxError, InternalError
-from alpa_on_jax.errors.clusters import ClusterError, ClusterUnavailableError, PipelineUnavailableError
+from alpa_on_jax.errors.clusters import (
+    ClusterAuthenticationError,
+    ClusterError,
+    ClusterResourcesError,
+    HostError,
+    HostProgramError,
+    MeshEndedError,
+    NoClusterError,
+    NoPortError,
+    PipelineUnavailableError,
+)
 from alpa_on_jax.errors.functions import (
     ArgnumsError,
     GradientMarkerError,
@@ -44,21 +54,27 @@ __all__ = [
     "ArgnumsError",
     "AutoShardingInfeasibleError",
     "BatchDimError",
+    "ClusterAuthenticationError",
     "ClusterError",
-    "ClusterUnavailableError",
+    "ClusterResourcesError",
     "FollowError",
     "GradientMarkerError",
     "HeuristicError",
     "HostCallbackError",
+    "HostError",
+    "HostProgramError",
     "HybridShardingError",
     "IndivisibleShardingError",
     "InternalError",
     "JaxVersionError",
     "LayerMarkerError",
+    "MeshEndedError",
     "MeshShapeError",
     "MethodError",
     "MethodOptionError",
     "MicroBatchError",
+    "NoClusterError",
+    "NoPortError",
     "NotAnArrayError",
     "NotCallableError",
     "NotJittableError",

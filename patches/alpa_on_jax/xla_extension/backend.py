@@ -93,3 +93,18 @@ def cost_analysis(executable: Any) -> dict[str, float | None]:
     """What one device does in a run, by XLA's own count: "flops", "bytes_accessed"; None where it does not tell."""
     counts = executable.cost_analysis() or {}
     return {"flops": counts.get("flops"), "bytes_accessed": counts.get("bytes accessed")}
+
+
+def array_of_parts(parts: Sequence[Any], shape: Sequence[int], dtype: np.dtype, sharding: Sharding) -> jax.Array:
+    """One array of what each device of this process holds of it, in the order of the devices; nothing is checked.
+
+    `execute` takes such arrays only; the public function that makes them looks at every part again in each step.
+    """
+    return jax_array.ArrayImpl(
+        core.ShapedArray(tuple(shape), dtype), sharding, list(parts), committed=True, _skip_checks=True
+    )
+
+
+def parts_of_array(array: Any) -> list[jax.Array]:
+    """What each device of this process holds of an array, in the order of the devices."""
+    return list(array._arrays)

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Sharding
 from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import backend, mlir
@@ -83,6 +84,14 @@ class Client:
         del options  # everything is known from the module
         return MeshExecutable(self, computation.get_hlo_module())
 
+    def compile_zeros(self, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any]) -> "ZerosExecutable":
+        """A program that gives each device zero-filled arrays of the given local shapes."""
+        return compile_zeros(self._devices, shapes, dtypes)
+
+    def put(self, value: np.ndarray, sharding: Sharding) -> jax.Array:
+        """`value` on the mesh."""
+        return jax.device_put(value, sharding)
+
 
 class MeshExecutable:
     """A program that is loaded on a mesh.
@@ -116,10 +125,14 @@ class MeshExecutable:
         self._skip_variable = module.name + SKIP_GRAD_SYNC_SUFFIX
 
     def execute_sharded_on_local_devices(self, arguments: Sequence[jax.Array]) -> list[jax.Array]:
+        """As alpa calls `run`."""
+        return self.run(arguments)
+
+    def run(self, arguments: Sequence[jax.Array]) -> list[jax.Array]:
         """Run on arrays that lie on the mesh as `program.input_shardings` says."""
         if self.program.draws_random:
             state = self._client.random_state.next()
-            placed = jax.device_put(state, replicated_sharding(self._devices, self.program.mesh))
+            placed = self._client.put(state, replicated_sharding(self._devices, self.program.mesh))
             arguments = [*arguments, placed]
         results = backend.execute(self._executable, arguments, self._handlers)
         if self._grad_sync is not None and not os.environ.get(self._skip_variable):
@@ -140,7 +153,7 @@ class MeshExecutable:
         def zeros(parameter: int) -> jax.Array:
             shape = shapes[parameter]
             sharding = named_sharding(self._devices, shardings[parameter])
-            return jax.device_put(np.zeros(shape.dims, shape.dtype), sharding)
+            return self._client.put(np.zeros(shape.dims, shape.dtype), sharding)
 
         inputs = [zeros(parameter) for parameter in range(len(shapes))]
         new_value = {
@@ -150,7 +163,7 @@ class MeshExecutable:
         }
 
         def run() -> None:
-            results = jax.block_until_ready(self.execute_sharded_on_local_devices(inputs))
+            results = jax.block_until_ready(self.run(inputs))
             for parameter, array in enumerate(inputs):
                 if array.is_deleted():
                     result = new_value.get(parameter)

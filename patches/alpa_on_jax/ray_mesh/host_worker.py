@@ -1,0 +1,262 @@
+"""What runs in the process of one host of a mesh: alpa's `MeshHostWorker`, on stock JAX.
+
+Takes the calls of the driver in their order: arrays in and out, programs, runs. Most of alpa's methods are used as they
+are; here are those that touch devices, and what makes an error known. The driver waits for hardly any call, so that an
+error in one would be lost: it is kept, and answers the next call that misses what the failed one should have made, or
+that waits for the host.
+
+Invariant: `check_alive` answers whatever else the process does, since it has a thread of its own; all else runs in one
+thread, in the order in which it was called.
+"""
+
+import functools
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import ray
+from alpa.device_mesh import MeshHostWorker
+from alpa.global_env import global_config
+
+from alpa_on_jax import errors
+from alpa_on_jax.alpa.local_arrays import block_until_all_ready, device_memory
+from alpa_on_jax.alpa.serialization import load_sharded_array
+from alpa_on_jax.ray_mesh import jax_runtime
+from alpa_on_jax.ray_mesh.host_client import HostClient
+
+HEALTH = "health"
+
+
+def _keeps_error(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that the driver does not wait for: what it raises is kept for one that it waits for."""
+
+    @functools.wraps(method)
+    def keeping(self: "HostWorker", *args: Any, **options: Any) -> Any:
+        try:
+            return method(self, *args, **options)
+        except Exception as error:
+            self._keep(error)
+            raise
+
+    return keeping
+
+
+def _tells_error(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that the driver waits for: what it misses, it misses for the reason that is kept."""
+
+    @functools.wraps(method)
+    def telling(self: "HostWorker", *args: Any, **options: Any) -> Any:
+        try:
+            return method(self, *args, **options)
+        except KeyError as error:
+            if self._error is None:
+                raise
+            raise self._told() from error
+
+    return telling
+
+
+class HostWorker(MeshHostWorker):
+    """The process of one host.
+
+    Args:
+        place: Which host of which mesh.
+        mesh_id: Alpa's number of the mesh; None of the only one.
+        seed: Of the random numbers of programs.
+        config: The driver's options of alpa.
+    """
+
+    def __init__(self, place: jax_runtime.HostPlace, mesh_id: int | None, seed: int, config: dict[str, Any]):
+        vars(global_config).update(config)
+        self.num_hosts, self.host_id, self.mesh_id = place.num_hosts, place.host, mesh_id
+        self.distributed_client = jax_runtime.join(place)
+        self.backend = HostClient(jax_runtime.devices_of_all_hosts(), seed)
+        self.local_devices = self.backend.local_devices()
+        self.num_devices = len(self.local_devices)
+        if self.num_devices != place.num_devices:
+            raise errors.HostError.other_devices(place.host, place.num_devices, self.num_devices)
+        self.buffers: dict[int, list[Any]] = {}
+        self.executables: dict[int, Any] = {}
+        self.send_tasks: dict[int, Any] = {}
+        self.recv_tasks: dict[int, Any] = {}
+        self.broadcast_tasks: dict[int, Any] = {}
+        self.broadcast_communicators: dict[str, Any] = {}
+        self.data_loaders: dict[int, Any] = {}
+        self.data_loader_iters: dict[int, Any] = {}
+        self._error: Exception | None = None
+        self._is_told = True
+        # Moves what was saved, behind what is computed; one at a time.
+        self._mover = ThreadPoolExecutor(max_workers=1)
+        self._moves: list[Future[None]] = []
+        self.set_runtime_random_seed(seed)
+
+    # Errors.
+
+    def _keep(self, error: Exception) -> None:
+        # Something that is missing is a consequence of an earlier error, if there was one.
+        if not (isinstance(error, KeyError) and self._error is not None):
+            self._error, self._is_told = error, False
+
+    def _told(self) -> Exception:
+        """The error that is kept, which is told now."""
+        self._is_told = True
+        error = self._error
+        if isinstance(error, errors.AlpaOnJaxError):
+            return error
+        return errors.HostError.of(self.host_id, error)
+
+    def _raise_kept(self) -> None:
+        if not self._is_told:
+            raise self._told()
+
+    # Arrays.
+
+    @_keeps_error
+    def put_buffers(
+        self, uuids: int | Sequence[int], datas: Sequence[np.ndarray], num_batch: int = 1, batch_dim: int = 0
+    ) -> None:
+        """Put this host's parts of an array on its devices; of a batch, those of each of its `num_batch` parts."""
+        split = [np.split(data, num_batch, batch_dim) if num_batch > 1 else [data] for data in datas]
+        for batch, uuid in enumerate(_several(uuids)):
+            self.buffers[uuid] = [
+                self.backend.buffer_from_pyval(parts[batch], device)
+                for parts, device in zip(split, self.local_devices, strict=True)
+            ]
+
+    def delete_buffers(self, uuids: int | Sequence[int]) -> None:
+        """Forget arrays; one that a failed call should have made is not there."""
+        for uuid in _several(uuids):
+            self.buffers.pop(uuid, None)
+
+    shard_and_put_non_zero_buffer = _keeps_error(MeshHostWorker.shard_and_put_non_zero_buffer)
+    get_buffers = _tells_error(MeshHostWorker.get_buffers)
+
+    @_tells_error
+    def block_until_ready_buffers(self, uuids: int | Sequence[int]) -> None:
+        """Wait until arrays are computed.
+
+        Raises:
+            Exception: one of them never will be, because of this.
+        """
+        super().block_until_ready_buffers(uuids)
+
+    # Programs.
+
+    put_executable = _keeps_error(MeshHostWorker.put_executable)
+    run_executable = _keeps_error(MeshHostWorker.run_executable)
+    get_exec_hlo_text = _tells_error(MeshHostWorker.get_exec_hlo_text)
+    get_exec_total_allocation_size = _tells_error(MeshHostWorker.get_exec_total_allocation_size)
+    get_exec_grad_sync_channel_ids = _tells_error(MeshHostWorker.get_exec_grad_sync_channel_ids)
+    profile_executable_with_dummy_inputs = _tells_error(MeshHostWorker.profile_executable_with_dummy_inputs)
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """`function(self.backend, *args)`; see `calling.call_on_hosts`."""
+        return function(self.backend, *args)
+
+    def set_runtime_random_seed(self, seed: int) -> None:
+        """As a mesh of one process sets it; another mesh of a pipeline draws other numbers."""
+        self.backend.random_state.set_seed(seed + ((self.mesh_id << 20) if self.mesh_id else 0))
+
+    # Checkpoints.
+
+    @_keeps_error
+    def save_array(
+        self,
+        ckpt_dir: str,
+        local_cache_dir: str | None,
+        uuid: int,
+        device_ids: Sequence[int],
+        shard_indices: Sequence[Any],
+        global_shape: Sequence[int],
+    ) -> None:
+        """Write this host's parts of an array, each once; with a cache, write them there and move them later."""
+        folder = ckpt_dir if local_cache_dir is None else local_cache_dir
+        super().save_array(folder, None, uuid, device_ids, shard_indices, global_shape)
+        if local_cache_dir is not None:
+            self._moves.append(self._mover.submit(_move_saved, self.host_id, local_cache_dir, ckpt_dir))
+
+    @_keeps_error
+    def load_array(self, ckpt_dir: str, uuid: int, device_ids: Sequence[int], shard_indices: Sequence[Any]) -> None:
+        """Read this host's parts of an array."""
+        whole = load_sharded_array(ckpt_dir, sorted(name for name in os.listdir(ckpt_dir) if "metadata" in name))
+        parts: list[Any] = [None] * self.num_devices
+        for index, device in zip(shard_indices, device_ids, strict=True):
+            parts[device] = self.backend.buffer_from_pyval(whole[index], self.local_devices[device])
+        self.buffers[uuid] = parts
+
+    def sync_move_worker(self) -> None:
+        """Wait until all that was saved is in its folder.
+
+        Raises:
+            Exception: it could not be moved there.
+        """
+        moves, self._moves = self._moves, []
+        for move in moves:
+            move.result()
+
+    # Data loaders.
+
+    put_data_loader = _keeps_error(MeshHostWorker.put_data_loader)
+    data_loader_iter = _keeps_error(MeshHostWorker.data_loader_iter)
+    data_loader_next = _keeps_error(MeshHostWorker.data_loader_next)
+
+    # Devices.
+
+    def sync(self, sync_all_devices: bool = False) -> None:
+        """Wait for everything that this host's devices compute.
+
+        Raises:
+            Exception: what went wrong since the last time that an error was told.
+        """
+        self._raise_kept()
+        block_until_all_ready(self.local_devices)
+
+    def sync_all(self) -> None:
+        self.sync()
+
+    def get_memory_allocated(self) -> int:
+        self.sync()
+        return max(device_memory(device, "bytes_in_use") for device in self.local_devices)
+
+    def get_max_memory_allocated(self) -> int:
+        self.sync()
+        return max(device_memory(device, "peak_bytes_in_use") for device in self.local_devices)
+
+    def get_available_memory(self) -> int:
+        self.sync()
+        return min(
+            device_memory(device, "bytes_limit") - device_memory(device, "bytes_in_use")
+            for device in self.local_devices
+        )
+
+    def reset_memory_stats(self) -> None:
+        """Stock clients keep the peak since they were started: there is nothing to reset."""
+
+    # The process.
+
+    @ray.method(concurrency_group=HEALTH)
+    def check_alive(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The number of this process, whatever else it is doing."""
+        return os.getpid()
+
+    def shutdown(self) -> None:
+        """Leave the mesh, together with the other hosts; the process is of no use afterwards."""
+        self.sync_move_worker()
+        self.buffers.clear()
+        self.executables.clear()
+        self.distributed_client.shutdown()
+
+
+def _move_saved(host: int, folder: str, to: str) -> None:
+    """Move what one host has saved of an array; others may have saved there, too, and move theirs."""
+    os.makedirs(to, exist_ok=True)
+    for name in os.listdir(folder):
+        if name == f"metadata_{host}" or name.startswith(f"shard_{host}."):
+            shutil.move(os.path.join(folder, name), os.path.join(to, name))
+
+
+def _several(uuids: int | Iterable[int]) -> Iterable[int]:
+    return uuids if isinstance(uuids, Iterable) else (uuids,)

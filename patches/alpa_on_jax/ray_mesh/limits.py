@@ -1,0 +1,30 @@
+"""How long the driver waits for the hosts of a mesh, and the hosts for each other; in seconds, all in one value.
+
+`alpa.global_config.host_limits` is a `Limits`; another one may be put there (`dataclasses.replace`) before a mesh is
+made.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds.
+
+    Attributes:
+        reserve_s: until Ray has the devices free that a cluster asks for.
+        create_s: until every process of a mesh runs and has joined the others.
+        connect_s: within that, until a process has found the service in the driver.
+        heartbeat_s: for how long a process may be silent until the others take it for dead and end themselves.
+        ping_s: until a process says that it is there, whatever it computes.
+        shutdown_s: for a mesh to end by itself; then it is ended.
+        move_s: in ending, for checkpoints that are still being moved to their folder.
+    """
+
+    reserve_s: float = 60
+    create_s: float = 90
+    connect_s: float = 30
+    heartbeat_s: float = 10
+    ping_s: float = 2
+    shutdown_s: float = 10
+    move_s: float = 600

@@ -1,0 +1,116 @@
+"""A Ray cluster of two nodes on this machine, for all tests here; a mesh over both, for those of a module.
+
+Each node offers 4 virtual CPU devices, and claims to have 2 GPUs, which only tests of who holds what ask for. The
+cluster has a folder of its own, by which its processes are known: when the last test is over, none may be left.
+
+Invariant: no test joins a cluster of somebody else; `RAY_ADDRESS` and Ray's own note of the last cluster are out of
+sight.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import alpa
+import pytest
+from alpa.device_mesh import get_global_physical_mesh
+
+NUM_HOSTS, NUM_DEVICES = 2, 4
+_END_LIMIT_S = 30.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is here. It is to be run in one process: each has a cluster of its own."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.ray)
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def ray_folder() -> Iterator[str]:
+    """Where Ray keeps everything of these tests; after them no process has anything to do with it."""
+    with tempfile.TemporaryDirectory(prefix="alpa-ray-", ignore_cleanup_errors=True) as folder:
+        (Path(folder) / "ray").mkdir()
+        variables = {
+            "RAY_TMPDIR": folder,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        }
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("RAY_ADDRESS", raising=False)
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            yield folder
+        assert not (left := processes_of(folder, _END_LIMIT_S)), f"processes that are left: {left}"
+
+
+def processes_of(folder: str, limit_s: float) -> dict[int, str]:
+    """The processes that have `folder` in their command, environment or output, once none is left or time is up."""
+    end = time.monotonic() + limit_s
+    while True:
+        found = {pid: text for pid, text in _commands().items() if pid != os.getpid() and _is_of(folder, pid)}
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.1)
+
+
+def _commands() -> dict[int, str]:
+    commands = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                if state != "Z":
+                    commands[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue  # it has ended
+    return commands
+
+
+def _is_of(folder: str, pid: int) -> bool:
+    process = Path("/proc") / str(pid)
+    try:
+        if folder.encode() in (process / "cmdline").read_bytes() + (process / "environ").read_bytes():
+            return True
+        # A process of Ray writes over its command and its environment.
+        return any(folder in os.readlink(process / "fd" / number) for number in "12")
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="session")
+def cluster(ray_folder: str) -> Iterator[Any]:
+    """Two nodes, and this process connected to them."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
+
+    node = {
+        "num_cpus": 4,
+        "num_gpus": 2,
+        "resources": {CPU_DEVICE: NUM_DEVICES},
+        "object_store_memory": 100 * 2**20,
+        "include_dashboard": False,
+    }
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    try:
+        for _ in range(NUM_HOSTS - 1):
+            cluster.add_node(**node)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def mesh(cluster: Any) -> Iterator[Any]:
+    """Alpa on that cluster: its global mesh, of all hosts and devices."""
+    alpa.init(cluster="ray")
+    yield get_global_physical_mesh(create_if_not_exist=True)
+    alpa.shutdown()
