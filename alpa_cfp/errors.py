@@ -144,6 +144,38 @@ class ProfilingError(CFPError, RuntimeError):
             "measuring, CFPOption(costs='replay') from what was measured elsewhere"
         )
 
+    @classmethod
+    def no_mesh(cls, attempts: int, reasons: Sequence[str]) -> "ProfilingError":
+        """There is no mesh of several hosts to measure on."""
+        return cls(
+            f"no mesh of these hosts can be measured on, tried {attempts} times: {'; '.join(reasons)}. What was "
+            "measured is kept. CFPOption(costs='replay') plans from it, CFPOption(costs='estimate') without measuring"
+        )
+
+
+class HostsMeshError(CFPError, ValueError):
+    """A mesh is wanted over hosts that have another number of devices."""
+
+    def __init__(self, mesh: str, hosts: int, devices_per_host: int) -> None:
+        self._given = (mesh, hosts, devices_per_host)
+        super().__init__(
+            f"a {mesh} mesh does not have the devices of {hosts} host{'s' * (hosts > 1)} x {devices_per_host}: give "
+            f"--mesh {hosts}x{devices_per_host}, or other --hosts or --devices-per-host"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (HostsMeshError, self._given)
+
+
+class HostsError(CFPError, RuntimeError):
+    """A host of a Ray cluster failed while it was needed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"a host of the Ray cluster failed or was lost: {reason}. All that was started there is ended, and what "
+            "was measured so far is kept: once the hosts are well, the same command goes on from there"
+        )
+
 
 class ReplayError(CFPError, LookupError):
     """The database lacks what a plan from recorded profiles needs."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from alpa_cfp.choosing import Profiles
 from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey
 from alpa_cfp.errors import NoDevicesError
-from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, key_of, recorded_devices, replay
+from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Measurer, Profiler, key_of, recorded_devices, replay
 from alpa_on_jax.xla_extension.executable import Client
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.planner import PlanRequest
@@ -48,7 +48,7 @@ def profile_source(
     """For the time of the context, the function that gives the profiles of modules; None where costs are estimates.
 
     Raises:
-        NoDevicesError: costs are to be measured, and the mesh has no devices here.
+        NoDevicesError: costs are to be measured, and the mesh has no devices.
         ReplayError: the database has nothing of such a mesh.
     """
     if option.costs == "estimate":
@@ -58,9 +58,8 @@ def profile_source(
         yield Source(devices, _recorded(devices, database))
     else:
         options = MeasureOptions(option.samples, seed=option.seed, progress=option.progress)
-        client = Client(_devices(request.logical_mesh, mesh))
-        with Profiler(client, database, options) as profiler:
-            yield Source(DeviceDescription.of(client.devices()), profiler.measure)
+        with Profiler(_measured_mesh(request.logical_mesh, mesh, options), database, options) as profiler:
+            yield Source(profiler.devices, profiler.measure)
 
 
 def _recorded(devices: DeviceDescription, database: ProfileDatabase) -> Profiles:
@@ -73,9 +72,16 @@ def _recorded(devices: DeviceDescription, database: ProfileDatabase) -> Profiles
     return profiles
 
 
-def _devices(logical_mesh: Any, mesh: LogicalMesh) -> list[Any]:
-    """The devices in the order of the logical mesh."""
-    devices = getattr(logical_mesh.physical_mesh, "devices", None)
+def _measured_mesh(
+    logical_mesh: Any, mesh: LogicalMesh, options: MeasureOptions
+) -> Client | tuple[Measurer, DeviceDescription]:
+    """What a profiler measures on: the devices in the order of the logical mesh."""
+    physical, numbers = logical_mesh.physical_mesh, [int(number) for number in logical_mesh.id_mesh.flatten()]
+    if getattr(physical, "workers", None):
+        from alpa_cfp.profiling.ray_hosts import measurer_of
+
+        return measurer_of(physical, numbers, options)
+    devices = getattr(physical, "devices", None)
     if not devices or any(device is None for device in devices):
         raise NoDevicesError(mesh.shape)
-    return [devices[number] for number in logical_mesh.id_mesh.flatten()]
+    return Client([devices[number] for number in numbers])

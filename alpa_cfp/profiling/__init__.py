@@ -1,13 +1,14 @@
-"""Profiling: what partitioned programs take, measured on the mesh of this process or replayed from the database."""
+"""Profiling: what partitioned programs take, measured on a mesh or replayed from the database."""
 
 from alpa_cfp.profiling.keys import DeviceDescription, canonical_text, key_of
-from alpa_cfp.profiling.measure import Profiler, measure
+from alpa_cfp.profiling.measure import Measurer, Profiler, measure
 from alpa_cfp.profiling.options import MeasureOptions
 from alpa_cfp.profiling.replay import recorded_devices, replay
 
 __all__ = [
     "DeviceDescription",
     "MeasureOptions",
+    "Measurer",
     "Profiler",
     "canonical_text",
     "key_of",

@@ -1,8 +1,9 @@
 """Measure programs in a process of their own, which may hang or crash.
 
-Takes the client of a mesh and groups of modules; gives a profile for each module that was finished, and a failed one
-for the module at which the process hung or died. Invariants: each call finishes a program at least, or raises; the
-process never outlives this object's `close`, nor this process; only the process that was started here is ever ended.
+Takes what the process must have (`Setup`) and groups of modules; gives a profile for each module that was finished, and
+a failed one for the module at which the process hung or died. Invariants: each call finishes a program at least, or
+raises; the process never outlives this object's `close`, nor this process; only the process that was started here is
+ever ended.
 """
 
 import contextlib
@@ -13,7 +14,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Sequence
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import BinaryIO
@@ -35,28 +37,55 @@ _LAST_WORDS = 2000  # bytes of what a process wrote before it died
 _CONNECTION_LOST = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
+def setup_of(client: Client) -> Setup:
+    """What a process needs that stands in for this one's devices of `client`, with JAX set as it is now.
+
+    Raises:
+        ProfilingError: the devices are not of this process alone.
+    """
+    devices = client.devices()
+    if any(device.process_index != 0 for device in devices):
+        raise ProfilingError.no_worker("the mesh has devices of several processes")
+    ids, kinds = tuple(device.id for device in devices), tuple(device.device_kind for device in devices)
+    return Setup(client.platform, ids, kinds, jax_config())
+
+
+def jax_config() -> dict[str, bool | int | float | str | None]:
+    """The settings of JAX in this thread that another process can have."""
+    return {
+        name: value
+        for name, value in jax.config.values.items()
+        # The environment says the platform: of all those that this process uses, the worker has only one.
+        if name != "jax_platforms" and isinstance(value, bool | int | float | str | None)
+    }
+
+
 class Worker:
-    """A process that measures groups of programs on a mesh like that of `client`; a context manager that ends it.
+    """A process that measures groups of programs on a mesh; a context manager that ends it.
 
     It starts with the first group, is used for all later ones, and is started anew after it hung or died, and where the
-    settings of JAX have changed.
+    setup has changed.
 
     Args:
-        client: The client of the mesh; its devices must be of this process alone.
+        setup: Gives what the process needs; asked before each group.
         options: The limits and the number of samples.
         command: What starts the process; three arguments are added (see `worker`).
+
+    Attributes:
+        device_kinds: Of the mesh, once the process has started.
     """
 
-    def __init__(self, client: Client, options: MeasureOptions, command: Sequence[str] = COMMAND) -> None:
-        self._devices = client.devices()
+    def __init__(self, setup: Callable[[], Setup], options: MeasureOptions, command: Sequence[str] = COMMAND) -> None:
+        self._make_setup = setup
         self._options = options
         self._command = tuple(command)
+        self._setup: Setup | None = None
+        self.device_kinds: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._board_file: BinaryIO | None = None
         self._errors: BinaryIO | None = None
         self._words_before = 0
-        self._jax_config: dict[str, bool | int | float | str | None] = {}
 
     @property
     def pid(self) -> int | None:
@@ -69,26 +98,33 @@ class Worker:
         Raises:
             ProfilingError: it cannot be started, or has other devices than the client.
         """
-        jax_config = _jax_config()
-        if self._process is not None and self._process.poll() is None and jax_config == self._jax_config:
+        setup = self._make_setup()
+        if self._process is not None and self._process.poll() is None and setup == self._setup:
             return
         self.close()
-        self._jax_config = jax_config
-        if any(device.process_index != 0 for device in self._devices):
-            raise ProfilingError.no_worker("the mesh has devices of several processes")
+        self._setup = setup
         try:
-            self._launch()
-            self._set_up()
+            self._launch(setup)
+            self._set_up(setup)
         except BaseException:
             self.close()
             raise
 
     def measure(
         self, modules: Sequence[HloModule], drawn: random.Random, samples: int | None = None
-    ) -> Iterator[Finished]:
+    ) -> Generator[Finished]:
         """Measure a group, each program as often as `samples` or else the options say.
 
         What is not finished at the end, because the process was lost before, can be given again.
+
+        Raises:
+            ProfilingError: as `measure_task`.
+        """
+        serialized = tuple(module.as_serialized_hlo_module_proto() for module in modules)
+        return self.measure_task(Task(serialized, samples or self._options.samples, drawn))
+
+    def measure_task(self, task: Task) -> Generator[Finished]:
+        """As `measure`.
 
         Raises:
             ProfilingError: the process cannot be started, or died before it began with a program.
@@ -101,8 +137,7 @@ class Worker:
         self._words_before = self._written_bytes()
         done, finished = False, set[int]()
         try:
-            serialized = tuple(module.as_serialized_hlo_module_proto() for module in modules)
-            self._connection.send(Task(serialized, samples or self._options.samples, drawn))
+            self._connection.send(task)
             while not done:
                 overdue = self._wait(board)
                 if overdue is not None:
@@ -149,7 +184,7 @@ class Worker:
     ) -> None:
         self.close()
 
-    def _launch(self) -> None:
+    def _launch(self, setup: Setup) -> None:
         self._board_file, self._errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours.detach())
@@ -163,17 +198,16 @@ class Worker:
                     stdout=subprocess.DEVNULL,
                     stderr=self._errors,
                     pass_fds=(theirs.fileno(), board),
-                    env=_environment(self._devices[0].platform),
+                    env=_environment(setup),
                     start_new_session=True,  # Ctrl-C is for this process, which then ends the other one
                 )
             except OSError as error:
                 raise ProfilingError.no_worker(str(error)) from error
 
-    def _set_up(self) -> None:
+    def _set_up(self, setup: Setup) -> None:
         assert self._connection is not None
-        platform, kinds = self._devices[0].platform, tuple(device.device_kind for device in self._devices)
         try:
-            self._connection.send(Setup(platform, tuple(device.id for device in self._devices), self._jax_config))
+            self._connection.send(setup)
             if not self._connection.poll(_START_LIMIT_S):
                 raise ProfilingError.no_worker(f"it was not ready after {_START_LIMIT_S:g} s")
             ready: Ready = self._connection.recv()
@@ -181,19 +215,25 @@ class Worker:
             raise ProfilingError.no_worker(self._last_words()) from None
         if ready.refusal:
             raise ProfilingError.no_worker(ready.refusal)
-        if ready.device_kinds != kinds:
-            raise ProfilingError.no_worker(f"its devices are {ready.device_kinds}, and those of the mesh are {kinds}")
+        self.device_kinds = ready.device_kinds
 
     def _wait(self, board: Board) -> Activity | None:
-        """Wait for a message, or the end of the connection; gives what takes too long if that comes first."""
+        """Wait for a message, or the end of the connection; gives what takes too long if that comes first.
+
+        Raises:
+            ProfilingError: the process has not begun in the time that one run may take.
+        """
         assert self._connection is not None
         limits = {stage: getattr(self._options, name) for stage, name in _LIMITS.items()}
         # Waking up disturbs what is timed, so it is rare.
         look_every_s = min(1.0, *(limit / 10 for limit in limits.values()))
+        waiting_since = time.monotonic()
         while not self._connection.poll(look_every_s):
             at = board.read()
             if at is not None and at.elapsed_s > limits[at.stage]:
                 return at
+            if at is None and time.monotonic() - waiting_since > limits["run"]:
+                raise ProfilingError.no_worker(f"it has not begun for {limits['run']:g} s")
         return None
 
     def _timed_out(self, at: Activity) -> Profile:
@@ -224,16 +264,6 @@ _DOING: dict[Stage, str] = {"compile": "being compiled", "run": "being run", "in
 _LIMITS: dict[Stage, str] = {"compile": "compile_limit_s", "run": "run_limit_s", "inspect": "compile_limit_s"}
 
 
-def _jax_config() -> dict[str, bool | int | float | str | None]:
-    """The settings of JAX in this thread that another process can have."""
-    return {
-        name: value
-        for name, value in jax.config.values.items()
-        # The environment says the platform: of all those that this process uses, the worker has only one.
-        if name != "jax_platforms" and isinstance(value, bool | int | float | str | None)
-    }
-
-
 def _signal_name(number: int) -> str:
     try:
         name = signal.Signals(number).name
@@ -242,7 +272,8 @@ def _signal_name(number: int) -> str:
     return f"{name}, as the system ends a process when memory is short" if number == signal.SIGKILL else name
 
 
-def _environment(platform: str) -> dict[str, str]:
+def _environment(setup: Setup) -> dict[str, str]:
     """This process' environment, its way to find modules, and the one platform that is wanted."""
     paths = [path or os.getcwd() for path in sys.path]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": platform}
+    own = {"PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": setup.platform}
+    return {**os.environ, **own, **setup.environment}

@@ -5,6 +5,7 @@ that it stands for. Invariant: the text says everything that decides what is com
 source locations. The devices themselves are not needed, so a key can be made where there are none.
 """
 
+import itertools
 import json
 import os
 from collections.abc import Sequence
@@ -40,8 +41,13 @@ class DeviceDescription:
     @classmethod
     def of(cls, devices: Sequence[Any]) -> "DeviceDescription":
         """Of devices of this process, in the order of the logical mesh."""
-        flags = code_flags(os.environ.get("XLA_FLAGS", ""))
-        return cls(devices[0].device_kind, host_layout(devices), jaxlib.__version__, flags)
+        hosts = host_layout([device.process_index for device in devices])
+        return cls.compiled_here(devices[0].device_kind, hosts, os.environ.get("XLA_FLAGS", ""))
+
+    @classmethod
+    def compiled_here(cls, device_kind: str, hosts: str, xla_flags: str) -> "DeviceDescription":
+        """Of devices for which a compiler of this process' version compiles with these XLA_FLAGS."""
+        return cls(device_kind, hosts, jaxlib.__version__, code_flags(xla_flags))
 
     @classmethod
     def of_key(cls, key: ProfileKey) -> "DeviceDescription":
@@ -90,15 +96,9 @@ def canonical_text(module: HloModule) -> str:
     return f"{json.dumps(header)}\n{text}"
 
 
-def host_layout(devices: Sequence[Any]) -> str:
-    """How many devices each host has, in the order of the mesh: "4+4" for two hosts of four."""
-    counts: list[list[int]] = []
-    for device in devices:
-        if counts and counts[-1][0] == device.process_index:
-            counts[-1][1] += 1
-        else:
-            counts.append([device.process_index, 1])
-    return "+".join(str(count) for _, count in counts)
+def host_layout(hosts: Sequence[int]) -> str:
+    """How many devices each host has, from the host of each device of the mesh: "4+4" for two hosts of four."""
+    return "+".join(str(len(list(devices))) for _, devices in itertools.groupby(hosts))
 
 
 def code_flags(flags: str) -> str:

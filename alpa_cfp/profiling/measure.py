@@ -1,7 +1,8 @@
 """Measure partitioned programs on the devices that they are meant for.
 
 Takes modules with their partitioned programs; gives a profile for each, from the database where it has one. Programs
-are measured in groups (`group`), in a process of their own where that can be (`isolated`). Every profile goes into the
+are measured in groups (`group`), in a process of their own where that can be (`isolated`), or on several hosts
+(`hosts`). Every profile goes into the
 database as soon as its group has run, so a run that is broken off loses no finished one, and one that is started again
 measures only what is missing: of a group that was not finished, all of it. A program that cannot be compiled or run
 costs that program only: its profile says why, and it is not tried again.
@@ -13,14 +14,17 @@ import random
 import time
 from collections import deque
 from collections.abc import Generator, Sequence
+from functools import partial
 from types import TracebackType
+from typing import Protocol
 
 from tqdm import tqdm
 
 from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey
 from alpa_cfp.errors import ProfilingError
-from alpa_cfp.profiling.group import Finished, Loaded, measure_group
-from alpa_cfp.profiling.isolated import Worker
+from alpa_cfp.profiling.group import Finished
+from alpa_cfp.profiling.here import Here
+from alpa_cfp.profiling.isolated import Worker, setup_of
 from alpa_cfp.profiling.keys import DeviceDescription, key_of
 from alpa_cfp.profiling.options import MeasureOptions
 from alpa_on_jax.xla_extension.executable import Client
@@ -54,27 +58,70 @@ def measure(
         return profiler.measure(modules)
 
 
-class Profiler:
-    """Measures programs on the mesh of `client`; a context manager that ends the process which it may have started.
+class Measurer(Protocol):
+    """Measures groups of programs."""
 
-    The process is started when there is something to measure, and then kept for the next calls.
+    @property
+    def pid(self) -> int | None:
+        """The id of the process of this machine that measures, where it is another one."""
+        ...
+
+    def start(self) -> None:
+        """Be ready to measure.
+
+        Raises:
+            ProfilingError: that is not possible.
+        """
+        ...
+
+    def measure(self, modules: Sequence[HloModule], drawn: random.Random, samples: int) -> Generator[Finished]:
+        """Measure a group, each program so often; what is not finished at the end can be given again.
+
+        Raises:
+            ProfilingError: nothing can be measured, or no longer.
+        """
+        ...
+
+    def close(self) -> None:
+        """End what was started."""
+        ...
+
+
+class Profiler:
+    """Measures programs on a mesh; a context manager that ends the processes which it may have started.
+
+    They are started when there is something to measure, and then kept for the next calls.
+
+    Args:
+        mesh: The client of a mesh of this process, or what measures on a mesh of other processes, with its devices.
+        database: Where profiles come from and go to.
+        options: See `MeasureOptions`.
+
+    Attributes:
+        devices: What the profiles' keys say of the mesh's devices.
     """
 
-    def __init__(self, client: Client, database: ProfileDatabase, options: MeasureOptions = _DEFAULTS) -> None:
-        self._client = client
-        self._devices = DeviceDescription.of(client.devices())
+    def __init__(
+        self,
+        mesh: Client | tuple[Measurer, DeviceDescription],
+        database: ProfileDatabase,
+        options: MeasureOptions = _DEFAULTS,
+    ) -> None:
+        self._client = mesh if isinstance(mesh, Client) else None
         self._database = database
         self._options = options
         self._drawn = random.Random(options.seed)
-        wanted = client.platform == "cpu" if options.isolated is None else options.isolated
-        self._worker = Worker(client, options) if wanted else None
-        # Loaded in this process, where it is this one that measures.
-        self._kept: dict[bytes, Loaded] = {}
+        if isinstance(mesh, Client):
+            self.devices = DeviceDescription.of(mesh.devices())
+            wanted = mesh.platform == "cpu" if options.isolated is None else options.isolated
+            self._measurer: Measurer = Worker(partial(setup_of, mesh), options) if wanted else Here(mesh)
+        else:
+            self._measurer, self.devices = mesh
 
     @property
     def worker_pid(self) -> int | None:
-        """The id of the process that measures, while there is one."""
-        return None if self._worker is None else self._worker.pid
+        """The id of the process of this machine that measures, while there is one."""
+        return self._measurer.pid
 
     def measure(self, modules: Sequence[HloModule], samples: int | None = None) -> list[Profile]:
         """The profile of each of `modules`; equal programs are measured once.
@@ -87,7 +134,7 @@ class Profiler:
             ProfilingError: the process that is to measure cannot be started, though the options demand it, or though
                 it could be before.
         """
-        keys = [key_of(module, self._devices) for module in modules]
+        keys = [key_of(module, self.devices) for module in modules]
         samples = self._options.samples if samples is None else samples
         missing: dict[ProfileKey, tuple[str, HloModule]] = {}
         lacking = 0
@@ -106,12 +153,8 @@ class Profiler:
         return [profile for profile in profiles if profile is not None]
 
     def close(self) -> None:
-        """End the process that measures, if there is one, and let go of what is loaded."""
-        if self._worker is not None:
-            self._worker.close()
-        for program in self._kept.values():
-            program.executable.delete()
-        self._kept.clear()
+        """End the processes that measure, and let go of what is loaded."""
+        self._measurer.close()
 
     def __enter__(self) -> "Profiler":
         return self
@@ -130,7 +173,9 @@ class Profiler:
                 group = _take(waiting, self._options.group) if waiting else _take(alone, 1)
                 left = dict(enumerate(group))
                 # Closed at once if this is interrupted: its process must be gone before the next one starts.
-                with contextlib.closing(self._run([missing[key][1] for key in group], samples)) as events:
+                drawn = random.Random(self._drawn.getrandbits(64))
+                events = self._measurer.measure([missing[key][1] for key in group], drawn, samples)
+                with contextlib.closing(events):
                     for finished in events:
                         key = left.pop(finished.index)
                         if finished.profile.failure in _DOUBTFUL and len(group) > 1:
@@ -141,25 +186,14 @@ class Profiler:
                 waiting.extendleft(reversed(left.values()))
 
     def _start(self) -> None:
-        """Start the process that measures; where only the devices speak for one, this process does it instead."""
-        if self._worker is None:
-            return
+        """Start what measures; where only the devices speak for a process of its own, this one does it instead."""
         try:
-            self._worker.start()
+            self._measurer.start()
         except ProfilingError as error:
-            if self._options.isolated:
+            if self._client is None or self._options.isolated:
                 raise
             logger.warning("%s. Profiling goes on in this process, which a program that crashes would end", error)
-            self._worker = None
-
-    def _run(self, modules: Sequence[HloModule], samples: int) -> Generator[Finished]:
-        drawn = random.Random(self._drawn.getrandbits(64))
-        if self._worker is not None:
-            yield from self._worker.measure(modules, drawn, samples)
-            return
-        for event in measure_group(modules, self._client, samples, drawn, self._kept):
-            if isinstance(event, Finished):
-                yield event
+            self._measurer = Here(self._client)
 
     def _record(self, key: ProfileKey, text: str, profile: Profile) -> None:
         if profile.status == "failed":

@@ -2,17 +2,20 @@
 
 Takes a connection between both, on which these values go pickled: a `Setup` and its `Ready` once, then for each `Task`
 as many `Finished` as there are programs, and `TaskDone`. What the worker is at is not sent but written to a `Board`:
-a message for each run would wake the other process in the middle of it.
+a message for each run would wake the other process in the middle of it. On a mesh of several hosts each host has such a
+process, and all get the same tasks (`hosts`).
 """
 
 import os
 import random
 import struct
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import get_args
 
 from alpa_cfp.profiling.group import Stage, Started
+from alpa_on_jax.ray_mesh.jax_runtime import HostPlace
 
 _ENTRY = struct.Struct("<qqd")
 _STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -24,13 +27,20 @@ class Setup:
 
     Attributes:
         platform: Of the devices.
-        device_ids: The devices, in the order of the logical mesh.
+        device_ids: The devices, in the order of the logical mesh; on a mesh of several hosts their places among the
+            devices of all hosts.
+        device_kinds: What they must be, in the same order; empty where that is not known yet.
         jax_config: The settings of `jax.config`; those that decide about code must be the same.
+        place: Which host of which mesh the worker is; None: its mesh is of its own devices alone.
+        environment: What the worker's environment has beside, or in place of, that of the process that starts it.
     """
 
     platform: str
     device_ids: tuple[int, ...]
+    device_kinds: tuple[str, ...]
     jax_config: dict[str, bool | int | float | str | None]
+    place: HostPlace | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,13 @@
 
 Takes two open file descriptors and the id of the process that started it (see `protocol`, `isolated`); does its tasks
 until the connection ends. Invariants: it holds exactly the devices that it was asked for, or refuses; and it ends with
-its parent, whatever it is doing. It imports jax, but neither alpa nor Ray.
+its parent, whatever it is doing. It imports jax, but neither alpa nor Ray. A host of a mesh of several ends as soon as
+a program has failed: the others may be in the middle of it, and what came next would not meet them in the same place.
 """
 
+import ctypes
 import os
+import signal
 import sys
 import threading
 import time
@@ -15,15 +18,21 @@ import jax
 
 from alpa_cfp.profiling.group import Loaded, Started, measure_group
 from alpa_cfp.profiling.protocol import Board, Ready, Setup, Task, TaskDone
+from alpa_on_jax.ray_mesh.host_client import HostClient
+from alpa_on_jax.ray_mesh.jax_runtime import devices_of_all_hosts, join
 from alpa_on_jax.xla_extension.executable import Client
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 
 _LOOK_EVERY_S = 1.0
+_SIGNAL_AT_PARENTS_DEATH = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 
 
 def main() -> None:
     """Measure until the parent ends the connection, or ends."""
     connection, board, parent = (int(argument) for argument in sys.argv[1:])
+    if sys.platform == "linux":
+        # Also if this process is stopped then.
+        ctypes.CDLL(None).prctl(_SIGNAL_AT_PARENTS_DEATH, signal.SIGKILL)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with Connection(connection) as to_parent:
         try:
@@ -33,7 +42,8 @@ def main() -> None:
 
 
 def _serve(connection: Connection, board: Board) -> None:
-    ready, client = _set_up(connection.recv())
+    setup: Setup = connection.recv()
+    ready, client = _set_up(setup)
     connection.send(ready)
     kept: dict[bytes, Loaded] = {}
     while client is not None:
@@ -42,8 +52,10 @@ def _serve(connection: Connection, board: Board) -> None:
         for event in measure_group(modules, client, task.samples, task.drawn, kept):
             if isinstance(event, Started):
                 board.write(event)
-            else:
-                connection.send(event)
+                continue
+            connection.send(event)
+            if setup.place is not None and event.profile.failure not in (None, "compile_failed"):
+                return
         connection.send(TaskDone())
 
 
@@ -51,11 +63,18 @@ def _set_up(setup: Setup) -> tuple[Ready, Client | None]:
     for name, value in setup.jax_config.items():
         if jax.config.values[name] != value:
             jax.config.update(name, value)
-    by_id = {device.id: device for device in jax.devices(setup.platform)}
+    if setup.place is None:
+        by_id = {device.id: device for device in jax.devices(setup.platform)}
+    else:
+        join(setup.place)
+        by_id = dict(enumerate(devices_of_all_hosts()))
     if missing := [number for number in setup.device_ids if number not in by_id]:
         return Ready(refusal=f"it has {len(by_id)} {setup.platform} devices, and none with the ids {missing}"), None
-    client = Client([by_id[number] for number in setup.device_ids])
-    return Ready(tuple(device.device_kind for device in client.devices())), client
+    devices = [by_id[number] for number in setup.device_ids]
+    kinds = tuple(device.device_kind for device in devices)
+    if setup.device_kinds and kinds != setup.device_kinds:
+        return Ready(refusal=f"its devices are {kinds}, and those of the mesh are {setup.device_kinds}"), None
+    return Ready(kinds), Client(devices) if setup.place is None else HostClient(devices)
 
 
 def _end_with(parent: int) -> None:

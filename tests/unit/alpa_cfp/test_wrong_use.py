@@ -3,6 +3,7 @@
 import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -55,7 +56,8 @@ def test_what_is_no_part_of_a_profile_says_what_it_must_be(read: Callable[[], ob
 def test_a_process_that_does_not_get_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolated, "_START_LIMIT_S", 0.1)
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    worker = isolated.Worker(Client(jax.devices()[:1]), MeasureOptions(progress=False), command)
+    setup = partial(isolated.setup_of, Client(jax.devices()[:1]))
+    worker = isolated.Worker(setup, MeasureOptions(progress=False), command)
     with (
         worker,
         pytest.raises(ProfilingError, match=r"no process of its own for profiling: it was not ready after 0\.1"),

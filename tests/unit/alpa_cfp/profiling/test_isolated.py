@@ -5,6 +5,7 @@ import random
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import pytest
 from alpa_cfp.database import Profile, ProfileDatabase
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling import MeasureOptions, measure
-from alpa_cfp.profiling.isolated import Worker
+from alpa_cfp.profiling.isolated import Worker, setup_of
 from alpa_on_jax.xla_extension.executable import Client
 from unit.alpa_cfp.profiling.programs import X, crashing, hanging, oversized, product, scaled, uncompilable
 
@@ -40,7 +41,8 @@ def client() -> Client:
 
 def dying(client: Client, death: str, stage: str = "run", options: MeasureOptions = QUIET) -> Profile:
     """The profile that a program gets of which the process dies, or does not go on, in this way."""
-    with Worker(client, options, [sys.executable, "-c", _FAKE.format(stage=stage, death=death)]) as worker:
+    command = [sys.executable, "-c", _FAKE.format(stage=stage, death=death)]
+    with Worker(partial(setup_of, client), options, command) as worker:
         ((finished),) = worker.measure([scaled(2)], random.Random(0))
         assert worker.pid is None  # it is over
     return finished.profile
@@ -86,7 +88,7 @@ def test_a_program_that_takes_too_long_to_compile_is_given_up(client: Client) ->
 
 
 def test_a_process_that_is_killed_while_it_has_nothing_to_do_costs_nothing(client: Client) -> None:
-    with Worker(client, QUIET) as worker:
+    with Worker(partial(setup_of, client), QUIET) as worker:
         worker.start()
         first = worker.pid
         assert worker._process is not None
@@ -107,7 +109,7 @@ def test_a_process_that_is_killed_while_it_has_nothing_to_do_costs_nothing(clien
 def test_a_process_that_cannot_be_started_is_an_error_with_its_reason(
     client: Client, command: Sequence[str], reason: str
 ) -> None:
-    worker = Worker(client, QUIET, command)
+    worker = Worker(partial(setup_of, client), QUIET, command)
     with pytest.raises(ProfilingError, match=reason):
         worker.start()
     assert worker.pid is None
@@ -115,7 +117,8 @@ def test_a_process_that_cannot_be_started_is_an_error_with_its_reason(
 
 def test_a_process_that_dies_before_its_first_program_is_an_error(client: Client) -> None:
     code = "from alpa_cfp.profiling import worker; worker.measure_group = lambda *_: 1 / 0; worker.main()"
-    with Worker(client, QUIET, [sys.executable, "-c", code]) as worker, pytest.raises(ProfilingError, match="Zero"):
+    command = [sys.executable, "-c", code]
+    with Worker(partial(setup_of, client), QUIET, command) as worker, pytest.raises(ProfilingError, match="Zero"):
         list(worker.measure([scaled(2)], random.Random(0)))
 
 
@@ -136,7 +139,7 @@ class _Device:
     ],
 )
 def test_a_process_without_the_devices_of_the_mesh_is_refused(device: Any, reason: str) -> None:
-    with Worker(Client([device]), QUIET) as worker, pytest.raises(ProfilingError, match=reason):
+    with Worker(partial(setup_of, Client([device])), QUIET) as worker, pytest.raises(ProfilingError, match=reason):
         worker.start()
 
 
@@ -150,7 +153,7 @@ def test_the_process_has_the_settings_of_jax_that_this_one_has(client: Client) -
 
 
 def test_the_process_is_another_one_when_the_settings_of_jax_have_changed(client: Client) -> None:
-    with Worker(client, QUIET) as worker:
+    with Worker(partial(setup_of, client), QUIET) as worker:
         worker.start()
         first = worker.pid
         worker.start()

@@ -1,0 +1,88 @@
+"""Programs are measured on the hosts of a Ray cluster; what kills a host there costs a mesh, and no profile."""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ray
+
+from alpa_cfp.database import Profile, ProfileDatabase
+from alpa_cfp.profiling import MeasureOptions, Profiler
+from alpa_cfp.profiling.group import Finished
+from alpa_cfp.profiling.protocol import Task, TaskDone
+from alpa_cfp.profiling.ray_hosts import RayHost, measurer_of
+from unit.alpa_cfp.profiling.programs import crashing, product, scaled
+from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, split
+
+OPTIONS = MeasureOptions(samples=2, progress=False, run_limit_s=20.0)
+# Communicates between the hosts, each of which is a row of the mesh.
+SUMMED = product(split(MESH_2X4, "", "x"), split(MESH_2X4, "x", ""))
+
+
+def measured(mesh: Any, *modules: Any) -> list[Profile]:
+    with Profiler(measurer_of(mesh, range(8), OPTIONS), ProfileDatabase.in_memory(), OPTIONS) as profiler:
+        return profiler.measure(modules)
+
+
+@pytest.fixture
+def actors(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The supervisors that are started, in their order."""
+    started = []
+    start = RayHost.start
+
+    def noted(self: RayHost, setup: Any) -> tuple[str, ...]:
+        kinds = start(self, setup)
+        started.append(self._actor)
+        return kinds
+
+    monkeypatch.setattr(RayHost, "start", noted)
+    return started
+
+
+def kill_once(monkeypatch: pytest.MonkeyPatch, victim: str, number: int) -> None:
+    """When the first host begins to measure, send a signal to what measures there, or to what watches that."""
+    measure, killed = RayHost.measure, list[int]()
+
+    def killing(self: RayHost, task: Task) -> Iterator[Finished | TaskDone]:
+        if not killed:
+            killed.append(ray.get(getattr(self._actor, victim).remote()))
+            os.kill(killed[0], number)
+        return measure(self, task)
+
+    monkeypatch.setattr(RayHost, "measure", killing)
+
+
+def test_programs_are_measured_together_on_both_hosts(mesh: Any, actors: list[Any]) -> None:
+    profiles = measured(mesh, SUMMED, scaled(2))
+    assert [(profile.status, len(profile.samples_s)) for profile in profiles] == [("measured", 2)] * 2
+    assert len(actors) == 2
+
+
+@pytest.mark.parametrize("victim", ["worker_pid", "own_pid"])
+def test_a_host_that_is_killed_costs_a_mesh_and_no_profile(
+    mesh: Any, actors: list[Any], monkeypatch: pytest.MonkeyPatch, victim: str
+) -> None:
+    kill_once(monkeypatch, victim, signal.SIGKILL)
+    profiles = measured(mesh, SUMMED, scaled(2))
+    assert [profile.status for profile in profiles] == ["measured", "measured"]
+    assert len(actors) == 4
+
+
+def test_a_host_that_is_stopped_costs_a_mesh_and_no_profile(
+    mesh: Any, actors: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_once(monkeypatch, "worker_pid", signal.SIGSTOP)
+    profiles = measured(mesh, SUMMED)
+    assert [profile.status for profile in profiles] == ["measured"]
+    assert len(actors) == 4
+
+
+def test_a_program_that_crashes_its_process_is_recorded_as_failed_after_three_meshes(
+    mesh: Any, actors: list[Any]
+) -> None:
+    crashed, sound = measured(mesh, crashing(), scaled(2))
+    assert (crashed.status, crashed.failure) == ("failed", "crashed")
+    assert sound.status == "measured"
+    assert len(actors) >= 6

@@ -1,0 +1,125 @@
+"""Programs are measured on a mesh of several hosts, without Ray; a mesh that is lost is made anew."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from alpa_cfp.database import Profile, ProfileDatabase, utc_now
+from alpa_cfp.errors import ProfilingError
+from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler
+from alpa_cfp.profiling.group import Finished
+from alpa_cfp.profiling.hosts import ATTEMPTS, HostLostError, HostsWorker, of_all_hosts
+from alpa_cfp.profiling.isolated import jax_config
+from alpa_cfp.profiling.protocol import Setup, Task, TaskDone
+from alpa_cfp.profiling.supervisor import Supervisor
+from alpa_on_jax.ray_mesh.jax_runtime import HostPlace, Service, start_service
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from unit.alpa_cfp.profiling.programs import product, scaled
+from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, split
+
+QUIET = MeasureOptions(samples=2, progress=False, run_limit_s=20.0)
+DEVICES = DeviceDescription("cpu", "4+4", "0.0.0")
+IP = "127.0.0.1"
+# Communicates between the hosts, each of which is a row of the mesh.
+SUMMED = product(split(MESH_2X4, "", "x"), split(MESH_2X4, "x", ""))
+
+
+class LocalHost:
+    """A host whose supervisor is an object of this process."""
+
+    def __init__(self, number: int) -> None:
+        self.name = f"local-{number}"
+        self.supervisor: Supervisor | None = None
+        self.starts = 0
+        self.before_task: Callable[[LocalHost], None] = lambda _: None
+
+    def start(self, setup: Setup) -> tuple[str, ...]:
+        self.starts += 1
+        self.supervisor = Supervisor(QUIET)
+        return self.supervisor.start(setup)
+
+    def measure(self, task: Task) -> Iterator[Finished | TaskDone]:
+        assert self.supervisor is not None
+        self.before_task(self)
+        return self.supervisor.measure(task)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        assert self.supervisor is not None
+        pid = self.supervisor.worker_pid()
+        assert pid is not None
+        os.kill(pid, number)
+
+    def end(self) -> None:
+        if self.supervisor is not None and self.supervisor.worker_pid() is not None:
+            self.kill()
+        self.supervisor = None
+
+
+def new_mesh(num_hosts: int = 2, devices: int = 4) -> tuple[Service, Sequence[Setup]]:
+    service = start_service(IP, range(20000, 30000), num_hosts, heartbeat_s=10, shutdown_s=5)
+    places = [
+        HostPlace(service.address, num_hosts, host, IP, "cpu", devices, False, 30, 10, 5) for host in range(num_hosts)
+    ]
+    return service, [Setup("cpu", (), (), jax_config(), place, {"XLA_FLAGS": ""}) for place in places]
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[LocalHost]]:
+    made = [LocalHost(number) for number in range(2)]
+    yield made
+    for host in made:
+        host.end()
+
+
+def measured(hosts: Sequence[LocalHost], *modules: HloModule, options: MeasureOptions = QUIET) -> list[Profile]:
+    worker = HostsWorker(hosts, range(8), new_mesh, options)
+    with Profiler((worker, DEVICES), ProfileDatabase.in_memory(), options) as profiler:
+        return profiler.measure(modules)
+
+
+def test_a_program_with_collectives_is_measured_on_the_devices_of_all_hosts(hosts: list[LocalHost]) -> None:
+    profiles = measured(hosts, SUMMED, scaled(2))
+    assert [profile.status for profile in profiles] == ["measured", "measured"]
+    assert [len(profile.collectives) for profile in profiles] == [1, 0]
+    assert [len(profile.samples_s) for profile in profiles] == [2, 2]
+    assert [host.starts for host in hosts] == [1, 1]  # one mesh for both
+
+
+def test_what_is_not_finished_when_a_host_is_killed_is_measured_on_a_new_mesh(hosts: list[LocalHost]) -> None:
+    def kill_once(host: LocalHost) -> None:
+        if host.starts == 1:
+            host.kill()
+
+    hosts[1].before_task = kill_once
+    profiles = measured(hosts, SUMMED, scaled(2))
+    assert [profile.status for profile in profiles] == ["measured", "measured"]
+    assert [host.starts for host in hosts] == [2, 2]
+
+
+def test_a_mesh_that_is_lost_again_and_again_ends_in_an_error_that_names_the_host(hosts: list[LocalHost]) -> None:
+    hosts[1].before_task = LocalHost.kill
+    with pytest.raises(ProfilingError, match="host local-1: "):
+        measured(hosts, scaled(2))
+    assert hosts[0].supervisor is None
+    assert hosts[1].supervisor is None
+
+
+def test_a_host_that_cannot_be_started_is_named_after_all_attempts(hosts: list[LocalHost]) -> None:
+    def start(setup: Setup) -> tuple[str, ...]:
+        del setup
+        raise HostLostError("no such node")
+
+    hosts[1].start = start
+    hosts[0].start = lambda setup: ()
+    with pytest.raises(ProfilingError, match=f"tried {ATTEMPTS} times: host local-1: no such node"):
+        measured(hosts, scaled(2))
+
+
+def test_a_run_takes_as_long_as_on_the_host_where_it_takes_longest() -> None:
+    def profile(*samples_s: float) -> Profile:
+        sizes = dict.fromkeys(("argument_bytes", "output_bytes", "aliased_bytes", "temporary_bytes"), 0)
+        return Profile(status="measured", created_at=utc_now(), samples_s=samples_s, compile_s=0.1, **sizes)
+
+    assert of_all_hosts([profile(1, 4), profile(2, 3)]).samples_s == (2, 4)
