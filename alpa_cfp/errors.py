@@ -172,8 +172,8 @@ class HostsError(CFPError, RuntimeError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"a host of the Ray cluster failed or was lost: {reason}. All that was started there is ended, and what "
-            "was measured so far is kept: once the hosts are well, the same command goes on from there"
+            f"a host of the Ray cluster failed or was lost: {reason}. All that was started there is ended. Once the "
+            "hosts are well, the same command goes on from the profiles that it has by now"
         )
 
 

@@ -6,9 +6,12 @@ Invariant: nothing here imports jax, so that a command line can be read before i
 from dataclasses import dataclass
 from math import prod
 
+from alpa_cfp.errors import HostsMeshError
 from alpa_cfp.workloads.sizes import Size, mesh_shape
 
-CFP, ILP = "cfp", "alpa-ilp"
+CFP, ILP, PROPAGATION = "cfp", "alpa-ilp", "propagation"
+# As the address of a cluster: one of this machine alone, which is started for the run.
+LOCAL = "local"
 # In the order of the table, each with what it is.
 METHODS = {
     CFP: "this project: measures parts of the step on this mesh, and searches for the fastest plan",
@@ -17,7 +20,7 @@ METHODS = {
     "zero2": "data parallel, with the optimizer's state split over the devices (alpa.Zero2Parallel)",
     "zero3": "data parallel, with parameters split too (alpa.Zero3Parallel)",
     "megatron": "by hand: batch split over the first mesh axis, layers over the second, as Megatron-LM does",
-    "propagation": "plain jax.jit: the batch is split over all devices, and XLA decides the rest; no alpa",
+    PROPAGATION: "plain jax.jit: the batch is split over all devices, and XLA decides the rest; no alpa",
 }
 # The same in a few words, for pictures.
 METHODS_BRIEFLY = {
@@ -27,7 +30,7 @@ METHODS_BRIEFLY = {
     "zero2": "batch, optimizer split",
     "zero3": "batch, optimizer, weights split",
     "megatron": "batch, layers split by hand",
-    "propagation": "plain jax.jit, batch split",
+    PROPAGATION: "plain jax.jit, batch split",
 }
 
 
@@ -55,6 +58,31 @@ class Case:
     def micro_batch(self) -> int:
         """The samples of one micro-batch."""
         return self.size.batch // (self.num_micro_batches or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A Ray cluster, and how much of it is used.
+
+    Attributes:
+        address: "<ip>:<port>", or `LOCAL`.
+        hosts: How many hosts; None for all that have enough devices.
+        devices_per_host: How many devices of each; None for all.
+    """
+
+    address: str
+    hosts: int | None = None
+    devices_per_host: int | None = None
+
+
+def check_fits(mesh: str, hosts: int, devices_per_host: int) -> None:
+    """Hold that a mesh has as many devices as hosts have together.
+
+    Raises:
+        HostsMeshError: it has not.
+    """
+    if prod(mesh_shape(mesh)) != hosts * devices_per_host:
+        raise HostsMeshError(mesh, hosts, devices_per_host)
 
 
 @dataclass(frozen=True, slots=True)

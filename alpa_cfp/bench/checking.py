@@ -48,9 +48,9 @@ class Expected:
     state: Any
 
 
-def tolerance() -> float:
-    """By how much a step on this process' devices may differ."""
-    return CPU_TOLERANCE if jax.default_backend() == "cpu" else OTHER_TOLERANCE
+def tolerance(platform: str | None = None) -> float:
+    """By how much a step on devices of a platform may differ; None for those of this process."""
+    return CPU_TOLERANCE if (platform or jax.default_backend()) == "cpu" else OTHER_TOLERANCE
 
 
 def run_serially(model: Model, num_micro_batches: int | None) -> Expected:

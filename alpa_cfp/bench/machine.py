@@ -1,4 +1,4 @@
-"""Where, when and with what something was measured: takes nothing, gives back a value for JSON."""
+"""Where, when and with what something was measured: takes the mesh, if it is one of hosts; gives a value for JSON."""
 
 import datetime
 import importlib.metadata
@@ -9,11 +9,61 @@ from typing import Any
 
 import jax
 
+from alpa_on_jax.ray_mesh.calling import call_on_hosts
+
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "alpa")
+# A host that has run a step knows what it is at once.
+_ANSWER_LIMIT_S = 60.0
 
 
-def describe() -> dict[str, Any]:
-    """The machine, the versions and the time of now."""
+def describe(mesh: Any = None) -> dict[str, Any]:
+    """The machine, the versions and the time of now.
+
+    Args:
+        mesh: Alpa's mesh of hosts of a Ray cluster; None if the devices are those of this process.
+    """
+    of_driver = _describe_driver()
+    if mesh is None:
+        return of_driver
+    hosts = call_on_hosts(mesh, describe_host, limit_s=_ANSWER_LIMIT_S)
+    machines = {host["machine"]: host for host in hosts}.values()
+    of_one = hosts[0]
+    return {
+        **of_driver,
+        "cpu": ", ".join(sorted({host["cpu"] for host in machines})),
+        "cores": sum(host["cores"] for host in machines),
+        "devices": f"{len(hosts)} host{'s' * (len(hosts) > 1)} x {of_one['devices']} {of_one['device_kind']}",
+        "xla_flags": of_one["xla_flags"],
+        "hosts": [{name: value for name, value in host.items() if name != "machine"} for host in hosts],
+    }
+
+
+def describe_host(backend: Any) -> dict[str, Any]:
+    """What runs on each host of a mesh: the host's devices, and the machine that it is on.
+
+    Args:
+        backend: The mesh's, on this host.
+    """
+    devices = backend.local_devices()
+    return {
+        "machine": _machine(),
+        "devices": len(devices),
+        "device_kind": devices[0].device_kind,
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu": _cpu_name(),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+    }
+
+
+def _machine() -> str:
+    """What two hosts have in common if they share cores."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:  # only Linux has it
+        return platform.node()
+
+
+def _describe_driver() -> dict[str, Any]:
     devices = jax.local_devices()
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),

@@ -17,7 +17,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from alpa_cfp import CFPOption, CFPShardParallel, Plan
-from alpa_cfp.bench.case import CFP, ILP, Case
+from alpa_cfp.bench import cluster
+from alpa_cfp.bench.case import CFP, ILP, PROPAGATION, Case
 from alpa_cfp.bench.programs import (
     Program,
     Traffic,
@@ -34,7 +35,7 @@ from alpa_cfp.workloads.shardings import manual_sharding, state_specs
 from alpa_cfp.workloads.sizes import MESH_AXES, mesh_shape
 
 # Those that split nothing but the batch, over all devices.
-_BATCH_ONLY = ("data-parallel", "zero2", "zero3", "propagation")
+_BATCH_ONLY = ("data-parallel", "zero2", "zero3", PROPAGATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,31 +76,37 @@ def misfit(case: Case, method: str) -> str:
     return ""
 
 
-def plan_method(case: Case, method: str, option: CFPOption) -> Planned:
+def plan_method(case: Case, method: str, option: CFPOption, devices: Any = None) -> Planned:
     """Plan and compile a case by a method.
 
     Args:
         case: What is to run.
         method: A key of `METHODS`.
         option: How CFP plans.
+        devices: The case's logical mesh; None for one of this process' devices, which `PROPAGATION` always takes.
 
     Raises:
         KeyError: there is no such method.
     """
-    if method == "propagation":
+    if method == PROPAGATION:
         return _by_jit(case)
-    return _by_alpa(case, _alpa_method(case, method, option))
+    return _by_alpa(case, _alpa_method(case, method, option, devices))
 
 
-def plan_only(case: Case, option: CFPOption) -> Plan:
+def plan_only(case: Case, option: CFPOption, devices: Any = None) -> Plan:
     """CFP's plan for a case, without compiling the step; only shapes are looked at, so it may be as large as it likes.
+
+    Args:
+        case: What is to run.
+        option: How CFP plans.
+        devices: The case's logical mesh; None for one of this process' devices.
 
     Raises:
         CFPError: as `CFPOption` says.
     """
     model = abstract(case.model, case.size)
     asked = _PlanOnly(**{field.name: getattr(option, field.name) for field in dataclasses.fields(option)})
-    method = CFPShardParallel(logical_mesh(case.mesh), case.num_micro_batches, asked)
+    method = CFPShardParallel(devices or logical_mesh(case.mesh), case.num_micro_batches, asked)
     step: Any = _parallelized(model, method)
     try:
         step.get_executable(model.state, model.batch)
@@ -121,8 +128,8 @@ class _PlanOnly(CFPOption):
         raise _MadeError
 
 
-def _alpa_method(case: Case, name: str, option: CFPOption) -> Any:
-    devices, count = logical_mesh(case.mesh), case.num_micro_batches
+def _alpa_method(case: Case, name: str, option: CFPOption, devices: Any) -> Any:
+    devices, count = devices or logical_mesh(case.mesh), case.num_micro_batches
     makers: dict[str, Callable[[], Any]] = {
         CFP: lambda: CFPShardParallel(devices, count, option),
         ILP: lambda: alpa.ShardParallel(devices, count),
@@ -157,14 +164,19 @@ def _by_alpa(case: Case, method: Any) -> Planned:
     state = jax.tree.map(jnp.copy, model.state)
     started = time.perf_counter()
     executable = step.get_executable(state, model.batch)
+    on_hosts = cluster.is_on_hosts(executable.physical_mesh)
+    if on_hosts:
+        # Alpa has told them to compile it, and does not wait.
+        executable.physical_mesh.sync_workers()
     planning_s = time.perf_counter() - started
     if case.num_micro_batches:
         batch = jax.tree.map(np.asarray, model.batch)
     else:
         state, batch = step.preshard_dynamic_args(state, model.batch)
     option = getattr(method, "as_option", None)
+    wait = cluster.wait if on_hosts else jax.block_until_ready
     return Planned(
-        Program(step, state, batch, executable.get_hlo_text, partitioner_of(executable)),
+        Program(step, state, batch, executable.get_hlo_text, partitioner_of(executable), wait),
         planning_s,
         memory_bytes(executable),
         traffic_of_step(executable),

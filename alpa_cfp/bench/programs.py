@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from alpa_cfp.bench.cluster import HostsProgram, is_on_hosts, programs_of
 from alpa_cfp.profiling import canonical_text
 from alpa_on_jax.xla_extension.collectives import collectives_of_hlo
 from alpa_on_jax.xla_extension.executable import MeshExecutable
@@ -25,8 +26,17 @@ class Program:
         partitioner: "shardy" or "xla".
     """
 
-    def __init__(self, step: Callable[..., Any], state: Any, batch: Any, text: Callable[[], str], partitioner: str):
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        state: Any,
+        batch: Any,
+        text: Callable[[], str],
+        partitioner: str,
+        wait: Callable[[Any], object] = jax.block_until_ready,
+    ):
         self.text = text
+        self._wait = wait
         self.partitioner = partitioner
         self._step, self._state, self._batch = step, state, batch
         self._loss: Any = None
@@ -34,7 +44,7 @@ class Program:
     def __call__(self) -> None:
         """One step, dispatch included, until its results are there."""
         self._state, self._loss = self._step(self._state, self._batch)
-        jax.block_until_ready((self._state, self._loss))
+        self._wait((self._state, self._loss))
 
     @property
     def state(self) -> Any:
@@ -100,8 +110,10 @@ def partitioner_of(executable: Any) -> str:
     return _parts(executable)[0][0].program.partitioner
 
 
-def _parts(executable: Any) -> list[tuple[MeshExecutable, int]]:
+def _parts(executable: Any) -> list[tuple[MeshExecutable, int]] | list[tuple[HostsProgram, int]]:
     """The programs of alpa's executable, each with how often it runs in a step."""
+    if is_on_hosts(executable.physical_mesh):
+        return programs_of(executable)
     if hasattr(executable, "accumulate_grad"):
         return [(executable.accumulate_grad, executable.num_micro_batches), (executable.apply_grad, 1)]
     return [(executable.compiled, 1)]

@@ -25,22 +25,29 @@ def to_json(found: Comparison, machine: dict[str, Any], command: str) -> str:
         "tolerance": found.tolerance,
         "profiled": found.profiled,
         "profiles_before": found.known,
-        "methods": {outcome.method: _method(outcome) for outcome in found.outcomes},
+        "methods": {outcome.method: _method(outcome, "hosts" in machine) for outcome in found.outcomes},
     }
     return json.dumps(content, indent=1) + "\n"
 
 
-def _method(outcome: Outcome) -> dict[str, Any]:
+def _method(outcome: Outcome, on_hosts: bool) -> dict[str, Any]:
     samples = outcome.samples
+    step = samples.to_json() if samples else None
+    ratio = outcome.to_ilp.to_json() if outcome.to_ilp else None
+    if on_hosts:
+        # It is of this process, which computes nothing.
+        for numbers, name in ((step, "median_cpu_ms"), (ratio, "cpu")):
+            if numbers is not None:
+                del numbers[name]
     return {
         "planning_s": outcome.planning_s,
         "is_right": outcome.is_right,
         # JSON has no infinity, which is what a step that gives no number differs by.
         "difference": min(outcome.difference.relative, 1e300),
         "difference_in": outcome.difference.where,
-        "step": samples.to_json() if samples else None,
+        "step": step,
         "step_ms": [round(seconds * 1e3, 4) for seconds in samples.seconds] if samples else [],
-        "to_alpa_ilp": outcome.to_ilp.to_json() if outcome.to_ilp else None,
+        "to_alpa_ilp": ratio,
         "same_program_as": outcome.same_as or None,
         "memory_bytes": outcome.memory_bytes,
         "collectives": [asdict(each) for each in outcome.traffic],

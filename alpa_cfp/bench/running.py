@@ -7,7 +7,9 @@ the serial run; all times are from one process, interleaved in random order.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import alpa
 import jax
+from alpa.shard_parallel.auto_sharding import LogicalDeviceMesh
 
 from alpa_cfp import CFPOption, Plan
 from alpa_cfp.bench.case import CFP, ILP, Case, Effort
@@ -90,7 +92,14 @@ def steps_of(methods: Sequence[str], effort: Effort) -> int:
     return 1 + len(methods) * effort.copies + effort.rounds + WARMUP
 
 
-def compare(case: Case, methods: Sequence[str], effort: Effort, option: CFPOption, progress: Progress) -> Comparison:
+def compare(
+    case: Case,
+    methods: Sequence[str],
+    effort: Effort,
+    option: CFPOption,
+    progress: Progress,
+    devices: LogicalDeviceMesh | None = None,
+) -> Comparison:
     """Compare methods.
 
     Args:
@@ -99,6 +108,8 @@ def compare(case: Case, methods: Sequence[str], effort: Effort, option: CFPOptio
         effort: How often.
         option: How CFP plans.
         progress: Is told what happens, in `steps_of` steps.
+        devices: The case's logical mesh; None for one of this process' devices. The serial run is always on one of the
+            latter.
     """
     progress.say("the serial run")
     model = build(case.model, case.size)
@@ -112,7 +123,7 @@ def compare(case: Case, methods: Sequence[str], effort: Effort, option: CFPOptio
         copies[method] = []
         for copy in range(effort.copies):
             progress.say(f"planning {method}" if copy == 0 else f"planning {method} once more")
-            copies[method].append(plan_method(case, method, option))
+            copies[method].append(plan_method(case, method, option, devices))
             program = copies[method][-1].program
             program()
             found = difference(program.loss(), program.state, expected)
@@ -120,7 +131,7 @@ def compare(case: Case, methods: Sequence[str], effort: Effort, option: CFPOptio
             progress.advance()
         if method == CFP:
             profiled = _counted(option) - before
-    limit = tolerance()
+    limit = tolerance(None if devices is None else alpa.global_config.backend)
     right = [method for method in methods if differences[method].relative <= limit]
     samples = _timed({method: copies[method] for method in right}, effort, progress)
     outcomes = tuple(_outcome(method, copies, samples, differences[method], limit, effort.seed) for method in methods)

@@ -11,6 +11,7 @@ from alpa_cfp.bench.case import CFP, ILP, METHODS
 from alpa_cfp.bench.running import Comparison, Outcome
 
 _GAP = "  "
+_IN_ONE_PROCESS = "all in one process, in random order"
 
 
 def lines(found: Comparison, machine: dict[str, object], width: int | None = None) -> list[str]:
@@ -190,7 +191,7 @@ def _meaning(found: Comparison, machine: dict[str, object]) -> list[str]:
         "",
         "planning       seconds until the step is compiled" + _profiles(found),
         f"step, spread   median of {effort.rounds * effort.copies} steps, half the distance of the quartiles; "
-        "all in one process, in random order",
+        + ("in random order, until every host has its results" if "hosts" in machine else _IN_ONE_PROCESS),
         "ratio to ILP   its time by that of Alpa's ILP in the same round, median: below 1 is faster",
         "memory         what one device needs, by the compiled program",
         "communicated   collectives of one step, and how many bytes one device puts into them",

@@ -9,7 +9,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from alpa_cfp.bench.case import METHODS, Case, Effort
+from alpa_cfp.bench.case import METHODS, PROPAGATION, Case, Cluster, Effort
+from alpa_cfp.cli.cluster import add_cluster, devices_of, read_cluster
 from alpa_cfp.cli.errors import UserError
 from alpa_cfp.cli.files import check_are_different, check_can_write
 from alpa_cfp.cli.interrupts import interrupted_afterwards
@@ -24,6 +25,7 @@ from alpa_cfp.cli.workload import (
 from alpa_cfp.database import database_path
 
 WRONG_RESULT = 1
+_OF_THIS_PROCESS = "it is plain jax.jit of one process, which has none of the hosts' devices"
 _EXAMPLES = """methods:
 {methods}
 
@@ -34,6 +36,7 @@ examples:
   alpa-cfp bench                                      all methods for a small GPT on 2x4 devices
   alpa-cfp bench --size tiny --rounds 5               the same in a minute or less
   alpa-cfp bench --model moe --mesh 1x8 --methods cfp alpa-ilp
+  alpa-cfp bench --ray 10.0.0.1:6379 --mesh 2x4       on the hosts of a Ray cluster, here two with four devices each
   alpa-cfp bench --size layers=4 hidden=256 --micro-batches 2 --json result.json --picture result.png
 
 On a CPU as many virtual devices are made as the mesh needs. Exit code 0: every method gives what one device gives
@@ -50,8 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sizes=describe_sizes(),
     )
     add_workload(parser)
+    add_cluster(parser)
     parser.add_argument(
-        "--methods", nargs="+", default=list(METHODS), metavar="METHOD", help="some of those below (default: all)"
+        "--methods", nargs="+", metavar="METHOD", help="some of those below (default: all that run there)"
     )
     parser.add_argument(
         "--rounds",
@@ -75,7 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UserError: something on the command line cannot be.
     """
-    case, methods = read_workload(arguments), _methods(arguments.methods)
+    case = read_workload(arguments)
+    cluster = read_cluster(arguments, case)
+    methods = _methods(arguments.methods, cluster)
     for name in ("rounds", "copies"):
         if getattr(arguments, name) < 1:
             raise UserError(f"--{name} is {getattr(arguments, name)}, and must be at least 1")
@@ -88,13 +94,13 @@ def run(arguments: argparse.Namespace) -> int:
     check_are_different({**files, "--database": database_path(arguments.database)})
     for option, path in files.items():
         check_can_write(path, option)
-    start(case)
+    start(case, cluster)
     check_database(arguments.database)
     _check_fit(case, methods)
-    return _compare(case, methods, arguments)
+    return _compare(case, methods, arguments, cluster)
 
 
-def _compare(case: Case, methods: list[str], arguments: argparse.Namespace) -> int:
+def _compare(case: Case, methods: list[str], arguments: argparse.Namespace, cluster: Cluster | None) -> int:
     # They import jax, which must have its devices by now.
     with interrupted_afterwards():
         from alpa_cfp import CFPOption
@@ -106,14 +112,16 @@ def _compare(case: Case, methods: list[str], arguments: argparse.Namespace) -> i
         from alpa_cfp.bench.table import lines
 
     effort = Effort(arguments.rounds, arguments.copies, seed=arguments.seed)
-    with Progress(steps_of(methods, effort)) as progress:
+    with devices_of(case, cluster) as devices, Progress(steps_of(methods, effort)) as progress:
         option = CFPOption(
             database=arguments.database, samples=effort.samples, seed=arguments.seed, progress=progress.is_bar
         )
-        found = compare(case, methods, effort, option, progress)
-    machine = describe()
+        found = compare(case, methods, effort, option, progress, devices)
+        machine = describe(None if devices is None else devices.physical_mesh)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print("\n".join(lines(found, machine, width)))
+    if cluster is not None and arguments.methods is None:
+        print(f"{PROPAGATION} is left out: {_OF_THIS_PROCESS}")
     if arguments.json is not None:
         arguments.json.write_text(to_json(found, machine, shlex.join(["alpa-cfp", *sys.argv[1:]])))
     if arguments.picture is not None:
@@ -127,10 +135,14 @@ def _compare(case: Case, methods: list[str], arguments: argparse.Namespace) -> i
     return 0 if found.is_right else WRONG_RESULT
 
 
-def _methods(names: list[str]) -> list[str]:
+def _methods(names: list[str] | None, cluster: Cluster | None) -> list[str]:
+    if names is None:
+        return [name for name in METHODS if cluster is None or name != PROPAGATION]
     for name in names:
         if name not in METHODS:
             raise UserError(f"there is no method {name!r}: --methods takes some of {', '.join(METHODS)}")
+    if cluster is not None and PROPAGATION in names:
+        raise UserError(f"{PROPAGATION} and --ray exclude each other: {_OF_THIS_PROCESS}")
     return list(dict.fromkeys(names))
 
 

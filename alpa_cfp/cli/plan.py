@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alpa_cfp.cli.cluster import add_cluster, devices_of, read_cluster
 from alpa_cfp.cli.errors import UserError
 from alpa_cfp.cli.files import check_are_different, check_can_write
 from alpa_cfp.cli.workload import add_workload, check_database, describe_sizes, read_workload, start
@@ -20,6 +21,7 @@ examples:
   alpa-cfp plan --costs estimate                    in seconds, without running anything
   alpa-cfp plan --model moe --mesh 1x8 --out plan.json
   alpa-cfp plan --size layers=24 hidden=1024 heads=16 --mesh 2x4 --costs estimate --memory-mb 900
+  alpa-cfp plan --ray 10.0.0.1:6379 --mesh 2x4      measured on two hosts with four devices each
   alpa-cfp explain plan.json                        what the plan decided, and why
 
 The step itself is neither compiled nor run: only shapes are looked at, so a model may be larger than this machine.
@@ -32,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES.format(sizes=describe_sizes())
     add_workload(parser)
+    add_cluster(parser)
     parser.add_argument(
         "--costs", choices=("measure", "replay", "estimate"), default="measure",
         help="measure: run parts of the step on the mesh (default); replay: use what the database has, run nothing; "
@@ -52,13 +55,16 @@ def run(arguments: argparse.Namespace) -> int:
         CFPError, ProfileDatabaseError: as `CFPOption` says.
     """
     case = read_workload(arguments)
+    cluster = read_cluster(arguments, case)
+    if cluster is not None and arguments.costs != "measure":
+        raise UserError(f"--costs {arguments.costs} runs nothing, and so needs no hosts: leave --ray out")
     if arguments.memory_mb is not None and arguments.memory_mb <= 0:
         raise UserError(f"--memory-mb is {arguments.memory_mb:g}, and must be above zero")
     check_are_different({"--out": arguments.out, "--database": database_path(arguments.database)})
     check_can_write(arguments.out, "--out")
     if arguments.costs != "replay":  # which only reads it
         check_can_write(arguments.database, "--database")
-    start(case)
+    start(case, cluster)
     check_database(arguments.database)
     # They import jax, which must have its devices by now.
     from alpa_cfp import CFPOption
@@ -66,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     from alpa_cfp.bench.progress import Progress
     from alpa_cfp.search.errors import NothingFitsError, TimeLimitError
 
-    with Progress(1) as progress:
+    with devices_of(case, cluster) as devices, Progress(1) as progress:
         progress.say(f"planning {case.model} on a {case.mesh} mesh")
         option = CFPOption(
             costs=arguments.costs,
@@ -78,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         started = time.perf_counter()
         try:
-            plan = plan_only(case, option)
+            plan = plan_only(case, option, devices)
         except (NothingFitsError, TimeLimitError) as error:
             raise UserError(str(error)) from error
         seconds = time.perf_counter() - started

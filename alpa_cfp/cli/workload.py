@@ -13,7 +13,7 @@ import re
 from math import prod
 from pathlib import Path
 
-from alpa_cfp.bench.case import Case
+from alpa_cfp.bench.case import Case, Cluster
 from alpa_cfp.bench.devices import DEVICES_FLAG, ask_for_virtual_devices
 from alpa_cfp.cli.errors import UserError
 from alpa_cfp.cli.files import kind_of
@@ -87,8 +87,8 @@ def read_workload(arguments: argparse.Namespace) -> Case:
     return Case(model, mesh, size, None if count == 1 else count)
 
 
-def start(case: Case) -> None:
-    """Import jax and alpa, with as many devices as the case's mesh needs.
+def start(case: Case, cluster: Cluster | None = None) -> None:
+    """Import jax and alpa, with as many devices as the case's mesh needs; of a cluster, the hosts have them.
 
     Raises:
         UserError: there are fewer devices or none, alpa cannot be imported, or XLA does not know one of XLA_FLAGS.
@@ -102,6 +102,8 @@ def start(case: Case) -> None:
             import jax
     except ImportError as error:
         raise UserError(f"{error}. `alpa-cfp doctor` says what is missing and how to install it") from error
+    if cluster is not None:
+        return
     try:
         devices, shape = jax.local_devices(), mesh_shape(case.mesh)
     except (RuntimeError, AssertionError) as error:  # what JAX raises for a platform that it does not find

@@ -16,9 +16,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import jax
 
@@ -192,7 +193,7 @@ class Worker:
         with theirs:
             arguments = [str(number) for number in (theirs.fileno(), board, os.getpid())]
             try:
-                self._process = subprocess.Popen(
+                self._process = _started(
                     [*self._command, *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -262,6 +263,20 @@ class Worker:
 
 _DOING: dict[Stage, str] = {"compile": "being compiled", "run": "being run", "inspect": "being looked into"}
 _LIMITS: dict[Stage, str] = {"compile": "compile_limit_s", "run": "run_limit_s", "inspect": "compile_limit_s"}
+
+
+def _started(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
+    """A process that is started by a thread which ends with this process.
+
+    Linux ends the worker (see `worker`) with the thread that has started it, not with the process.
+    """
+    starter = _starters.get(os.getpid())  # a fork has no threads
+    if starter is None:
+        starter = _starters[os.getpid()] = ThreadPoolExecutor(1, "starts-workers")
+    return starter.submit(lambda: subprocess.Popen[bytes](command, **options)).result()
+
+
+_starters: dict[int, ThreadPoolExecutor] = {}
 
 
 def _signal_name(number: int) -> str:

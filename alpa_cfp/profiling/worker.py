@@ -31,7 +31,7 @@ def main() -> None:
     """Measure until the parent ends the connection, or ends."""
     connection, board, parent = (int(argument) for argument in sys.argv[1:])
     if sys.platform == "linux":
-        # Also if this process is stopped then.
+        # Also if this process is stopped then. By parent Linux means the thread that has started this process.
         ctypes.CDLL(None).prctl(_SIGNAL_AT_PARENTS_DEATH, signal.SIGKILL)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with Connection(connection) as to_parent:

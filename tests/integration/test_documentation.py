@@ -36,15 +36,18 @@ EXCUSED = {
     "pip ": "it changes the environment; tests/unit/test_packaging_install.py installs the project",
     ".venv-try/bin/": "an environment with a JAX that is not tested",
     "git clone": "it needs a network",
+    "ray ": "it starts and ends processes that stay; tests/ray starts clusters of its own",
+    "export RAY_AUTH": "for `ray start`, which is not run",
     ".ci/run": "it runs these tests",
     ".venv/bin/alpa-cfp": "needs what `make demo` made; the same commands are run in docs/explaining.md",
 }
 # Blocks without a language, which show something that is no code, by the page.
 NOT_CODE = {
     "architecture.md": "the way of a program, drawn with letters",
+    "cluster.md": "what a bench printed on two hosts; tests/ray/test_bench.py runs one",
     "README.md": "what `make demo` prints, and of its plan; its labels are held against the bench's below",
 }
-_COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*((?:make|python|pip|alpa-cfp|git) \S|\.ci/run|\.venv[\w-]*/bin/)")
+_COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*((?:make|python|pip|alpa-cfp|git|ray|export) \S|\.ci/run|\.venv[\w-]*/bin/)")
 _LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 
 pytestmark = pytest.mark.slow

@@ -46,6 +46,14 @@ NOT_A_USERS = {
         "dim <> of size <> is not divided by its <> shards",
         "result <> is <>, not <>",
     ),
+    "what is wrong with an array, in `tag <tag>: `into` is <given>, but must be <asked>`": (
+        "a read-only array or a <>",
+        "a <> on a rank that is a GPU",
+        "and None there",
+    ),
+    "the reason in `The group cannot be used any more`, after what no rank sends": (
+        "what arrived is no header of an array",
+    ),
     "the reason in `This is a mistake in alpa_on_jax`": ("the gradients leave accumulate_grad in another sharding",),
     "looked at by the commands before, with a message of their own": (
         "mesh <> needs <> devices, and this process has",
@@ -59,6 +67,7 @@ NOT_A_USERS = {
         "a combined profile needs at least one session",
         "a logical mesh has at most <> axes",
         "a problem needs a fix",
+        "a supervisor measures after its start",
         "alpa compiled the step without asking for a plan",
         "no parameter of <> matches",
         "samples of different rounds",
@@ -83,7 +92,12 @@ NOT_A_USERS = {
 # Tests, and the beginnings of messages that they cause without quoting words that no other message has.
 TESTED_BY = {
     "test_an_export_replaces_an_earlier_one_and_nothing_else": ("<> cannot be written: <>",),
+    "test_wrong_use_is_one_line_that_says_what_to_do": ("<> cannot run <> on a <> mesh",),
+    "test_ctrl_c_is_one_line_and_exit_code_130": ("alpa-cfp: interrupted; what was measured so far is kept",),
     "test_profiles_that_cannot_be_are_refused": ("<> is no mesh: whole numbers with x",),
+    "test_a_forked_process_is_told_to_open_its_own": (
+        "the profile database <> was opened by the process that this one was forked from",
+    ),
     "test_list_of_an_empty_database_is_an_empty_table": ("alpa-cfp profiles: <> has no",),
     "test_a_file_that_is_no_sound_database_is_set_aside_with_its_reason": (
         "<> cannot be read as a profile database (<>). It",
@@ -102,6 +116,7 @@ TESTED_BY = {
         "only a measured profile has times",
     ),
     "test_what_does_not_fit_together_is_refused_by_name": (
+        "best=<>",
         "budget_bytes=<>",
         "has shape <>; (first's choices",
         "has shape <>; one entry for each",
@@ -130,6 +145,13 @@ TESTED_BY = {
     "test_aliases_without_a_common_spec_are_an_error": ("a donated argument of shape <> and the result",),
     "test_a_result_that_is_no_array_is_an_error_that_names_function_and_type": ("a result is <> of type <>",),
     "test_a_cluster_of_an_unknown_kind_leaves_alpa_uninitialised": ("alpa.init: cluster=<> is neither",),
+    "test_alpa_can_be_imported_where_ray_is_not_installed": ("No module named <>: alpa needs <> here, and Ray",),
+    "test_an_array_that_does_not_come_is_an_error_that_names_what_came_instead": (
+        "receiving <> from rank <>: it did not come within <> s. <>",
+    ),
+    "test_a_gpu_waits_no_longer_than_the_limit_and_learns_at_once_that_the_other_has_closed": (
+        "receiving <> from rank <>: it did not come within <> s",
+    ),
     "test_an_untested_jax_gives_one_error_that_names_the_tested_ones_and_the_way_to_try": (
         "alpa on stock JAX is tested with jax and jaxlib",
     ),

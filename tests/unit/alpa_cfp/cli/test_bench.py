@@ -36,6 +36,20 @@ def refused(words: str, capsys: pytest.CaptureFixture[str]) -> str:
             "--size tiny batch=6 --mesh 1x4 --methods data-parallel",
             "data-parallel cannot run gpt on a 1x4 mesh: 6 samples cannot be split into 4 equal parts. Leave it out of",
         ),
+        ("--ray somewhere", "'somewhere' is no address of a Ray cluster: --ray takes <ip>:<port>, or local"),
+        ("--ray auto", "'auto' is no address of a Ray cluster"),
+        ("--hosts 2", "--hosts says how much of a Ray cluster to use: name the cluster by --ray ADDRESS"),
+        ("--devices-per-host 2", "--devices-per-host says how much of a Ray cluster to use"),
+        ("--ray local --hosts 0", "--hosts is 0, and must be at least 1"),
+        ("--ray local --devices-per-host -1", "--devices-per-host is -1, and must be at least 1"),
+        (
+            "--ray 10.0.0.1:6379 --mesh 2x4 --hosts 2 --devices-per-host 2",
+            "a 2x4 mesh does not have the devices of 2 hosts x 2: give --mesh 2x2, or other --hosts or",
+        ),
+        (
+            "--ray local --methods cfp propagation",
+            "propagation and --ray exclude each other: it is plain jax.jit of one process, which has none of the",
+        ),
         ("--rounds 0", "--rounds is 0, and must be at least 1"),
         ("--copies -1", "--copies is -1, and must be at least 1"),
         ("--json absent/a.json", "--json absent/a.json cannot be written: is there such a directory"),
@@ -61,6 +75,16 @@ def test_a_picture_without_matplotlib_says_what_to_install(
     line = refused("bench --picture a.png", capsys)
     assert line == (
         "alpa-cfp bench: --picture needs matplotlib, which is not installed: pip install matplotlib, or leave it out"
+    )
+
+
+def test_a_cluster_without_ray_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    line = refused("bench --ray local", capsys)
+    assert line == (
+        'alpa-cfp bench: --ray needs Ray, which is not installed: pip install "ray>=2.60,<3", or leave --ray out'
     )
 
 

@@ -35,6 +35,8 @@ def test_a_plan_with_micro_batches_is_one_for_the_whole_step(tmp_path: Path) -> 
         ("--memory-mb 0", "--memory-mb is 0, and must be above zero"),
         ("--out /nowhere/plan.json", "--out /nowhere/plan.json cannot be written"),
         ("--database /nowhere/a.sqlite", "--database /nowhere/a.sqlite cannot be written"),
+        ("--ray local --costs estimate", "--costs estimate runs nothing, and so needs no hosts: leave --ray out"),
+        ("--ray local --costs replay", "--costs replay runs nothing, and so needs no hosts: leave --ray out"),
         ("--out a.json --database a.json", "--database and --out are the same file, "),
         (f"{TINY_MLP.removeprefix('plan ')} --costs estimate --memory-mb 0.001", "no plan fits"),
     ],

@@ -1,8 +1,10 @@
 """Programs are measured on a mesh of several hosts, without Ray; a mesh that is lost is made anew."""
 
 import os
+import random
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -13,6 +15,7 @@ from alpa_cfp.profiling.group import Finished
 from alpa_cfp.profiling.hosts import ATTEMPTS, HostLostError, HostsWorker, of_all_hosts
 from alpa_cfp.profiling.isolated import jax_config
 from alpa_cfp.profiling.protocol import Setup, Task, TaskDone
+from alpa_cfp.profiling.ray_hosts import RayHost
 from alpa_cfp.profiling.supervisor import Supervisor
 from alpa_on_jax.ray_mesh.jax_runtime import HostPlace, Service, start_service
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -98,15 +101,20 @@ def test_what_is_not_finished_when_a_host_is_killed_is_measured_on_a_new_mesh(ho
     assert [host.starts for host in hosts] == [2, 2]
 
 
-def test_a_mesh_that_is_lost_again_and_again_ends_in_an_error_that_names_the_host(hosts: list[LocalHost]) -> None:
+def test_a_mesh_that_is_lost_again_and_again_ends_in_an_error_that_names_the_host(
+    hosts: list[LocalHost], caplog: pytest.LogCaptureFixture
+) -> None:
     hosts[1].before_task = LocalHost.kill
     with pytest.raises(ProfilingError, match="host local-1: "):
         measured(hosts, scaled(2))
     assert hosts[0].supervisor is None
     assert hosts[1].supervisor is None
+    assert "a mesh was lost while it measured: " in caplog.text
 
 
-def test_a_host_that_cannot_be_started_is_named_after_all_attempts(hosts: list[LocalHost]) -> None:
+def test_a_host_that_cannot_be_started_is_named_after_all_attempts(
+    hosts: list[LocalHost], caplog: pytest.LogCaptureFixture
+) -> None:
     def start(setup: Setup) -> tuple[str, ...]:
         del setup
         raise HostLostError("no such node")
@@ -115,6 +123,35 @@ def test_a_host_that_cannot_be_started_is_named_after_all_attempts(hosts: list[L
     hosts[0].start = lambda setup: ()
     with pytest.raises(ProfilingError, match=f"tried {ATTEMPTS} times: host local-1: no such node"):
         measured(hosts, scaled(2))
+    warning = "the mesh to measure on cannot be made: host local-1: no such node"
+    assert [record.getMessage() for record in caplog.records] == [warning] * ATTEMPTS
+
+
+def test_a_host_that_ends_in_the_middle_of_its_task_is_named(hosts: list[LocalHost]) -> None:
+    hosts[0].start = hosts[1].start = lambda setup: ()
+    hosts[0].measure = lambda task: iter([TaskDone()])
+    hosts[1].measure = lambda task: iter(())
+    with pytest.raises(ProfilingError, match=f"tried {ATTEMPTS + 1} times: host local-1: its process ended"):
+        measured(hosts, scaled(2))
+
+
+def test_a_supervisor_that_was_not_started_measures_nothing() -> None:
+    with pytest.raises(RuntimeError, match="measures after its start"):
+        list(Supervisor(QUIET).measure(Task((), 1, random.Random(0))))
+
+
+def test_a_host_of_a_ray_cluster_that_is_silent_and_does_not_answer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+
+    def get(reference: object, timeout: float) -> None:
+        raise ray.exceptions.GetTimeoutError
+
+    monkeypatch.setattr(ray, "wait", lambda references, **_: ([], references))
+    monkeypatch.setattr(ray, "get", get)
+    host = RayHost("a host", "its node", QUIET, create_s=1.0)
+    host._actor = MagicMock()
+    with pytest.raises(HostLostError, match="it has not answered for 10 s"):
+        list(host.measure(Task((), 1, random.Random(0))))
 
 
 def test_a_run_takes_as_long_as_on_the_host_where_it_takes_longest() -> None:

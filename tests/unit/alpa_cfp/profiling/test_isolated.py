@@ -122,6 +122,15 @@ def test_a_process_that_dies_before_its_first_program_is_an_error(client: Client
         list(worker.measure([scaled(2)], random.Random(0)))
 
 
+def test_a_process_that_does_not_begin_with_its_first_program_is_an_error(client: Client) -> None:
+    code = "import time\nfrom alpa_cfp.profiling import worker\nworker.measure_group = lambda *_: time.sleep(1000)\n"
+    options = dataclasses.replace(QUIET, run_limit_s=0.5)
+    worker = Worker(partial(setup_of, client), options, [sys.executable, "-c", f"{code}worker.main()"])
+    with worker, pytest.raises(ProfilingError, match=r"it has not begun for 0\.5 s"):
+        list(worker.measure([scaled(2)], random.Random(0)))
+    assert worker.pid is None
+
+
 @dataclasses.dataclass(frozen=True)
 class _Device:
     id: int

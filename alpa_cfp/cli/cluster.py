@@ -1,0 +1,64 @@
+"""The arguments of the commands that can run a model on a Ray cluster, and what can be wrong with them.
+
+Takes a parser, or what it has read; gives a `Cluster`, and its devices for as long as they are needed. Invariant: Ray
+is imported once the command line is known to be right.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import re
+from typing import Any
+
+from alpa_cfp.bench.case import LOCAL, Case, Cluster, check_fits
+from alpa_cfp.cli.errors import UserError
+
+_OPTIONS = ("hosts", "devices_per_host")
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say on which cluster to run."""
+    parser.add_argument(
+        "--ray", metavar="ADDRESS",
+        help="run on the hosts of this Ray cluster, <ip>:<port>, or on one that is started here for the run: local; "
+        "--mesh is then the mesh over all devices of all hosts",
+    )  # fmt: skip
+    parser.add_argument("--hosts", type=int, metavar="N", help="with --ray: on how many hosts (default: all)")
+    parser.add_argument(
+        "--devices-per-host", type=int, metavar="M", help="with --ray: on how many devices of each (default: all)"
+    )
+
+
+def read_cluster(arguments: argparse.Namespace, case: Case) -> Cluster | None:
+    """The cluster that is meant; None for the devices of this process.
+
+    Raises:
+        UserError: it is no address, Ray is not there, or there is nothing that the numbers could be of.
+        HostsMeshError: the mesh has not as many devices as the hosts that are asked for.
+    """
+    address, numbers = arguments.ray, [getattr(arguments, name) for name in _OPTIONS]
+    for name, number in zip(_OPTIONS, numbers, strict=True):
+        option = name.replace("_", "-")
+        if number is not None and address is None:
+            raise UserError(f"--{option} says how much of a Ray cluster to use: name the cluster by --ray ADDRESS")
+        if number is not None and number < 1:
+            raise UserError(f"--{option} is {number}, and must be at least 1")
+    if address is None:
+        return None
+    if address != LOCAL and not re.fullmatch(r"\S+:\d{1,5}", address):
+        raise UserError(f"{address!r} is no address of a Ray cluster: --ray takes <ip>:<port>, or {LOCAL}")
+    hosts, devices = numbers
+    if hosts is not None and devices is not None:
+        check_fits(case.mesh, hosts, devices)
+    if importlib.util.find_spec("ray") is None:
+        raise UserError('--ray needs Ray, which is not installed: pip install "ray>=2.60,<3", or leave --ray out')
+    return Cluster(address, hosts, devices)
+
+
+def devices_of(case: Case, cluster: Cluster | None) -> "contextlib.AbstractContextManager[Any]":
+    """For the time of the context, alpa's logical mesh over the cluster's hosts; None for devices of this process."""
+    if cluster is None:
+        return contextlib.nullcontext()
+    from alpa_cfp.bench.cluster import attached
+
+    return attached(case, cluster)
