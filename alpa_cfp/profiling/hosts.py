@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 # How often a program is begun at which a mesh was lost, and how often a mesh is made that does nothing.
 ATTEMPTS = 3
+# Of what a process wrote before it ended.
+_MOST_LINES = 2
 # How long the other hosts have to say at which program they were when one was lost.
 _GRACE_S = 2.0
 
@@ -163,7 +165,7 @@ class HostsWorker:
                         self._lost_in_a_row = 0
                         yield finished
                 elif isinstance(event, Exception):
-                    reasons.append(f"host {self._hosts[number].name}: {event}")
+                    reasons.append(self._reason(number, event))
             done = not reasons
         finally:
             # Also where the caller has enough: the hosts are in the middle of something.
@@ -180,6 +182,11 @@ class HostsWorker:
         if service is not None:
             service.shutdown()
 
+    def _reason(self, number: int, error: Exception) -> str:
+        """What a host says, in a line: XLA ends a process with all that is on its stack."""
+        words = " ".join(str(error).splitlines()[:_MOST_LINES])
+        return f"host {self._hosts[number].name}: {words}"
+
     def _make(self) -> list[str]:
         """Make a mesh; gives what went wrong."""
         self._service, setups = self._new_mesh()
@@ -192,7 +199,7 @@ class HostsWorker:
         except BaseException:
             self.close()
             raise
-        reasons = [f"host {self._hosts[number].name}: {error}" for number, error in answers if error is not None]
+        reasons = [self._reason(number, error) for number, error in answers]
         if reasons:
             self.close()
         return reasons
