@@ -38,7 +38,6 @@ def launch(mesh: Any, config: Any, placement_group: Any) -> tuple[jax_runtime.Se
         errors.HostError: a process could not be started, or did not come in time.
         errors.NoPortError: there is no port for the service.
     """
-
     limits: Limits = config.host_limits
     service = service_of(mesh, config)
     workers: list[Any] = []
