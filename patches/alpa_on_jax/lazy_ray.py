@@ -31,6 +31,8 @@ _WITH_OLD_NUMPY = ("alpa.collective.collective_group.nccl_util", "alpa.collectiv
 
 # Every alpa module's namespace in which a stand-in of a name may stand.
 _namespaces: list[dict[str, Any]] = []
+# The modules that were loaded since the last of them was added, so that none has a stand-in of what they have.
+_loaded: dict[str, ModuleType] = {}
 
 
 def make_imports_lazy(module: ModuleType) -> None:
@@ -38,11 +40,13 @@ def make_imports_lazy(module: ModuleType) -> None:
     namespace = module.__dict__
     namespace["__builtins__"] = _builtins
     _namespaces.append(namespace)
+    _loaded.clear()
 
 
 def forget() -> None:
     """Drop what is known of alpa's modules, because importing alpa has failed."""
     _namespaces.clear()
+    _loaded.clear()
 
 
 def _import(
@@ -62,6 +66,9 @@ _builtins = dict(vars(builtins), __import__=_import)
 
 
 def _load(name: str) -> ModuleType:
+    # Alpa asks for attributes of Ray hundreds of times a step.
+    if name in _loaded:
+        return _loaded[name]
     try:
         module = importlib.import_module(_MOVED.get(name, name))
     except ModuleNotFoundError as error:
@@ -69,6 +76,7 @@ def _load(name: str) -> ModuleType:
             raise errors.RayMissingError(name) from error
         raise
     _settle()
+    _loaded[name] = module
     return module
 
 

@@ -9,7 +9,6 @@ sight.
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ import alpa
 import pytest
 from alpa.device_mesh import get_global_physical_mesh
 
+from integration.processes import processes_of, wait_until
+
 NUM_HOSTS, NUM_DEVICES = 2, 4
-_END_LIMIT_S = 30.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,41 +45,7 @@ def ray_folder() -> Iterator[str]:
             for name, value in variables.items():
                 patch.setenv(name, value)
             yield folder
-        assert not (left := processes_of(folder, _END_LIMIT_S)), f"processes that are left: {left}"
-
-
-def processes_of(folder: str, limit_s: float) -> dict[int, str]:
-    """The processes that have `folder` in their command, environment or output, once none is left or time is up."""
-    end = time.monotonic() + limit_s
-    while True:
-        found = {pid: text for pid, text in _commands().items() if pid != os.getpid() and _is_of(folder, pid)}
-        if not found or time.monotonic() > end:
-            return found
-        time.sleep(0.1)
-
-
-def _commands() -> dict[int, str]:
-    commands = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-                if state != "Z":
-                    commands[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue  # it has ended
-    return commands
-
-
-def _is_of(folder: str, pid: int) -> bool:
-    process = Path("/proc") / str(pid)
-    try:
-        if folder.encode() in (process / "cmdline").read_bytes() + (process / "environ").read_bytes():
-            return True
-        # A process of Ray writes over its command and its environment.
-        return any(folder in os.readlink(process / "fd" / number) for number in "12")
-    except OSError:
-        return False
+        wait_until(lambda: not processes_of(folder))
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,8 @@
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import alpa
@@ -21,6 +19,7 @@ from alpa.util import get_num_available_gpus
 from alpa_on_jax import errors
 from alpa_on_jax.ray_mesh import launching
 from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
+from integration.processes import wait_until, wait_until_ended
 
 ARRAY = np.arange(16, dtype=np.float32).reshape(8, 2)
 
@@ -40,24 +39,6 @@ def initialised(cluster: Any) -> Iterator[None]:
 
 def processes(mesh: Any) -> list[int]:
     return ray.get([worker.check_alive.remote() for worker in mesh.workers])
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, f"it has not come to be so within {limit_s} s"
-        time.sleep(0.05)
-
-
-def wait_until_ended(pids: list[int]) -> None:
-    wait_until(lambda: all(has_ended(pid) for pid in pids))
 
 
 def wait_until_free(number: int) -> None:
@@ -143,7 +124,6 @@ def test_a_mesh_that_hangs_is_ended_by_force(initialised: None) -> None:
     pids = processes(mesh)
 
     def hang(backend: Any) -> None:
-        import time
 
         time.sleep(600)
 

@@ -17,28 +17,8 @@ import jax
 import numpy as np
 from jax._src.array import ArrayImpl
 
-from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import hosts, launching
+from alpa_on_jax.ray_mesh import hosts, launching, waiting
 from alpa_on_jax.replacing import replace, replace_in_class
-
-# What a mesh that has ended cannot do.
-_NEEDS_HOSTS = (
-    "get_logical_mesh",
-    "get_remote_buffers",
-    "block_until_ready_remote_buffers",
-    "shard_args_to_arrays",
-    "set_runtime_random_seed",
-    "profile_hlo_ops",
-    "get_remote_timer",
-    "reset_remote_timer",
-    "get_remote_tracer",
-    "get_memory_allocated",
-    "get_max_memory_allocated",
-    "get_available_memory",
-    "reset_memory_stats",
-    "sync_workers",
-    "sync_move_workers",
-)
 
 
 def apply(module: ModuleType) -> None:
@@ -46,11 +26,14 @@ def apply(module: ModuleType) -> None:
     _replace_mesh(module)
     _replace_cluster(module)
     _replace_arrays(module)
+    # Last: what is here asks Ray itself, with limits of its own.
+    replace(module, ray=waiting.BoundedRay(module.ray))
 
 
 def _replace_mesh(module: ModuleType) -> None:
     mesh_class, global_config, ray = module.DistributedPhysicalDeviceMesh, module.global_config, module.ray
     original_shard_args_to_bufs = mesh_class.shard_args_to_bufs
+    original_get_logical_mesh = mesh_class.get_logical_mesh
 
     def launch_xla_servers(self: Any) -> tuple[Any, list[Any]]:
         """Start the processes of the mesh.
@@ -58,13 +41,24 @@ def _replace_mesh(module: ModuleType) -> None:
         Raises:
             errors.HostError, errors.NoPortError: they could not be started; none is left.
         """
-        return launching.launch(self, global_config, module.retrieve_placement_group())
+        service, workers = launching.launch(self, global_config, module.retrieve_placement_group())
+        waiting.watch(self, workers)
+        return service, workers
 
     def shutdown(self: Any, forced: bool = False) -> None:
         """End the mesh and its processes; does nothing if it has ended."""
         self.operation_executables.clear()
         if self.launched:
             launching.end(self, by_force=forced, limits=global_config.host_limits)
+
+    def get_logical_mesh(self: Any, *args: Any, **options: Any) -> Any:
+        """The mesh's devices in a shape; see alpa.
+
+        Raises:
+            errors.MeshEndedError: the mesh has ended, so nothing need be planned for it.
+        """
+        launching.check_not_ended(self)
+        return original_get_logical_mesh(self, *args, **options)
 
     def shard_args_to_bufs(
         self: Any,
@@ -79,7 +73,7 @@ def _replace_mesh(module: ModuleType) -> None:
         Raises:
             errors.MeshEndedError: the mesh has ended.
         """
-        _check_hosts(self)
+        launching.check_not_ended(self)
         if any(donated_invars) and len({id(arg) for arg in args}) < len(args):
             args = _without_shared_buffers(donated_invars, args)
         return original_shard_args_to_bufs(self, shard_indices, donated_invars, batch_invars, num_micro_batches, args)
@@ -88,10 +82,10 @@ def _replace_mesh(module: ModuleType) -> None:
         mesh_class,
         launch_xla_servers,
         shutdown,
+        get_logical_mesh,
         shard_args_to_bufs,
         delete_remote_buffers=_if_connected(mesh_class.delete_remote_buffers, ray),
         delete_remote_executable=_if_connected(mesh_class.delete_remote_executable, ray),
-        **{name: _checked(getattr(mesh_class, name)) for name in _NEEDS_HOSTS},
     )
 
 
@@ -102,24 +96,10 @@ def _if_connected(method: Callable[..., None], ray: Any) -> Callable[..., None]:
 
     @functools.wraps(method)
     def guarded(self: Any, *args: Any) -> None:
-        if not is_finalizing() and self.workers is not None and ray.is_initialized():
+        if not is_finalizing() and self.workers and ray.is_initialized():
             method(self, *args)
 
     return guarded
-
-
-def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def checked(self: Any, *args: Any, **options: Any) -> Any:
-        _check_hosts(self)
-        return method(self, *args, **options)
-
-    return checked
-
-
-def _check_hosts(mesh: Any) -> None:
-    if mesh.workers is None:
-        raise errors.MeshEndedError(", ".join(mesh.node_ips))
 
 
 def _without_shared_buffers(donated: Sequence[bool], args: Sequence[Any]) -> list[Any]:
@@ -200,7 +180,7 @@ def _replace_arrays(module: ModuleType) -> None:
 
     def save(self: Any, ckpt_dir: str, local_cache_dir: str | None = None) -> None:
         """Write one copy of each part; the hosts do it after what they have been asked for before."""
-        _check_hosts(self.device_mesh)
+        launching.check_not_ended(self.device_mesh)
         original_save(self, ckpt_dir, local_cache_dir)
 
     replace_in_class(array_class, block_until_ready, save, __array__)

@@ -1,10 +1,11 @@
-"""Replacements in `alpa.mesh_executable`: waiting for devices, sending programs to hosts, and forgetting them."""
+"""Replacements in `alpa.mesh_executable`: waiting for devices and hosts, sending programs, and forgetting them."""
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from alpa_on_jax import errors
+from alpa_on_jax.ray_mesh import waiting
 from alpa_on_jax.replacing import replace, replace_in_class
 
 
@@ -46,7 +47,7 @@ def apply(module: ModuleType) -> None:
         if accumulate.partitioned.output_shardings != apply_grad.partitioned.input_shardings[-count:]:
             raise errors.InternalError("the gradients leave accumulate_grad in another sharding than apply_grad takes")
 
-    replace(module, get_sync_func_driver, get_sync_func_worker)
+    replace(module, get_sync_func_driver, get_sync_func_worker, ray=waiting.BoundedRay(module.ray))
     replace_in_class(module.NormalMeshDriverExecutable, _set_executable)
     replace_in_class(module.GradAccMeshDriverExecutable, __init__)
     replace_in_class(module.MeshDriverExecutable, __del__)

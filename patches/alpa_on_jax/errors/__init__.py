@@ -13,6 +13,7 @@ from alpa_on_jax.errors.clusters import (
     HostError,
     HostProgramError,
     MeshEndedError,
+    MeshLostError,
     NoClusterError,
     NoPortError,
     PipelineUnavailableError,
@@ -45,6 +46,7 @@ from alpa_on_jax.errors.shardings import (
     IndivisibleShardingError,
     ShardingOptionError,
 )
+from alpa_on_jax.errors.unavailable import NeedsForkError
 
 __all__ = [
     "AlpaMissingError",
@@ -69,10 +71,12 @@ __all__ = [
     "JaxVersionError",
     "LayerMarkerError",
     "MeshEndedError",
+    "MeshLostError",
     "MeshShapeError",
     "MethodError",
     "MethodOptionError",
     "MicroBatchError",
+    "NeedsForkError",
     "NoClusterError",
     "NoPortError",
     "NotAnArrayError",

@@ -1,6 +1,7 @@
 """What needs a cluster."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from alpa_on_jax.errors.base import AlpaOnJaxError
 
@@ -138,6 +139,13 @@ class HostError(ClusterError):
         )
 
     @classmethod
+    def no_node(cls, host: str) -> "HostError":
+        return cls(
+            f"the node of host {host} has left the Ray cluster. To go on with the nodes that are left, call "
+            "alpa.shutdown() and alpa.init(...) again"
+        )
+
+    @classmethod
     def other_devices(cls, host: int, wanted: int, found: int) -> "HostError":
         return cls(
             f"host {host} of the mesh has {found} devices and not {wanted}: what Ray offers on its node is not what "
@@ -152,10 +160,45 @@ class HostError(ClusterError):
 class MeshEndedError(ClusterError):
     """Something of a mesh was used after the mesh had ended."""
 
-    def __init__(self, hosts: str) -> None:
-        super().__init__(
-            f"the mesh on {hosts} has ended, and its arrays and programs with it. Make arrays anew on another mesh, or "
-            "restore a checkpoint; values that are needed after alpa.shutdown must be fetched (numpy.asarray) before"
+    @classmethod
+    def of(cls, mesh: Any) -> "MeshEndedError":
+        """Of alpa's `DistributedPhysicalDeviceMesh`."""
+        lost = getattr(mesh, "lost", None)
+        why = f" because it was lost ({lost})" if lost else ""
+        return cls(
+            f"the mesh on {', '.join(mesh.node_ips)} has ended{why}, and its arrays and programs with it. Make arrays "
+            "anew on another mesh, or restore a checkpoint; values that are needed after alpa.shutdown must be fetched "
+            "(numpy.asarray) before"
+        )
+
+
+class MeshLostError(ClusterError):
+    """A host of a mesh is gone, or hangs; the mesh has been ended."""
+
+    PROCESS_GONE = "its process has ended: killed, out of memory, or a crash; Ray's logs on that node have more"
+    NODE_GONE = "its node has left the Ray cluster"
+    LEFT_ALONE = "it waits for another host, on which something has failed"
+
+    @classmethod
+    def of(cls, hosts: Sequence[str], what: str) -> "MeshLostError":
+        return cls(
+            f"the mesh on {', '.join(hosts)} was lost ({what}). All of its processes have been ended, and its arrays "
+            "and programs are gone. Restore a checkpoint, or make the arrays anew, and call the function again: it "
+            "gets a new mesh"
+        )
+
+    @classmethod
+    def silent(cls, limit_s: float) -> str:
+        return (
+            f"its process has not answered for {limit_s:g} s; it is stopped, or its machine is overloaded or cannot be "
+            "reached (alpa.global_config.host_limits has ping_s)"
+        )
+
+    @classmethod
+    def stuck(cls, seconds: float) -> str:
+        return (
+            f"it has been at one step, compilation or write for {seconds:.0f} s (alpa.global_config.host_limits has "
+            "call_s)"
         )
 
 

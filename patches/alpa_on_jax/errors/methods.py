@@ -67,6 +67,16 @@ class FollowError(AlpaOnJaxError, RuntimeError):
             "Give a get_input_placement_specs that returns the placements for the following function's arguments"
         )
 
+    @classmethod
+    def other_arguments(cls, source: str, numbers: Sequence[int], wanted: int) -> "FollowError":
+        found = " or ".join(str(number) for number in numbers)
+        return cls(
+            f"FollowParallel: the placements of {source}'s arguments, of {found} arrays, do not fit the {wanted} "
+            "arrays of the function that follows. By default its arguments are (state.params, batch) or (state, batch) "
+            "with the same arrays in the same order; for others give a get_input_placement_specs that returns a "
+            "placement, or None, for each array"
+        )
+
 
 class MeshShapeError(AlpaOnJaxError, ValueError):
     """A logical mesh, or a set of devices, that the devices at hand cannot form."""

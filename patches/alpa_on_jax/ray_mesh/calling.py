@@ -9,7 +9,7 @@ together, after all that they were asked for before.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from alpa_on_jax import errors
+from alpa_on_jax.ray_mesh import launching, waiting
 
 Answer = TypeVar("Answer")
 
@@ -18,7 +18,7 @@ def call_on_hosts(mesh: Any, function: Callable[..., Answer], *args: Any, limit_
     """What `function(backend, *args)` gives on each host, in their order.
 
     The function must do the same on each: run the same programs in the same order. Where it does not, the hosts wait
-    for each other until somebody ends the mesh.
+    for each other, until the mesh is ended for it.
 
     Args:
         mesh: Alpa's `DistributedPhysicalDeviceMesh`.
@@ -27,10 +27,8 @@ def call_on_hosts(mesh: Any, function: Callable[..., Answer], *args: Any, limit_
 
     Raises:
         errors.MeshEndedError: the mesh has ended.
+        errors.MeshLostError: a host is gone or hangs; the mesh has been ended.
         ray.exceptions.GetTimeoutError: they did not all answer in time. They still do what they were asked for.
     """
-    import ray
-
-    if mesh.workers is None:
-        raise errors.MeshEndedError(", ".join(mesh.node_ips))
-    return ray.get([worker.call.remote(function, *args) for worker in mesh.workers], timeout=limit_s)
+    launching.check_not_ended(mesh)
+    return waiting.get([worker.call.remote(function, *args) for worker in mesh.workers], timeout=limit_s)

@@ -1,9 +1,9 @@
 """The backend of a mesh as one of its hosts has it: it compiles for all devices, and takes and gives this host's parts.
 
-Where alpa's host processes keep an array, they keep the list of what each of their devices holds of it. Takes and gives
-such lists, and makes `jax.Array`s of them for the time of a run. Invariants: every host does the same calls in the same
-order, and no call but a program's own run communicates. No `RuntimeError` leaves a program: alpa answers one by
-ending the process, and the reason would be lost.
+Where alpa's host processes keep an array, they keep the list of what each of their devices holds of it. Takes such
+lists, and `HostArray`s, which stand for them without taking an array apart; gives the latter. Invariants: every host
+does the same calls in the same order, and no call but a program's own run communicates. No `RuntimeError` leaves a
+program: alpa answers one by ending the process, and the reason would be lost.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,13 @@ import numpy as np
 from jax.sharding import Sharding
 
 from alpa_on_jax import errors
+from alpa_on_jax.ray_mesh.host_array import HostArray
 from alpa_on_jax.xla_extension import backend
 from alpa_on_jax.xla_extension.devices import Device, named_sharding
 from alpa_on_jax.xla_extension.executable import Client, CompileOptions, MeshExecutable, ZerosExecutable
 from alpa_on_jax.xla_extension.hlo_module import HloModule, XlaComputation
 
-Parts = list[jax.Array]
+Parts = Sequence[jax.Array]
 
 
 class HostClient(Client):
@@ -45,7 +46,7 @@ class HostClient(Client):
         return HostExecutable(self, computation.get_hlo_module())
 
     def compile_zeros(self, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any]) -> "HostZerosExecutable":
-        return HostZerosExecutable(self._devices, shapes, dtypes)
+        return HostZerosExecutable(self, shapes, dtypes)
 
 
 class HostExecutable(MeshExecutable):
@@ -63,8 +64,9 @@ class HostExecutable(MeshExecutable):
             (shape.dims, np.dtype(shape.dtype), named_sharding(self._devices, sharding))
             for shape, sharding in zip(module.shape.parameters, self.program.input_shardings, strict=True)
         ]
+        self._num_local_devices = len(client.local_devices())
 
-    def execute_sharded_on_local_devices(self, arguments: Sequence[Parts]) -> list[Parts]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def execute_sharded_on_local_devices(self, arguments: Sequence[Parts]) -> list[HostArray]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Run on this host's parts of the arguments; gives its parts of the results.
 
         Raises:
@@ -72,10 +74,10 @@ class HostExecutable(MeshExecutable):
         """
         try:
             arrays = [
-                backend.array_of_parts(parts, *parameter)
+                parts.whole if isinstance(parts, HostArray) else backend.array_of_parts(parts, *parameter)
                 for parts, parameter in zip(arguments, self._parameters, strict=True)
             ]
-            return [backend.parts_of_array(array) for array in self.run(arrays)]
+            return [HostArray(array, self._num_local_devices) for array in self.run(arrays)]
         except Exception as error:
             raise errors.HostProgramError.of("run", self.module.name, error) from error
 
@@ -83,6 +85,9 @@ class HostExecutable(MeshExecutable):
 class HostZerosExecutable(ZerosExecutable):
     """Allocates this host's parts of the gradients, filled with zeros."""
 
-    def execute_sharded_on_local_devices(self, arguments: Sequence[Parts]) -> list[Parts]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        arrays = super().execute_sharded_on_local_devices([])
-        return [backend.parts_of_array(array) for array in arrays]
+    def __init__(self, client: HostClient, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any]):
+        super().__init__(tuple(client.devices()), shapes, dtypes)
+        self._num_local_devices = len(client.local_devices())
+
+    def execute_sharded_on_local_devices(self, arguments: Sequence[Parts]) -> list[HostArray]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return [HostArray(array, self._num_local_devices) for array in super().execute_sharded_on_local_devices([])]

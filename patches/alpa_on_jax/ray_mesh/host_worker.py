@@ -9,9 +9,12 @@ Invariant: `check_alive` answers whatever else the process does, since it has a 
 thread, in the order in which it was called.
 """
 
+import contextlib
 import functools
+import inspect
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -25,6 +28,7 @@ from alpa_on_jax import errors
 from alpa_on_jax.alpa.local_arrays import block_until_all_ready, device_memory
 from alpa_on_jax.alpa.serialization import load_sharded_array
 from alpa_on_jax.ray_mesh import jax_runtime
+from alpa_on_jax.ray_mesh.host_array import block_until_ready
 from alpa_on_jax.ray_mesh.host_client import HostClient
 
 HEALTH = "health"
@@ -59,6 +63,22 @@ def _tells_error(method: Callable[..., Any]) -> Callable[..., Any]:
     return telling
 
 
+def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of which it is known since when it has been running."""
+
+    @functools.wraps(method)
+    def noted(self: "HostWorker", *args: Any, **options: Any) -> Any:
+        if self._called_at is not None:
+            return method(self, *args, **options)  # within another one
+        self._called_at = time.monotonic()
+        try:
+            return method(self, *args, **options)
+        finally:
+            self._called_at = None
+
+    return noted
+
+
 class HostWorker(MeshHostWorker):
     """The process of one host.
 
@@ -71,6 +91,7 @@ class HostWorker(MeshHostWorker):
 
     def __init__(self, place: jax_runtime.HostPlace, mesh_id: int | None, seed: int, config: dict[str, Any]):
         vars(global_config).update(config)
+        self._called_at: float | None = None
         self.num_hosts, self.host_id, self.mesh_id = place.num_hosts, place.host, mesh_id
         self.distributed_client = jax_runtime.join(place)
         self.backend = HostClient(jax_runtime.devices_of_all_hosts(), seed)
@@ -78,7 +99,7 @@ class HostWorker(MeshHostWorker):
         self.num_devices = len(self.local_devices)
         if self.num_devices != place.num_devices:
             raise errors.HostError.other_devices(place.host, place.num_devices, self.num_devices)
-        self.buffers: dict[int, list[Any]] = {}
+        self.buffers: dict[int, Sequence[Any]] = {}
         self.executables: dict[int, Any] = {}
         self.send_tasks: dict[int, Any] = {}
         self.recv_tasks: dict[int, Any] = {}
@@ -141,7 +162,8 @@ class HostWorker(MeshHostWorker):
         Raises:
             Exception: one of them never will be, because of this.
         """
-        super().block_until_ready_buffers(uuids)
+        for uuid in _several(uuids):
+            block_until_ready(self.buffers[uuid])
 
     # Programs.
 
@@ -242,12 +264,28 @@ class HostWorker(MeshHostWorker):
         """The number of this process, whatever else it is doing."""
         return os.getpid()
 
+    @ray.method(concurrency_group=HEALTH)
+    def seconds_in_call(self) -> float:
+        """For how long this process has been at what it does now; 0 if it does nothing."""
+        since = self._called_at
+        return 0.0 if since is None else time.monotonic() - since
+
+    def settle(self) -> None:
+        """Wait until this host's devices have nothing left to compute; what has failed is told elsewhere."""
+        with contextlib.suppress(Exception):
+            block_until_all_ready(self.local_devices)
+
     def shutdown(self) -> None:
         """Leave the mesh, together with the other hosts; the process is of no use afterwards."""
         self.sync_move_worker()
         self.buffers.clear()
         self.executables.clear()
         self.distributed_client.shutdown()
+
+
+for _name, _method in inspect.getmembers_static(HostWorker, inspect.isfunction):
+    if not _name.startswith("_") and not hasattr(_method, "__ray_concurrency_group__"):
+        setattr(HostWorker, _name, _noted(_method))
 
 
 def _move_saved(host: int, folder: str, to: str) -> None:

@@ -145,7 +145,10 @@ def join(place: HostPlace) -> Any:
     # Where the GPU plugin finds the other hosts.
     state = distributed.global_state
     state.client, state.process_id, state.num_processes = client, place.host, place.num_hosts
-    if place.platform == "cpu":
+    if place.platform == "cpu" and place.num_hosts == 1:
+        # Its devices meet within the process; gloo lets them do so through sockets.
+        jax.config.update("jax_cpu_collectives_implementation", None)
+    elif place.platform == "cpu":
 
         def make_client() -> Any:
             collectives = _jax.make_gloo_tcp_collectives(distributed_client=client, hostname=place.ip)

@@ -8,7 +8,7 @@ service of the mesh is left, and the devices are free again.
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -39,6 +39,7 @@ def launch(mesh: Any, config: Any, placement_group: Any) -> tuple[jax_runtime.Se
         errors.NoPortError: there is no port for the service.
     """
     limits: Limits = config.host_limits
+    _check_nodes(mesh)
     service = service_of(mesh, config)
     workers: list[Any] = []
     try:
@@ -151,19 +152,61 @@ def environment(of_driver: Mapping[str, str], config: Any, host: int) -> dict[st
     return variables | {"XLA_FLAGS": " ".join(flags.split())}
 
 
+def _check_nodes(mesh: Any) -> None:
+    """Hold that the nodes of a mesh are still there; Ray would wait for one that has left to come back."""
+    import ray
+
+    there = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    for info in mesh.host_info:
+        if info["NodeID"] not in there:
+            raise errors.HostError.no_node(info[hosts.KEY])
+
+
 def _wait_for(workers: Sequence[Any], mesh: Any, limit_s: float) -> None:
+    """Wait until all processes have answered."""
     import ray
     from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
     answers = [worker.check_alive.remote() for worker in workers]
-    for host, answer in enumerate(answers):
-        key = mesh.host_info[host][hosts.KEY]
-        try:
-            ray.get(answer, timeout=limit_s)
-        except GetTimeoutError as error:
-            raise errors.HostError.late(key, limit_s) from error
-        except (RayActorError, RayTaskError) as error:
-            raise errors.HostError.no_start(key, error) from error
+    try:
+        # One that fails ends the wait, whichever it is.
+        ray.get(answers, timeout=limit_s)
+    except (GetTimeoutError, RayActorError, RayTaskError) as first:
+        for host, answer in enumerate(answers):
+            key = mesh.host_info[host][hosts.KEY]
+            try:
+                ray.get(answer, timeout=0)
+            except (RayActorError, RayTaskError) as error:
+                raise errors.HostError.no_start(key, error) from error
+            except GetTimeoutError as error:
+                if isinstance(first, GetTimeoutError):
+                    raise errors.HostError.late(key, limit_s) from error
+
+
+class _NoWorkers(Sequence[Any]):
+    """In the place of the processes of a mesh that has ended: none, and whoever wants one hears why."""
+
+    def __init__(self, mesh: Any) -> None:
+        self._mesh = mesh
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, index: Any) -> Any:
+        raise errors.MeshEndedError.of(self._mesh)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise errors.MeshEndedError.of(self._mesh)
+
+
+def check_not_ended(mesh: Any) -> None:
+    """Hold that a mesh has its processes.
+
+    Raises:
+        errors.MeshEndedError: it has ended.
+    """
+    if not mesh.workers:
+        raise errors.MeshEndedError.of(mesh)
 
 
 def end(mesh: Any, *, by_force: bool, limits: Limits) -> None:
@@ -177,9 +220,9 @@ def end(mesh: Any, *, by_force: bool, limits: Limits) -> None:
     import ray
 
     workers, service = mesh.workers, mesh.service_server
-    mesh.workers, mesh.service_server, mesh.launched = None, None, False
-    if workers is None:
+    if not workers:
         return
+    mesh.workers, mesh.service_server, mesh.launched = _NoWorkers(mesh), None, False
     if not by_force and ray.is_initialized():
         _finish(workers, mesh, limits)
     _end(workers, service)

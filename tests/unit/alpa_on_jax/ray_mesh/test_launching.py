@@ -48,7 +48,7 @@ def test_a_host_on_efa_has_its_provider() -> None:
 
 
 def test_nothing_is_called_on_a_mesh_that_has_ended() -> None:
-    mesh = SimpleNamespace(workers=None, node_ips=["10.0.0.1-aa", "10.0.0.2-bb"])
+    mesh = SimpleNamespace(workers=(), node_ips=["10.0.0.1-aa", "10.0.0.2-bb"])
     with pytest.raises(errors.MeshEndedError, match=r"the mesh on 10.0.0.1-aa, 10.0.0.2-bb has ended"):
         call_on_hosts(mesh, print)
 

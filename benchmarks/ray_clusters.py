@@ -1,0 +1,39 @@
+"""A Ray cluster on this machine for the time of a benchmark: nodes of virtual CPU devices, in a folder of their own.
+
+Invariant: no cluster of somebody else is joined, and nothing is left.
+"""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
+
+
+@contextlib.contextmanager
+def cluster(*devices_of_nodes: int) -> Iterator[Any]:
+    """While the context lasts, a node for each number of devices, and this process connected to the first.
+
+    Gives Ray's `Cluster`.
+    """
+    with tempfile.TemporaryDirectory(prefix="alpa-ray-", ignore_cleanup_errors=True) as folder:
+        (Path(folder) / "ray").mkdir()
+        os.environ.pop("RAY_ADDRESS", None)
+        # Ray reads them when it is imported.
+        os.environ |= {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "RAY_LOG_TO_DRIVER": "0"}
+        import ray
+        from ray.cluster_utils import Cluster
+
+        nodes: Any = Cluster()
+        try:
+            for number in devices_of_nodes:
+                options = {"resources": {CPU_DEVICE: number}, "object_store_memory": 200 * 2**20}
+                nodes.add_node(num_cpus=4, include_dashboard=False, **options)
+            ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
+            yield nodes
+        finally:
+            ray.shutdown()
+            nodes.shutdown()
