@@ -37,7 +37,8 @@ def run_auto_sharding(module: HloModule, options: "CompileOptions") -> None:
 
     auto_sharding.last_s_val = auto_sharding.last_objective = None
     mesh = LogicalMesh(tuple(int(size) for size in get_option("auto_sharding::device_mesh_shape")))
-    if get_option("auto_sharding::enable") and math.prod(mesh.shape) > 1:
+    # On one device there is nothing to choose; a planner may still want to know what the program costs there.
+    if get_option("auto_sharding::enable") and (math.prod(mesh.shape) > 1 or planner.current() is not None):
         _choose(module)
     else:
         propagate(module, mesh, to_outputs=options.propagate_to_outputs)
