@@ -24,7 +24,7 @@ PYTEST := $(BIN)/pytest -q --numprocesses=auto --maxprocesses=8 --dist=loadgroup
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check quick bench format lint types unit integration cluster clean interpreter
+.PHONY: help venv demo test check quick bench format lint types unit integration cluster gpu clean interpreter
 
 help: ## what can be made
 	@echo "make TARGET [PYTHON=python3.12] [VENV=.venv-3.12] [ARGS='-k name']"
@@ -58,7 +58,7 @@ demo: $(INSTALLED) ## CFP beside Alpa's ILP and plans by hand: a GPT on 8 virtua
 	$(BIN)/alpa-cfp bench --model gpt --mesh 2x4 --database demo/profiles.sqlite \
 		--json demo/demo.json --picture demo/demo.png --save-plan demo/plan.json $(ARGS)
 
-test: lint types unit integration cluster ## everything: format, lint, types, all tests
+test: lint types unit integration cluster gpu ## everything: format, lint, types, all tests
 
 check: lint types quick ## what is quick of `make test` (under 2 minutes)
 
@@ -82,6 +82,9 @@ integration: $(INSTALLED) ## parallel programs against the serial run
 # In one process: each that has such tests starts a cluster of its own.
 cluster: $(INSTALLED) ## tests on a Ray cluster of two nodes, which they start on this machine
 	$(BIN)/pytest -q tests/ray $(ARGS)
+
+gpu: $(INSTALLED) ## tests on a GPU (JAX_PLATFORMS=cuda make gpu), skipped where there is none
+	$(BIN)/pytest -q -m gpu tests/gpu $(wildcard tests/unit/alpa_on_jax/ray_mesh/transport) $(ARGS)
 
 # Modules of the package benchmarks/ that are programs; they measure the models of alpa_cfp.workloads.
 bench: $(INSTALLED) ## all benchmarks; they print what they measured
