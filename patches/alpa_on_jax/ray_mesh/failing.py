@@ -77,11 +77,19 @@ def lose(mesh: Any, reasons: dict[int, str]) -> NoReturn:
     Raises:
         errors.MeshLostError: always.
     """
-    launching.end(mesh, by_force=True, limits=_limits())
-    mesh.operation_executables.clear()
-    mesh.lost = "; ".join(f"host {mesh.node_ips[host]}: {reason}" for host, reason in reasons.items())
-    _forget(mesh)
-    raise errors.MeshLostError.of(mesh.node_ips, mesh.lost)
+    what = "; ".join(f"host {mesh.node_ips[host]}: {reason}" for host, reason in reasons.items())
+    for each in together(mesh):
+        launching.end(each, by_force=True, limits=_limits())
+        each.operation_executables.clear()
+        each.lost = what
+        _forget(each)
+    raise errors.MeshLostError.of(mesh.node_ips, what)
+
+
+def together(mesh: Any) -> list[Any]:
+    """The meshes that live and end with a mesh: those of its pipeline, or itself."""
+    group = getattr(mesh, "group", None)
+    return [mesh] if group is None else list(group.meshes)
 
 
 def _limits() -> Limits:
@@ -125,4 +133,7 @@ def _forget(mesh: Any) -> None:
     with contextlib.suppress(AttributeError):
         if mesh.parent.launched_physical_mesh is mesh:
             mesh.parent.launched_physical_mesh = None
+    group = getattr(mesh, "group", None)
+    if group is not None and group.parent.launched_physical_mesh_group is group:
+        group.parent.launched_physical_mesh_group = None
     api.clear_executable_cache()

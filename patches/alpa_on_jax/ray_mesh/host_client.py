@@ -15,10 +15,12 @@ from jax.sharding import Sharding
 
 from alpa_on_jax import errors
 from alpa_on_jax.ray_mesh.host_array import HostArray
+from alpa_on_jax.ray_mesh.host_phases import HostPhases
 from alpa_on_jax.xla_extension import backend
 from alpa_on_jax.xla_extension.devices import Device, named_sharding
 from alpa_on_jax.xla_extension.executable import Client, CompileOptions, MeshExecutable, ZerosExecutable
 from alpa_on_jax.xla_extension.hlo_module import HloModule, XlaComputation
+from alpa_on_jax.xla_extension.phased_executable import is_phased
 
 Parts = Sequence[jax.Array]
 
@@ -40,10 +42,11 @@ class HostClient(Client):
         # `device_put` would compare the hosts' values, by a program of its own.
         return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
-    def compile(self, computation: XlaComputation, options: CompileOptions) -> "HostExecutable":
+    def compile(self, computation: XlaComputation, options: CompileOptions) -> "HostExecutable | HostPhases":
         """As `Client.compile`; on every host the same program, at about the same time."""
         del options
-        return HostExecutable(self, computation.get_hlo_module())
+        module = computation.get_hlo_module()
+        return HostPhases(self, module) if is_phased(module) else HostExecutable(self, module)
 
     def compile_zeros(self, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any]) -> "HostZerosExecutable":
         return HostZerosExecutable(self, shapes, dtypes)

@@ -1,20 +1,17 @@
 """What runs in the process of one host of a mesh: alpa's `MeshHostWorker`, on stock JAX.
 
 Takes the calls of the driver in their order: arrays in and out, programs, runs. Most of alpa's methods are used as they
-are; here are those that touch devices, and what makes an error known. The driver waits for hardly any call, so that an
-error in one would be lost: it is kept, and answers the next call that misses what the failed one should have made, or
-that waits for the host.
+are; here are those that touch devices. What a call raises that nobody waits for is kept (`host_errors`); what goes to
+other meshes is in `resharding_worker`.
 
 Invariant: `check_alive` answers whatever else the process does, since it has a thread of its own; all else runs in one
 thread, in the order in which it was called.
 """
 
 import contextlib
-import functools
 import inspect
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -30,56 +27,13 @@ from alpa_on_jax.alpa.serialization import load_sharded_array
 from alpa_on_jax.ray_mesh import jax_runtime
 from alpa_on_jax.ray_mesh.host_array import block_until_ready
 from alpa_on_jax.ray_mesh.host_client import HostClient
+from alpa_on_jax.ray_mesh.host_errors import KeepsErrors, keeps_error, noted, tells_error
+from alpa_on_jax.ray_mesh.resharding_worker import ReshardingWorker
 
 HEALTH = "health"
 
 
-def _keeps_error(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that the driver does not wait for: what it raises is kept for one that it waits for."""
-
-    @functools.wraps(method)
-    def keeping(self: "HostWorker", *args: Any, **options: Any) -> Any:
-        try:
-            return method(self, *args, **options)
-        except Exception as error:
-            self._keep(error)
-            raise
-
-    return keeping
-
-
-def _tells_error(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that the driver waits for: what it misses, it misses for the reason that is kept."""
-
-    @functools.wraps(method)
-    def telling(self: "HostWorker", *args: Any, **options: Any) -> Any:
-        try:
-            return method(self, *args, **options)
-        except KeyError as error:
-            if self._error is None:
-                raise
-            raise self._told() from error
-
-    return telling
-
-
-def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of which it is known since when it has been running."""
-
-    @functools.wraps(method)
-    def noted(self: "HostWorker", *args: Any, **options: Any) -> Any:
-        if self._called_at is not None:
-            return method(self, *args, **options)  # within another one
-        self._called_at = time.monotonic()
-        try:
-            return method(self, *args, **options)
-        finally:
-            self._called_at = None
-
-    return noted
-
-
-class HostWorker(MeshHostWorker):
+class HostWorker(ReshardingWorker):
     """The process of one host.
 
     Args:
@@ -91,7 +45,7 @@ class HostWorker(MeshHostWorker):
 
     def __init__(self, place: jax_runtime.HostPlace, mesh_id: int | None, seed: int, config: dict[str, Any]):
         vars(global_config).update(config)
-        self._called_at: float | None = None
+        self.calls = KeepsErrors(place.host)
         self.num_hosts, self.host_id, self.mesh_id = place.num_hosts, place.host, mesh_id
         self.distributed_client = jax_runtime.join(place)
         self.backend = HostClient(jax_runtime.devices_of_all_hosts(), seed)
@@ -104,38 +58,17 @@ class HostWorker(MeshHostWorker):
         self.send_tasks: dict[int, Any] = {}
         self.recv_tasks: dict[int, Any] = {}
         self.broadcast_tasks: dict[int, Any] = {}
-        self.broadcast_communicators: dict[str, Any] = {}
         self.data_loaders: dict[int, Any] = {}
         self.data_loader_iters: dict[int, Any] = {}
-        self._error: Exception | None = None
-        self._is_told = True
         # Moves what was saved, behind what is computed; one at a time.
         self._mover = ThreadPoolExecutor(max_workers=1)
         self._moves: list[Future[None]] = []
         self.set_runtime_random_seed(seed)
-
-    # Errors.
-
-    def _keep(self, error: Exception) -> None:
-        # Something that is missing is a consequence of an earlier error, if there was one.
-        if not (isinstance(error, KeyError) and self._error is not None):
-            self._error, self._is_told = error, False
-
-    def _told(self) -> Exception:
-        """The error that is kept, which is told now."""
-        self._is_told = True
-        error = self._error
-        if isinstance(error, errors.AlpaOnJaxError):
-            return error
-        return errors.HostError.of(self.host_id, error)
-
-    def _raise_kept(self) -> None:
-        if not self._is_told:
-            raise self._told()
+        self.join_groups(place)
 
     # Arrays.
 
-    @_keeps_error
+    @keeps_error
     def put_buffers(
         self, uuids: int | Sequence[int], datas: Sequence[np.ndarray], num_batch: int = 1, batch_dim: int = 0
     ) -> None:
@@ -152,10 +85,10 @@ class HostWorker(MeshHostWorker):
         for uuid in _several(uuids):
             self.buffers.pop(uuid, None)
 
-    shard_and_put_non_zero_buffer = _keeps_error(MeshHostWorker.shard_and_put_non_zero_buffer)
-    get_buffers = _tells_error(MeshHostWorker.get_buffers)
+    shard_and_put_non_zero_buffer = keeps_error(MeshHostWorker.shard_and_put_non_zero_buffer)
+    get_buffers = tells_error(MeshHostWorker.get_buffers)
 
-    @_tells_error
+    @tells_error
     def block_until_ready_buffers(self, uuids: int | Sequence[int]) -> None:
         """Wait until arrays are computed.
 
@@ -167,12 +100,12 @@ class HostWorker(MeshHostWorker):
 
     # Programs.
 
-    put_executable = _keeps_error(MeshHostWorker.put_executable)
-    run_executable = _keeps_error(MeshHostWorker.run_executable)
-    get_exec_hlo_text = _tells_error(MeshHostWorker.get_exec_hlo_text)
-    get_exec_total_allocation_size = _tells_error(MeshHostWorker.get_exec_total_allocation_size)
-    get_exec_grad_sync_channel_ids = _tells_error(MeshHostWorker.get_exec_grad_sync_channel_ids)
-    profile_executable_with_dummy_inputs = _tells_error(MeshHostWorker.profile_executable_with_dummy_inputs)
+    put_executable = keeps_error(MeshHostWorker.put_executable)
+    run_executable = keeps_error(MeshHostWorker.run_executable)
+    get_exec_hlo_text = tells_error(MeshHostWorker.get_exec_hlo_text)
+    get_exec_total_allocation_size = tells_error(MeshHostWorker.get_exec_total_allocation_size)
+    get_exec_grad_sync_channel_ids = tells_error(MeshHostWorker.get_exec_grad_sync_channel_ids)
+    profile_executable_with_dummy_inputs = tells_error(MeshHostWorker.profile_executable_with_dummy_inputs)
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """`function(self.backend, *args)`; see `calling.call_on_hosts`."""
@@ -184,7 +117,7 @@ class HostWorker(MeshHostWorker):
 
     # Checkpoints.
 
-    @_keeps_error
+    @keeps_error
     def save_array(
         self,
         ckpt_dir: str,
@@ -200,7 +133,7 @@ class HostWorker(MeshHostWorker):
         if local_cache_dir is not None:
             self._moves.append(self._mover.submit(_move_saved, self.host_id, local_cache_dir, ckpt_dir))
 
-    @_keeps_error
+    @keeps_error
     def load_array(self, ckpt_dir: str, uuid: int, device_ids: Sequence[int], shard_indices: Sequence[Any]) -> None:
         """Read this host's parts of an array."""
         whole = load_sharded_array(ckpt_dir, sorted(name for name in os.listdir(ckpt_dir) if "metadata" in name))
@@ -221,9 +154,9 @@ class HostWorker(MeshHostWorker):
 
     # Data loaders.
 
-    put_data_loader = _keeps_error(MeshHostWorker.put_data_loader)
-    data_loader_iter = _keeps_error(MeshHostWorker.data_loader_iter)
-    data_loader_next = _keeps_error(MeshHostWorker.data_loader_next)
+    put_data_loader = keeps_error(MeshHostWorker.put_data_loader)
+    data_loader_iter = keeps_error(MeshHostWorker.data_loader_iter)
+    data_loader_next = keeps_error(MeshHostWorker.data_loader_next)
 
     # Devices.
 
@@ -233,7 +166,7 @@ class HostWorker(MeshHostWorker):
         Raises:
             Exception: what went wrong since the last time that an error was told.
         """
-        self._raise_kept()
+        self.calls.raise_kept()
         block_until_all_ready(self.local_devices)
 
     def sync_all(self) -> None:
@@ -267,8 +200,7 @@ class HostWorker(MeshHostWorker):
     @ray.method(concurrency_group=HEALTH)
     def seconds_in_call(self) -> float:
         """For how long this process has been at what it does now; 0 if it does nothing."""
-        since = self._called_at
-        return 0.0 if since is None else time.monotonic() - since
+        return self.calls.seconds_in_call()
 
     def settle(self) -> None:
         """Wait until this host's devices have nothing left to compute; what has failed is told elsewhere."""
@@ -278,6 +210,7 @@ class HostWorker(MeshHostWorker):
     def shutdown(self) -> None:
         """Leave the mesh, together with the other hosts; the process is of no use afterwards."""
         self.sync_move_worker()
+        self.groups.close()
         self.buffers.clear()
         self.executables.clear()
         self.distributed_client.shutdown()
@@ -285,7 +218,7 @@ class HostWorker(MeshHostWorker):
 
 for _name, _method in inspect.getmembers_static(HostWorker, inspect.isfunction):
     if not _name.startswith("_") and not hasattr(_method, "__ray_concurrency_group__"):
-        setattr(HostWorker, _name, _noted(_method))
+        setattr(HostWorker, _name, noted(_method))
 
 
 def _move_saved(host: int, folder: str, to: str) -> None:

@@ -39,7 +39,7 @@ class HostPlace:
         platform: "cpu" or "cuda".
         num_devices: How many devices it has; virtual ones on "cpu".
         wide: Whether JAX has types of 64 bits there, as in the driver.
-        connect_s, heartbeat_s, shutdown_s: see `Limits`.
+        connect_s, heartbeat_s, shutdown_s, call_s: see `Limits`.
     """
 
     service: str
@@ -52,6 +52,7 @@ class HostPlace:
     connect_s: float
     heartbeat_s: float
     shutdown_s: float
+    call_s: float = 1800.0
 
 
 @dataclass(frozen=True, slots=True)

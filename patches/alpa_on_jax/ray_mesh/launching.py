@@ -94,6 +94,7 @@ def place_of(mesh: Any, host: int, service: str, config: Any) -> jax_runtime.Hos
         limits.connect_s,
         limits.heartbeat_s,
         limits.shutdown_s,
+        limits.call_s,
     )
 
 

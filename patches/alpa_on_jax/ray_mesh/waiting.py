@@ -74,13 +74,13 @@ def get(references: Any, *, timeout: float | None = None) -> Any:
 
 
 def _meshes_of(references: Any) -> list[Any]:
-    """The meshes that are asked, each once."""
+    """The meshes that are asked and those that these wait for, each once."""
     several = references if isinstance(references, list) else [references]
     found: dict[int, Any] = {}
     for reference in several:
         mesh = _mesh_of_actor.get(reference.task_id().actor_id()) if hasattr(reference, "task_id") else None
-        if mesh is not None:
-            found[id(mesh)] = mesh
+        if mesh is not None and id(mesh) not in found:
+            found |= {id(each): each for each in failing.together(mesh)}
     return list(found.values())
 
 
