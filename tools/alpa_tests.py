@@ -7,15 +7,19 @@ file with what became of each test. Two such files, of two versions of JAX, make
     git clone --branch v0.2.3 https://github.com/alpa-projects/alpa
     python tools/alpa_tests.py alpa --output results.json
 
-The file is written after each test, and a run with the same file goes on where the last one ended.
+    python tools/alpa_tests.py alpa --output results.json --ray 1
 
-Invariants: no Ray cluster is started or attached to, a test that asks for one ends there as "needs_ray"; nothing is
-written into the checkout, since each test runs in an empty folder; a test's outcome is what its process said, and a
-process that says nothing has crashed.
+The file is written after each test, and a run with the same file goes on where the last one ended. The second command
+runs those tests again that ask for a Ray cluster, on one that it starts, of one node.
+
+Invariants: no Ray cluster is attached to that was not started here, and without `--ray` a test that asks for one ends
+there as "needs_ray"; nothing is written into the checkout, since each test runs in an empty folder; a test's outcome is
+what its process said, and a process that says nothing has crashed.
 """
 
 import argparse
 import ast
+import contextlib
 import json
 import logging
 import os
@@ -24,7 +28,7 @@ import sys
 import tempfile
 import traceback
 import unittest
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,6 +37,8 @@ log = logging.getLogger("alpa_tests")
 
 FOLDERS = ("shard_parallel", "util", "runtime")
 NUM_DEVICES = 4  # Alpa's tests/README.md asks for a machine of at least 4.
+# What becomes of a test without a cluster that it needs; a file that counts GPUs when it is imported is for one, too.
+WITHOUT_RAY = ("needs_ray", "not_loaded")
 
 
 @dataclass(frozen=True)
@@ -69,10 +75,14 @@ def find_tests(tests: Path, folders: Sequence[str]) -> list[str]:
     return found
 
 
-def run_in_own_process(test: str, tests: Path, num_devices: int, time_limit_s: float) -> Outcome:
+def run_in_own_process(
+    test: str, tests: Path, num_devices: int, time_limit_s: float, ray_address: str | None
+) -> Outcome:
     """Run one test in a new process, in an empty folder from which only Alpa's tests can be imported."""
     environment = dict(os.environ)
     environment.pop("RAY_ADDRESS", None)
+    if ray_address is not None:
+        environment["RAY_ADDRESS"] = ray_address
     environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={num_devices}"
     environment.setdefault("JAX_PLATFORMS", "cpu")
     with tempfile.TemporaryDirectory() as folder:
@@ -97,12 +107,16 @@ def run_here(test: str) -> Outcome:
     sys.path.insert(0, os.getcwd())
     file, cls, name = test.split("::")
     module = "tests." + file.removesuffix(".py").replace("/", ".")
-    _refuse_ray()
+    if "RAY_ADDRESS" in os.environ:
+        _count_no_gpus()
+    else:
+        _refuse_ray()
     try:
         __import__(module)
     except BaseException as error:  # noqa: BLE001 - whatever a file does when it is imported is the outcome
         return _outcome(test, "not_loaded", error)
-    _refuse_ray()
+    if "RAY_ADDRESS" not in os.environ:
+        _refuse_ray()
     case = getattr(sys.modules[module], cls)(name)
     result = _Result()
     case.run(result)
@@ -143,6 +157,47 @@ def _refuse_ray() -> None:
         sys.modules["ray"].init = _needs_ray  # type: ignore[attr-defined]
 
 
+def _count_no_gpus() -> None:
+    """Let a file that asks for the number of GPUs while it is imported have 0, where JAX raises without GPUs."""
+    import jax
+
+    original: Callable[..., int] = jax.local_device_count
+
+    def local_device_count(backend: str | None = None) -> int:
+        return 0 if backend == "gpu" and jax.default_backend() == "cpu" else original(backend)
+
+    jax.local_device_count = local_device_count
+
+
+@contextlib.contextmanager
+def ray_cluster(num_nodes: int, num_devices: int) -> Iterator[str | None]:
+    """The address of a Ray cluster of this machine, whose nodes have virtual CPU devices; None for one of no nodes."""
+    if not num_nodes:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="alpa-ray-", ignore_cleanup_errors=True) as folder:
+        (Path(folder) / "ray").mkdir()
+        os.environ |= {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"}
+        from ray.cluster_utils import Cluster
+
+        from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
+
+        node = {
+            "num_cpus": num_devices,
+            "num_gpus": 0,
+            "resources": {CPU_DEVICE: num_devices},
+            "object_store_memory": 100 * 2**20,
+            "include_dashboard": False,
+        }
+        cluster = Cluster(initialize_head=True, head_node_args=node)
+        try:
+            for _ in range(num_nodes - 1):
+                cluster.add_node(**node)
+            yield cluster.address
+        finally:
+            cluster.shutdown()
+
+
 def _outcome(test: str, status: str, error: BaseException) -> Outcome:
     lines = str(error).strip().splitlines() or [""]
     reason = f"{type(error).__name__}: {lines[0][:200]}".rstrip(": ")
@@ -162,8 +217,9 @@ def main() -> None:
     parser.add_argument("checkout", type=Path, nargs="?", help="a checkout of Alpa's repository, at v0.2.3")
     parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
     parser.add_argument("--folders", nargs="+", default=FOLDERS, help="folders below tests/")
-    parser.add_argument("--only", default="", help="only tests of which the name contains this")
-    parser.add_argument("--devices", type=int, default=NUM_DEVICES, help="virtual CPU devices for each test")
+    parser.add_argument("--only", nargs="+", default=[""], help="only tests of which the name contains one of these")
+    parser.add_argument("--devices", type=int, default=NUM_DEVICES, help="virtual CPU devices for each test, or node")
+    parser.add_argument("--ray", type=int, default=0, metavar="NODES", help="start a Ray cluster of so many nodes")
     parser.add_argument("--time-limit", type=float, default=300, help="seconds for each test")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -178,9 +234,12 @@ def main() -> None:
 
     report = {"jax": jax.__version__, "devices": options.devices}
     outcomes = _finished(options.output, report)
-    for test in find_tests(tests, options.folders):
-        if options.only in test and test not in outcomes:
-            outcome = run_in_own_process(test, tests, options.devices, options.time_limit)
+    left = [test for test in find_tests(tests, options.folders) if any(part in test for part in options.only)]
+    again = WITHOUT_RAY if options.ray else ()
+    left = [test for test in left if test not in outcomes or outcomes[test]["status"] in again]
+    with ray_cluster(options.ray if left else 0, options.devices) as address:
+        for test in left:
+            outcome = run_in_own_process(test, tests, options.devices, options.time_limit, address)
             log.info("%-10s %s %s %s", outcome.status, test, outcome.reason, outcome.where)
             outcomes[test] = asdict(outcome)
             options.output.write_text(json.dumps(report | {"outcomes": list(outcomes.values())}, indent=1) + "\n")

@@ -47,10 +47,10 @@ def _reason(status: str, reason: str) -> str:
     if status in ("passed", "skipped"):
         return ""
     if status == "needs_ray":
-        return 'asks for a Ray cluster (`alpa.init("ray")`)'
+        return 'asks for a Ray cluster (`alpa.init("ray")`), and was not run on one'
     if "Unknown backend: 'gpu'" in reason:
         return "asks JAX for GPUs while its file is imported, which raises where there are none"
-    return reason
+    return reason.partition(". ")[0]
 
 
 def tests_section(results: Sequence[Results]) -> str:

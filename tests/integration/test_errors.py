@@ -22,12 +22,15 @@ from alpa import (
     LocalPhysicalDeviceMesh,
     ManualShardingOption,
     ShardParallel,
+    mesh_profiling,
 )
 from alpa.parallel_method import LocalPipelineParallel
 from alpa.shard_parallel.auto_sharding import LogicalDeviceMesh
 from jax.sharding import PartitionSpec
 
 from alpa_cfp.workloads.meshes import logical_mesh
+from alpa_cfp.workloads.model import train_step
+from alpa_cfp.workloads.models import build
 from alpa_cfp.workloads.sizes import MESH_AXES
 from alpa_on_jax import errors
 from integration.serial import assert_equal_up_to_rounding
@@ -128,6 +131,21 @@ def _following_what_is_no_train_step() -> Any:
     source = parallel()
     source(weights(), batch())
     return alpa.parallelize(loss, method=FollowParallel(source))(weights(), batch())
+
+
+def _following_with_other_arguments() -> Any:
+    model = build("mlp")
+    source = alpa.parallelize(train_step(model, alpa.value_and_grad), method=ShardParallel())
+    source(jax.tree.map(np.array, model.state), model.batch)
+    follow = alpa.parallelize(lambda params, batch, scale: scale, method=FollowParallel(source))
+    return follow(model.state.params, model.batch, np.ones(4, np.float32))
+
+
+def _following_with_too_few_placements() -> Any:
+    source = parallel()
+    source(weights(), batch())
+    method = FollowParallel(source, get_input_placement_specs=lambda: (None,))
+    return alpa.parallelize(lambda w, x: x, method=method)(weights(), batch())
 
 
 CASES = [
@@ -379,6 +397,30 @@ CASES = [
         _following_what_is_no_train_step,
         errors.FollowError,
         r"expected to be \(state, batch\)",
+    ),
+    Case(
+        "following with an argument more than (state.params, batch)",
+        _following_with_other_arguments,
+        errors.FollowError,
+        r"arguments, of \d+ or \d+ arrays, do not fit the \d+ arrays of the function that follows",
+    ),
+    Case(
+        "following by too few placements",
+        _following_with_too_few_placements,
+        errors.FollowError,
+        "arguments, of 1 arrays, do not fit the 2 arrays of the function that follows",
+    ),
+    Case(
+        "overlapping, which is in the fork of jaxlib",
+        lambda: setattr(alpa.global_config, "enable_overlapping", True),
+        errors.NeedsForkError,
+        "enable_overlapping=True needs functions of Alpa's fork of jaxlib",
+    ),
+    Case(
+        "measuring single ops, whose loops are made by the fork of jaxlib",
+        lambda: mesh_profiling.profile_hlo_ops([], None, [], 0, 1, "", None),
+        errors.NeedsForkError,
+        "profile_hlo_ops builds its programs by XlaBuilder",
     ),
     Case(
         "following a plain function", lambda: FollowParallel(step), errors.MethodOptionError, "src_func=<function step"

@@ -4,6 +4,7 @@ Each is held against the serial run, or against what the same program gives when
 """
 
 import pickle
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,14 @@ def parallel_step(num_micro_batches: int | None = None, mesh: str = "2x4") -> An
 def fresh_state() -> Any:
     """The MLP's state in arrays of its own, which may be donated."""
     return jax.tree.map(jnp.copy, build("mlp").state)
+
+
+def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """Zeros at an address that is a multiple of 64."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + 64, np.uint8)
+    first = -memory.ctypes.data % 64
+    return memory[first : first + size].view(dtype).reshape(shape)
 
 
 # Random numbers.
@@ -196,6 +205,24 @@ def test_a_data_loader_gives_every_batch_in_order_as_the_step_wants_it(prefetch_
     for got, wanted in zip(loaded, batches, strict=True):
         jax.tree.map(np.testing.assert_array_equal, jax.tree.map(np.asarray, got), wanted)
         assert {shard.data.shape[0] for shard in got["x"].addressable_shards} == {len(batch["x"]) // 2}
+
+
+@pytest.mark.parametrize("prefetch_size", [0, 2])
+def test_a_data_loader_may_read_each_batch_into_the_same_memory(prefetch_size: int, global_mesh: Any) -> None:
+    step = parallel_step()
+    batch = {name: np.asarray(array) for name, array in build("mlp").batch.items()}
+    placement = step.get_executable(fresh_state(), batch).get_input_placement_specs()[1]
+    # So aligned that JAX takes the memory itself.
+    memory = {name: aligned(array.shape, array.dtype) for name, array in batch.items()}
+
+    def batches() -> Iterator[dict[str, np.ndarray]]:
+        for number in range(3):
+            for name in memory:
+                memory[name][...] = number
+            yield memory
+
+    loaded = list(DataLoader(batches(), placement, prefetch_size=prefetch_size))
+    assert [float(np.asarray(got["x"]).max()) for got in loaded] == [0, 1, 2]
 
 
 # Texts and files.

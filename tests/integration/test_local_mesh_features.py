@@ -140,6 +140,23 @@ def test_a_following_function_equals_the_serial_one_and_takes_the_parameters_as_
     assert jax.tree.leaves(actual) == jax.tree.leaves(wanted)
 
 
+@with_and_without_micro_batches
+def test_a_following_function_may_take_the_whole_state(num_micro_batches: int | None) -> None:
+    model = build("mlp")
+    step = parallel_step(model, num_micro_batches)
+    state, _, _ = step(copies(model.state), model.batch)
+
+    def evaluate(state: Any, batch: Any) -> jax.Array:
+        return model.loss(state.params, state, batch)[0]
+
+    follow = alpa.parallelize(evaluate, donate_argnums=(), method=FollowParallel(step))
+    result = follow(state, model.batch)
+    assert_equal_up_to_rounding(host(result), run_serially(evaluate, host(state), model.batch))
+    wanted = step.get_last_executable().get_input_placement_specs()[0]
+    actual = follow.get_last_executable().get_input_placement_specs()[0]
+    assert jax.tree.leaves(actual) == jax.tree.leaves(wanted)
+
+
 def test_a_local_pipeline_equals_the_serial_run() -> None:
     w, x = weights_and_batch()
     v = np.ascontiguousarray(w.T)

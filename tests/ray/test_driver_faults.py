@@ -35,7 +35,7 @@ step = alpa.parallelize(train_step(built, alpa.value_and_grad), method=CFPShardP
 step.get_executable(built.state, built.batch)
 alpa.shutdown()
 """
-OF_A_MESH = ("HostWorker", "Supervisor", "alpa_cfp.profiling")
+OF_A_MESH = ("RayHost", "Supervisor", "alpa_cfp.profiling")
 
 
 def profiles_in(database: Path) -> dict[Any, Profile]:

@@ -175,7 +175,7 @@ def test_a_host_killed_while_a_mesh_is_made_is_named_and_the_next_mesh_is_made(
         return worker
 
     def starting() -> list[int]:
-        return [pid for pid, command in processes_of(ray_folder).items() if "HostWorker.__init__" in command]
+        return [pid for pid, command in processes_of(ray_folder).items() if "RayHost.__init__" in command]
 
     with monkeypatch.context() as patch:
         patch.setattr(launching, "_start", start_and_kill)

@@ -10,12 +10,13 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
+import numpy as np
 
 from alpa_on_jax import errors
-from alpa_on_jax.alpa import distributed_mesh
+from alpa_on_jax.alpa import distributed_mesh, mesh_groups
 from alpa_on_jax.alpa.local_arrays import Placer, block_until_all_ready, device_memory, sharding_of_spec
 from alpa_on_jax.ray_mesh import attaching, hosts
 from alpa_on_jax.replacing import replace, replace_in_class
@@ -29,6 +30,8 @@ def apply(module: ModuleType) -> None:
     _replace_local_mesh(module)
     _replace_logical_meshes(module)
     distributed_mesh.apply(module)
+    mesh_groups.apply(module)
+    _refuse_profiling(module)
     _replace_globals(module)
 
 
@@ -73,6 +76,9 @@ def _replace_local_mesh(module: ModuleType) -> None:
         """Put host arrays on the mesh as `sharding_specs` say."""
         if global_config.use_dummy_value_for_benchmarking:
             args = [jax.numpy.full(aval.shape, 1e-8, aval.dtype) for aval in avals]
+        # Copies, because a device of the CPU may go on using the memory, and who loads data may write the next batch
+        # there.
+        args = [np.array(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
         devices = tuple(self.backend.devices())
         return jax.device_put(list(args), [sharding_of_spec(devices, spec) for spec in sharding_specs])
 
@@ -153,6 +159,18 @@ def _replace_logical_meshes(module: ModuleType) -> None:
         return original(self, mesh_shape, mesh_alpha, mesh_beta, *args, **options)
 
     replace_in_class(module.PhysicalDeviceMesh, get_logical_mesh)
+
+
+def _refuse_profiling(module: ModuleType) -> None:
+    def profile_hlo_ops(self: Any, *args: Any, **options: Any) -> NoReturn:
+        """Not available.
+
+        Raises:
+            errors.NeedsForkError: always; each host would say so only in its own output.
+        """
+        raise errors.NeedsForkError.profiling("profile_hlo_ops")
+
+    replace_in_class(module.DistributedPhysicalDeviceMesh, profile_hlo_ops)
 
 
 def check_mesh_shape(shape: Any, num_devices: int) -> None:

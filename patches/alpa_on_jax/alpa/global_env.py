@@ -1,4 +1,4 @@
-"""Replacements in `alpa.global_env`: which backend is the default, what Ray calls its devices, and XLA flags.
+"""Replacements in `alpa.global_env`: which backend is the default, what Ray calls its devices, options, XLA flags.
 
 Alpa appends flags to XLA_FLAGS that current XLA does not know, and XLA ends the process when it reads an unknown flag.
 So they are taken off again; what the user has set there stays. No JAX backend is started to find out which there are.
@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from alpa_on_jax import errors
 from alpa_on_jax.ray_mesh.hosts import RESOURCE_NAMES
 from alpa_on_jax.ray_mesh.limits import Limits
 from alpa_on_jax.replacing import replace_in_class
@@ -20,7 +21,7 @@ _APPENDED_FLAGS = " --xla_gpu_enable_async_all_reduce=false --xla_gpu_force_comp
 
 
 def apply(module: ModuleType) -> None:
-    """Give the user's XLA_FLAGS back, and make `global_config.backend` one that this process can use."""
+    """Give the user's XLA_FLAGS back, make `global_config.backend` one that this process can use, refuse an option."""
     flags = os.environ["XLA_FLAGS"].removesuffix(_APPENDED_FLAGS)
     if flags:
         os.environ["XLA_FLAGS"] = flags
@@ -34,7 +35,19 @@ def apply(module: ModuleType) -> None:
         """What a device is called in a Ray cluster."""
         return RESOURCE_NAMES[self.backend]
 
-    replace_in_class(module.GlobalConfig, ray_accelerator_name=property(ray_accelerator_name))
+    original_setattr = module.GlobalConfig.__setattr__
+
+    def __setattr__(self: Any, name: str, value: Any) -> None:
+        """Set an option.
+
+        Raises:
+            errors.NeedsForkError: it is `enable_overlapping`. Alpa reads it only where it is too late to say so.
+        """
+        if name == "enable_overlapping" and value:
+            raise errors.NeedsForkError.overlapping()
+        original_setattr(self, name, value)
+
+    replace_in_class(module.GlobalConfig, __setattr__, ray_accelerator_name=property(ray_accelerator_name))
 
 
 def _jax_can_use_cuda() -> bool:

@@ -4,9 +4,11 @@ Takes what the user gave to a method; raises one of `errors` where alpa has a ba
 of compiling, and where something is not available. What is compiled, and how, stays alpa's own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
+
+import jax
 
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.device_mesh import check_mesh_costs, check_mesh_shape
@@ -82,7 +84,6 @@ def _check_create_state_parallel(module: ModuleType) -> None:
 
 def _check_follow_parallel(module: ModuleType) -> None:
     init_original = module.FollowParallel.__init__
-    compile_original = module.FollowParallel.compile_executable
 
     def __init__(
         self: Any,
@@ -94,19 +95,52 @@ def _check_follow_parallel(module: ModuleType) -> None:
     ) -> None:
         if not _is_parallelized(src_func):
             raise errors.MethodOptionError.not_parallelized("FollowParallel: src_func", src_func)
+        self.follows_train_step = get_input_placement_specs is None
         if get_input_placement_specs is None:
             get_input_placement_specs = _train_step_placements(src_func)
         init_original(self, src_func, num_micro_batches, get_input_placement_specs, pipeline_schedule, layer_option)
 
-    def compile_executable(self: Any, *args: Any) -> Any:
-        """As alpa's own.
+    def compile_executable(
+        self: Any,
+        fun: Any,
+        in_tree: Any,
+        out_tree_thunk: Any,
+        static_argnums: Sequence[int],
+        donated_invars: Sequence[bool],
+        batch_invars: Sequence[bool],
+        *avals: Any,
+    ) -> Any:
+        """As alpa's own, which knows only of (state.params, batch): a function of (state, batch) follows, too.
 
         Raises:
-            errors.FollowError: the function to be followed has not been compiled.
+            errors.FollowError: the function to be followed has not been compiled, or has other arguments.
         """
         if self.src_func.get_last_executable() is None:
             raise errors.FollowError.not_compiled(_name(self.src_func))
-        return compile_original(self, *args)
+        if self.follows_train_step:
+            followed = self.src_func.get_last_executable().get_input_placement_specs()
+            choices = [jax.tree.leaves(self.get_input_placement_specs()), jax.tree.leaves(followed)]
+        else:
+            # A None is an array that may lie anywhere.
+            choices = [jax.tree.leaves(self.get_input_placement_specs(), is_leaf=lambda leaf: leaf is None)]
+        fitting = [placements for placements in choices if _do_fit(placements, avals)]
+        if not fitting:
+            numbers = [len(placements) for placements in choices]
+            raise errors.FollowError.other_arguments(_name(self.src_func), numbers, len(avals))
+        return module.compile_follow_parallel_executable(
+            fun,
+            in_tree,
+            out_tree_thunk,
+            static_argnums,
+            donated_invars,
+            batch_invars,
+            self.src_func,
+            self.num_micro_batches,
+            fitting[0],
+            self.pipeline_schedule,
+            self.layer_option,
+            *avals,
+        )
 
     replace_in_class(module.FollowParallel, __init__, compile_executable)
 
@@ -119,6 +153,14 @@ def _is_parallelized(value: Any) -> bool:
 
 def _name(function: Any) -> str:
     return getattr(function.fun, "__name__", repr(function.fun))
+
+
+def _do_fit(placements: Sequence[Any], avals: Sequence[Any]) -> bool:
+    """Whether there is a placement for each array, and of an array of as many dims, if of any."""
+    return len(placements) == len(avals) and all(
+        placement is None or len(placement.aval.shape) == len(aval.shape)
+        for placement, aval in zip(placements, avals, strict=True)
+    )
 
 
 def _train_step_placements(src_func: Any) -> Callable[[], tuple[Any, Any]]:

@@ -8,11 +8,12 @@ ended, alpa forgets the mesh and the programs on it, and whoever calls a paralle
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from alpa_on_jax import errors
 from alpa_on_jax.ray_mesh import launching
+from alpa_on_jax.ray_mesh.host_errors import Health
 from alpa_on_jax.ray_mesh.limits import Limits
 
 # How long the other hosts may still take to answer when one is known to be gone.
@@ -24,21 +25,26 @@ _NODE_DIED = "node has died"
 def check(mesh: Any) -> None:
     """Hold that every host of a mesh is there and goes on. Says nothing about one that has ended.
 
+    Where a mesh is one of a pipeline, and something has failed on a host of which nobody has heard yet, the others may
+    wait for it for ever: then as `settle`.
+
     Raises:
         errors.MeshLostError: one is not, or does not; the mesh has been ended.
     """
-    workers = mesh.workers
-    if not workers:
+    if not mesh.workers:
         return
-    limits: Limits = _limits()
-    reasons = {}
-    for host, state in enumerate(_states(workers, limits)):
+    limits = _limits()
+    reasons, has_failed = {}, False
+    for host, state in zip(mesh.node_ips, _states(mesh.workers, limits), strict=True):
         if isinstance(state, str):
             reasons[host] = state
-        elif state > limits.call_s:
-            reasons[host] = errors.MeshLostError.stuck(state)
+        elif state.seconds_in_call > limits.call_s:
+            reasons[host] = errors.MeshLostError.stuck(state.seconds_in_call)
+        has_failed |= isinstance(state, Health) and state.failed is not None
     if reasons:
         lose(mesh, reasons)
+    if has_failed and len(together(mesh)) > 1:
+        settle(mesh)
 
 
 def settle(mesh: Any) -> None:
@@ -48,27 +54,38 @@ def settle(mesh: Any) -> None:
         errors.MeshLostError: one does not; the mesh has been ended.
     """
     import ray
-    from ray.exceptions import RayActorError
+    from ray.exceptions import RayError
 
-    workers = mesh.workers
-    if not workers:
-        return
-    waiting = [worker.settle.remote() for worker in workers]
-    # They do the same, so that they end at about the same time, whatever they were at before.
-    while not (ended := ray.wait(waiting, num_returns=1, timeout=_GRACE_S)[0]):
-        check(mesh)
-    _, left = ray.wait(waiting, num_returns=len(waiting), timeout=_limits().settle_s)
+    limits = _limits()
+    hosts = [
+        (host, worker)
+        for each in together(mesh)
+        if each.workers
+        for host, worker in zip(each.node_ips, each.workers, strict=True)
+    ]
+    waiting = [worker.settle.remote() for _, worker in hosts]
+    # They work together, so that they end at about the same time, whatever they were at before.
+    end = time.monotonic() + limits.call_s
+    while waiting and not ray.wait(waiting, num_returns=1, timeout=_GRACE_S)[0] and time.monotonic() < end:
+        pass
+    ended, left = ray.wait(waiting, num_returns=len(waiting), timeout=limits.settle_s) if waiting else ([], [])
     try:
         ray.get(ended)
-    except RayActorError:
-        check(mesh)
-    if left:
-        check(mesh)
-        lose(mesh, {waiting.index(reference): errors.MeshLostError.LEFT_ALONE for reference in left})
+    except RayError:
+        pass
+    else:
+        if not left:
+            return
+    reasons = {hosts[waiting.index(reference)][0]: errors.MeshLostError.LEFT_ALONE for reference in left}
+    for (host, _), state in zip(hosts, _states([worker for _, worker in hosts], limits), strict=True):
+        what = state if isinstance(state, str) else state.failed
+        if what is not None:
+            reasons[host] = what
+    lose(mesh, reasons)
 
 
-def lose(mesh: Any, reasons: dict[int, str]) -> NoReturn:
-    """End a mesh that cannot be used any more, and say why.
+def lose(mesh: Any, reasons: Mapping[str, str]) -> NoReturn:
+    """End a mesh that cannot be used any more, and those of its pipeline, and say why.
 
     Args:
         mesh: Alpa's `DistributedPhysicalDeviceMesh`.
@@ -77,7 +94,7 @@ def lose(mesh: Any, reasons: dict[int, str]) -> NoReturn:
     Raises:
         errors.MeshLostError: always.
     """
-    what = "; ".join(f"host {mesh.node_ips[host]}: {reason}" for host, reason in reasons.items())
+    what = "; ".join(f"host {host}: {reason}" for host, reason in reasons.items())
     for each in together(mesh):
         launching.end(each, by_force=True, limits=_limits())
         each.operation_executables.clear()
@@ -99,13 +116,13 @@ def _limits() -> Limits:
     return config.host_limits
 
 
-def _states(workers: Sequence[Any], limits: Limits) -> list[float | str]:
-    """Of each host the seconds that it has been at its present call, or what is wrong with it."""
+def _states(workers: Sequence[Any], limits: Limits) -> list[Health | str]:
+    """How each host is, or what is wrong with it."""
     import ray
     from ray.exceptions import RayActorError, RayError
 
-    answers = [worker.seconds_in_call.remote() for worker in workers]
-    states: list[float | str] = [errors.MeshLostError.silent(limits.ping_s)] * len(answers)
+    answers = [worker.health.remote() for worker in workers]
+    states: list[Health | str] = [errors.MeshLostError.silent(limits.ping_s)] * len(answers)
     end = time.monotonic() + limits.ping_s
     pending = answers
     while pending and time.monotonic() < end:

@@ -20,7 +20,7 @@ from alpa_on_jax.xla_extension import backend
 from alpa_on_jax.xla_extension.devices import Device, named_sharding
 from alpa_on_jax.xla_extension.executable import Client, CompileOptions, MeshExecutable, ZerosExecutable
 from alpa_on_jax.xla_extension.hlo_module import HloModule, XlaComputation
-from alpa_on_jax.xla_extension.phased_executable import is_phased
+from alpa_on_jax.xla_extension.phased_executable import phases_of
 
 Parts = Sequence[jax.Array]
 
@@ -46,7 +46,8 @@ class HostClient(Client):
         """As `Client.compile`; on every host the same program, at about the same time."""
         del options
         module = computation.get_hlo_module()
-        return HostPhases(self, module) if is_phased(module) else HostExecutable(self, module)
+        phases = phases_of(module)
+        return HostPhases(self, module, phases) if phases else HostExecutable(self, module)
 
     def compile_zeros(self, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any]) -> "HostZerosExecutable":
         return HostZerosExecutable(self, shapes, dtypes)

@@ -8,9 +8,23 @@ Invariant: an error that was told once is not the answer to a wait for something
 import functools
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from alpa_on_jax import errors
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a host is.
+
+    Attributes:
+        seconds_in_call: For how long the call that runs has been running; 0 if there is none.
+        failed: An error that nobody has heard of yet.
+    """
+
+    seconds_in_call: float
+    failed: str | None
 
 
 class KeepsErrors:
@@ -26,10 +40,11 @@ class KeepsErrors:
         self._is_told = True
         self._called_at: float | None = None
 
-    def seconds_in_call(self) -> float:
-        """For how long the call that runs has been running; 0 if there is none."""
+    def health(self) -> Health:
+        """How the host is, now."""
         since = self._called_at
-        return 0.0 if since is None else time.monotonic() - since
+        seconds = 0.0 if since is None else time.monotonic() - since
+        return Health(seconds, None if self._is_told else str(self._told_as()))
 
     def raise_kept(self) -> None:
         """Tell an error that nobody has heard of yet.
@@ -48,6 +63,9 @@ class KeepsErrors:
     def _told(self) -> Exception:
         """The error that is kept, which is told now."""
         self._is_told = True
+        return self._told_as()
+
+    def _told_as(self) -> Exception:
         error = self._error
         if isinstance(error, errors.AlpaOnJaxError):
             return error

@@ -19,6 +19,7 @@ from alpa_on_jax.xla_extension.devices import named_sharding
 from alpa_on_jax.xla_extension.executable import MeshExecutable
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.phased_executable import PhasedExecutable
+from alpa_on_jax.xla_extension.phases import Phase
 
 if TYPE_CHECKING:
     from alpa_on_jax.ray_mesh.host_client import HostClient
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 class HostPhases(PhasedExecutable):
     """The phases of a program, loaded on the mesh."""
 
-    def __init__(self, client: "HostClient", module: HloModule):
+    def __init__(self, client: "HostClient", module: HloModule, phases: Sequence[Phase]):
         try:
-            super().__init__(client, module, lambda phase: MeshExecutable(client, phase))
+            super().__init__(client, module, phases, lambda phase: MeshExecutable(client, phase))
         except Exception as error:
             raise errors.HostProgramError.of("compiled", module.name, error) from error
         devices = tuple(client.devices()[: self.last.program.mesh.num_devices])

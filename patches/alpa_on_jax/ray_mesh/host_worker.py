@@ -1,11 +1,11 @@
-"""What runs in the process of one host of a mesh: alpa's `MeshHostWorker`, on stock JAX.
+"""What one host of a mesh does: alpa's `MeshHostWorker`, on stock JAX.
 
 Takes the calls of the driver in their order: arrays in and out, programs, runs. Most of alpa's methods are used as they
 are; here are those that touch devices. What a call raises that nobody waits for is kept (`host_errors`); what goes to
 other meshes is in `resharding_worker`.
 
-Invariant: `check_alive` answers whatever else the process does, since it has a thread of its own; all else runs in one
-thread, in the order in which it was called.
+Knows nothing of Ray: `ray_host` makes a process of it, `in_process` a thread. Invariant: `ALWAYS` may be called from
+another thread at any time; all else is called in one thread, in the order in which it was asked for.
 """
 
 import contextlib
@@ -17,42 +17,36 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import ray
 from alpa.device_mesh import MeshHostWorker
-from alpa.global_env import global_config
 
-from alpa_on_jax import errors
 from alpa_on_jax.alpa.local_arrays import block_until_all_ready, device_memory
 from alpa_on_jax.alpa.serialization import load_sharded_array
 from alpa_on_jax.ray_mesh import jax_runtime
 from alpa_on_jax.ray_mesh.host_array import block_until_ready
 from alpa_on_jax.ray_mesh.host_client import HostClient
-from alpa_on_jax.ray_mesh.host_errors import KeepsErrors, keeps_error, noted, tells_error
+from alpa_on_jax.ray_mesh.host_errors import Health, KeepsErrors, keeps_error, noted, tells_error
 from alpa_on_jax.ray_mesh.resharding_worker import ReshardingWorker
 
-HEALTH = "health"
+# What is asked while something else runs.
+ALWAYS = ("check_alive", "health")
 
 
 class HostWorker(ReshardingWorker):
-    """The process of one host.
+    """One host.
 
     Args:
         place: Which host of which mesh.
+        backend: Of the mesh's devices.
         mesh_id: Alpa's number of the mesh; None of the only one.
         seed: Of the random numbers of programs.
-        config: The driver's options of alpa.
     """
 
-    def __init__(self, place: jax_runtime.HostPlace, mesh_id: int | None, seed: int, config: dict[str, Any]):
-        vars(global_config).update(config)
+    def __init__(self, place: jax_runtime.HostPlace, backend: HostClient, mesh_id: int | None, seed: int):
         self.calls = KeepsErrors(place.host)
         self.num_hosts, self.host_id, self.mesh_id = place.num_hosts, place.host, mesh_id
-        self.distributed_client = jax_runtime.join(place)
-        self.backend = HostClient(jax_runtime.devices_of_all_hosts(), seed)
+        self.backend = backend
         self.local_devices = self.backend.local_devices()
         self.num_devices = len(self.local_devices)
-        if self.num_devices != place.num_devices:
-            raise errors.HostError.other_devices(place.host, place.num_devices, self.num_devices)
         self.buffers: dict[int, Sequence[Any]] = {}
         self.executables: dict[int, Any] = {}
         self.send_tasks: dict[int, Any] = {}
@@ -192,15 +186,13 @@ class HostWorker(ReshardingWorker):
 
     # The process.
 
-    @ray.method(concurrency_group=HEALTH)
     def check_alive(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The number of this process, whatever else it is doing."""
         return os.getpid()
 
-    @ray.method(concurrency_group=HEALTH)
-    def seconds_in_call(self) -> float:
-        """For how long this process has been at what it does now; 0 if it does nothing."""
-        return self.calls.seconds_in_call()
+    def health(self) -> Health:
+        """How this host is."""
+        return self.calls.health()
 
     def settle(self) -> None:
         """Wait until this host's devices have nothing left to compute; what has failed is told elsewhere."""
@@ -208,16 +200,15 @@ class HostWorker(ReshardingWorker):
             block_until_all_ready(self.local_devices)
 
     def shutdown(self) -> None:
-        """Leave the mesh, together with the other hosts; the process is of no use afterwards."""
+        """Finish what is being saved, and let go of everything; the host is of no use afterwards."""
         self.sync_move_worker()
         self.groups.close()
         self.buffers.clear()
         self.executables.clear()
-        self.distributed_client.shutdown()
 
 
 for _name, _method in inspect.getmembers_static(HostWorker, inspect.isfunction):
-    if not _name.startswith("_") and not hasattr(_method, "__ray_concurrency_group__"):
+    if not _name.startswith("_") and _name not in ALWAYS:
         setattr(HostWorker, _name, noted(_method))
 
 

@@ -103,7 +103,7 @@ def _start(mesh: Any, host: int, service: str, config: Any, placement_group: Any
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    from alpa_on_jax.ray_mesh.host_worker import HEALTH, HostWorker
+    from alpa_on_jax.ray_mesh.ray_host import HEALTH, RayHost
 
     info, num_devices = mesh.host_info[host], mesh.num_devices_per_host
     resource = hosts.RESOURCE_NAMES[config.backend]
@@ -111,7 +111,7 @@ def _start(mesh: Any, host: int, service: str, config: Any, placement_group: Any
         {"num_gpus": num_devices} if resource == hosts.GPU else {"resources": {resource: num_devices}}
     )
     remote: Any = ray.remote
-    actor = remote(num_cpus=0, max_restarts=0, concurrency_groups={HEALTH: 1}, **needs)(HostWorker)
+    actor = remote(num_cpus=0, max_restarts=0, concurrency_groups={HEALTH: 1}, **needs)(RayHost)
     node_of_bundle = hosts.node_of_bundle(placement_group)
     held = hosts.bundles_with(resource, placement_group.bundle_specs)
     bundle = next(index for index in held if node_of_bundle[index] == info["NodeID"])

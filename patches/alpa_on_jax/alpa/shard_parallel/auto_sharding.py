@@ -1,19 +1,21 @@
 """Replacements in `alpa.shard_parallel.auto_sharding`: shardings as alpa's `ShardingSpec`; who plans (the seam)."""
 
 import functools
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 from alpa_on_jax.jax.interpreters.pxla import Chunked, NoSharding, Replicated, ShardedAxis, ShardingSpec
 from alpa_on_jax.replacing import replace
 from alpa_on_jax.xla_extension import planner
-from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
+from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
 
 
 def apply(module: ModuleType) -> None:
-    """Let a dim that is split along several mesh axes, in any order, have a spec (alpa asserts that there is none); let
-    an option that is a planner plan."""
+    """Let a dim that is split along several mesh axes, in any order, have a spec (alpa asserts that there is none for
+    some); let an option that is a planner plan."""
     original = module._hlo_sharding_to_sharding_spec_no_tuple
     original_pass = module.run_auto_sharding_pass
 
@@ -45,11 +47,31 @@ def apply(module: ModuleType) -> None:
     def _hlo_sharding_to_sharding_spec_no_tuple(proto: Any, aval: Any, logical_mesh: Any) -> ShardingSpec:
         shape = tuple(int(size) for size in logical_mesh.shape)
         sharding = ArraySharding.from_proto(LogicalMesh(shape), proto, len(aval.shape))
-        if sharding is None or all(len(axes) <= 1 for axes in sharding.dims):
+        if sharding is None or _alpa_has_a_spec(sharding):
             return original(proto, aval, logical_mesh)
         return _spec(sharding, shape)
 
     replace(module, _hlo_sharding_to_sharding_spec_no_tuple, run_auto_sharding_pass)
+
+
+def _alpa_has_a_spec(sharding: ArraySharding) -> bool:
+    """Whether the devices along each dim, and those with the same part, are numbered at equal distances.
+
+    What they have is one cut a dim then, whatever the mesh: two functions that are planned on 2x4 and on 8x1, and put
+    an argument on the same devices, say the same of it.
+    """
+    mesh = sharding.mesh
+    groups = (*sharding.dims, mesh.remaining(sharding.axes))
+    return all(
+        _distance(mesh, major) == minor.size * _distance(mesh, minor)
+        for axes in groups
+        for major, minor in pairwise(axes)
+    )
+
+
+def _distance(mesh: LogicalMesh, axis: Axis) -> int:
+    """From a device to the next one along `axis`."""
+    return math.prod(mesh.shape[axis.index :]) // (axis.pre * axis.size)
 
 
 def _spec(sharding: ArraySharding, shape: Sequence[int]) -> ShardingSpec:
