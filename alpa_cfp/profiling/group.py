@@ -1,4 +1,4 @@
-"""Measure a group of programs together: compiled one after the other, then run interleaved.
+"""Measure a group of programs together: what is not loaded is compiled, then all are run interleaved.
 
 Takes partitioned modules and the client of their mesh; tells what it begins and gives a profile for each program. The
 order is drawn anew each round, since the speed of a machine drifts. Invariants: each program is finished once, and
@@ -36,19 +36,36 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The program with this number has its profile."""
+    """The program with this number has its profile.
+
+    Attributes:
+        is_lasting: Whether that is so for good: a failure that was not the program's own is one for now.
+    """
 
     index: int
     profile: Profile
+    is_lasting: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Loaded:
-    """A program that is loaded on the devices, with arrays to run on."""
+    """A program that is loaded on the devices.
+
+    Attributes:
+        executable: What is loaded.
+        compile_s: How long it took to compile it.
+        run: Runs it once, on arrays that are there since the first run.
+    """
 
     executable: MeshExecutable
-    run: Callable[[], None]
     compile_s: float
+    run: Callable[[], None] | None = None
+
+    def run_once(self) -> None:
+        """Run it, and wait for it."""
+        if self.run is None:
+            self.run = self.executable.runner_with_dummy_inputs()
+        self.run()
 
 
 @dataclass(slots=True)
@@ -79,22 +96,20 @@ def measure_group(
         kept.pop(name).executable.delete()
     runners: list[_Runner] = []
     for index, (name, module) in enumerate(zip(names, modules, strict=True)):
-        yield Started(index, "compile")
-        started = time.perf_counter()
-        try:
-            executable = kept[name].executable if name in kept else MeshExecutable(client, module)
-        except (jax.errors.JaxRuntimeError, MemoryError) as error:
-            yield Finished(index, _failed(error, "compile_failed"))
-            continue
-        compile_s = time.perf_counter() - started
+        if name not in kept:
+            yield Started(index, "compile")
+            started = time.perf_counter()
+            try:
+                kept[name] = Loaded(MeshExecutable(client, module), time.perf_counter() - started)
+            except (jax.errors.JaxRuntimeError, MemoryError) as error:
+                yield Finished(index, failure_of(error, "compile_failed"))
+                continue
         yield Started(index, "run")
         try:
-            if name not in kept:
-                kept[name] = Loaded(executable, executable.runner_with_dummy_inputs(), compile_s)
-            kept[name].run()
+            kept[name].run_once()
         except (jax.errors.JaxRuntimeError, MemoryError) as error:
             kept.pop(name, None)
-            yield Finished(index, _failed(error, "crashed"))
+            yield Finished(index, failure_of(error, "crashed"))
             continue
         runners.append(_Runner(index, name, kept[name]))
     gc.collect()  # not in the middle of a sample
@@ -104,12 +119,12 @@ def measure_group(
             yield Started(runner.index, "run")
             try:
                 started = time.perf_counter()
-                runner.program.run()
+                runner.program.run_once()
                 runner.samples_s.append(time.perf_counter() - started)
             except (jax.errors.JaxRuntimeError, MemoryError) as error:
                 runners.remove(runner)
                 kept.pop(runner.name, None)
-                yield Finished(runner.index, _failed(error, "crashed"))
+                yield Finished(runner.index, failure_of(error, "crashed"))
     for runner in sorted(runners, key=lambda each: each.index):
         yield Started(runner.index, "inspect")
         yield Finished(runner.index, _profile(runner))
@@ -122,7 +137,8 @@ def failed(message: str, failure: Failure) -> Profile:
     return Profile(status="failed", created_at=utc_now(), failure=failure, failure_message=message)
 
 
-def _failed(error: Exception, failure: Failure) -> Profile:
+def failure_of(error: Exception, failure: Failure) -> Profile:
+    """The profile of a program at which there was this error."""
     # Python's own says nothing but its name.
     return failed(str(error) if isinstance(error, jax.errors.JaxRuntimeError) else repr(error), failure)
 

@@ -2,8 +2,8 @@
 
 Takes what the process must have (`Setup`) and groups of modules; gives a profile for each module that was finished, and
 a failed one for the module at which the process hung or died. Invariants: each call finishes a program at least, or
-raises; the process never outlives this object's `close`, nor this process; only the process that was started here is
-ever ended.
+knows of others at which of them it may have been (`phases`), or raises; the process never outlives this object's
+`close`, nor this process; only the process that was started here is ever ended.
 """
 
 import contextlib
@@ -27,7 +27,8 @@ from alpa_cfp.database import Profile
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.group import Finished, Stage, failed
 from alpa_cfp.profiling.options import MeasureOptions
-from alpa_cfp.profiling.protocol import Activity, Board, Ready, Setup, Task, TaskDone
+from alpa_cfp.profiling.phases import Done, measure_in_phases
+from alpa_cfp.profiling.protocol import Activity, Board, CompileTask, Ready, Setup, Suspected, Task, TaskDone
 from alpa_on_jax.xla_extension.executable import Client
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 
@@ -71,9 +72,6 @@ class Worker:
         setup: Gives what the process needs; asked before each group.
         options: The limits and the number of samples.
         command: What starts the process; three arguments are added (see `worker`).
-
-    Attributes:
-        device_kinds: Of the mesh, once the process has started.
     """
 
     def __init__(self, setup: Callable[[], Setup], options: MeasureOptions, command: Sequence[str] = COMMAND) -> None:
@@ -81,7 +79,7 @@ class Worker:
         self._options = options
         self._command = tuple(command)
         self._setup: Setup | None = None
-        self.device_kinds: tuple[str, ...] = ()
+        self._suspects = set[bytes]()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._board_file: BinaryIO | None = None
@@ -119,23 +117,26 @@ class Worker:
         What is not finished at the end, because the process was lost before, can be given again.
 
         Raises:
-            ProfilingError: as `measure_task`.
+            ProfilingError: as `start` and `do`.
         """
-        serialized = tuple(module.as_serialized_hlo_module_proto() for module in modules)
-        return self.measure_task(Task(serialized, samples or self._options.samples, drawn))
 
-    def measure_task(self, task: Task) -> Generator[Finished]:
-        """As `measure`.
+        def do(task: CompileTask | Task) -> Generator[Done]:
+            self.start()
+            return self.do(task)
+
+        return measure_in_phases(modules, samples or self._options.samples, drawn, self._suspects, do)
+
+    def do(self, task: CompileTask | Task) -> Generator[Done]:
+        """Do a task in the process that was started; where it is lost, no `TaskDone` comes.
 
         Raises:
-            ProfilingError: the process cannot be started, or died before it began with a program.
+            ProfilingError: there is no process, or it died before it began with a program.
         """
-        self.start()
-        assert self._connection is not None
-        assert self._board_file is not None
+        if self._connection is None or self._board_file is None:
+            raise ProfilingError.no_worker("its process ended")
         board = Board(self._board_file.fileno())
         board.clear()
-        self._words_before = self._written_bytes()
+        self._words_before, kills = self._written_bytes(), _kills_for_memory()
         done, finished = False, set[int]()
         try:
             self._connection.send(task)
@@ -149,16 +150,17 @@ class Worker:
                 done = isinstance(message, TaskDone)
                 if isinstance(message, Finished):
                     finished.add(message.index)
-                    yield message
+                yield message
         except _CONNECTION_LOST:
             at = board.read()
             reason = self._last_words()
-            if at is None:
+            if not at:
                 raise ProfilingError.no_worker(reason) from None
-            if at.index not in finished:
-                killed = self._process is not None and self._process.returncode == -signal.SIGKILL
-                message = f"the process ended while this program was {_DOING[at.stage]}: {reason}"
-                yield Finished(at.index, failed(message, "out_of_memory" if killed else "crashed"))
+            unfinished = [each for each in at if each.index not in finished]
+            if len(unfinished) == 1:
+                yield self._ended_at(unfinished[0], reason, by_system=_kills_for_memory() != kills)
+            elif unfinished:
+                yield Suspected(tuple(each.index for each in unfinished))
         finally:
             if not done:
                 self.close()
@@ -216,7 +218,6 @@ class Worker:
             raise ProfilingError.no_worker(self._last_words()) from None
         if ready.refusal:
             raise ProfilingError.no_worker(ready.refusal)
-        self.device_kinds = ready.device_kinds
 
     def _wait(self, board: Board) -> Activity | None:
         """Wait for a message, or the end of the connection; gives what takes too long if that comes first.
@@ -231,9 +232,10 @@ class Worker:
         waiting_since = time.monotonic()
         while not self._connection.poll(look_every_s):
             at = board.read()
-            if at is not None and at.elapsed_s > limits[at.stage]:
-                return at
-            if at is None and time.monotonic() - waiting_since > limits["run"]:
+            for each in at:
+                if each.elapsed_s > limits[each.stage]:
+                    return each
+            if not at and time.monotonic() - waiting_since > limits["run"]:
                 raise ProfilingError.no_worker(f"it has not begun for {limits['run']:g} s")
         return None
 
@@ -241,6 +243,20 @@ class Worker:
         limit = _LIMITS[at.stage]
         value = getattr(self._options, limit)
         return failed(f"it was still {_DOING[at.stage]} after {limit}={value:g}", "timed_out")
+
+    def _ended_at(self, at: Activity, reason: str, *, by_system: bool) -> Finished:
+        """The profile of the program at which the process ended.
+
+        Args:
+            at: What went on.
+            reason: How the process ended.
+            by_system: Whether the system has ended processes meanwhile, because memory was short.
+        """
+        code = (self._process.returncode if self._process is not None else None) or 0
+        message = f"the process ended while this program was {_DOING[at.stage]}: {reason}"
+        if code == -signal.SIGKILL and by_system:
+            return Finished(at.index, failed(message, "out_of_memory"))
+        return Finished(at.index, failed(message, "crashed"), is_lasting=-code not in _FROM_OUTSIDE)
 
     def _last_words(self) -> str:
         """How the process ended, and what it wrote last; it is over, or about to be."""
@@ -262,6 +278,8 @@ class Worker:
 
 
 _DOING: dict[Stage, str] = {"compile": "being compiled", "run": "being run", "inspect": "being looked into"}
+# Signals that no program sends to itself.
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _LIMITS: dict[Stage, str] = {"compile": "compile_limit_s", "run": "run_limit_s", "inspect": "compile_limit_s"}
 
 
@@ -284,7 +302,19 @@ def _signal_name(number: int) -> str:
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
-    return f"{name}, as the system ends a process when memory is short" if number == signal.SIGKILL else name
+    if number == signal.SIGKILL:
+        return f"{name}, as somebody else ends a process, or the system when memory is short"
+    return name
+
+
+def _kills_for_memory() -> int | None:
+    """How many processes of this machine the system has ended because memory was short; None where nobody counts."""
+    with contextlib.suppress(OSError), open("/proc/vmstat") as counters:
+        for line in counters:
+            name, _, number = line.partition(" ")
+            if name == "oom_kill":
+                return int(number)
+    return None
 
 
 def _environment(setup: Setup) -> dict[str, str]:

@@ -1,18 +1,18 @@
 """Measure partitioned programs on the devices that they are meant for.
 
 Takes modules with their partitioned programs; gives a profile for each, from the database where it has one. Programs
-are measured in groups (`group`), in a process of their own where that can be (`isolated`), or on several hosts
-(`hosts`). Every profile goes into the
-database as soon as its group has run, so a run that is broken off loses no finished one, and one that is started again
-measures only what is missing: of a group that was not finished, all of it. A program that cannot be compiled or run
-costs that program only: its profile says why, and it is not tried again.
+are measured in groups (`groups`), in a process of their own where that can be (`isolated`), or on several hosts
+(`hosts`), there on several meshes at once if there are (`pool`). Every profile goes into the database as soon as its
+group has run, so a run that is broken off loses no finished one, and one that is started again measures only what is
+missing: of a group that was not finished, all of it. A program that cannot be compiled or run costs that program only:
+its profile says why, and it is not tried again. Where that was not its own doing, it is left out until this profiler is
+closed, and not recorded.
 """
 
 import contextlib
 import logging
 import random
 import time
-from collections import deque
 from collections.abc import Generator, Sequence
 from functools import partial
 from types import TracebackType
@@ -23,6 +23,7 @@ from tqdm import tqdm
 from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.group import Finished
+from alpa_cfp.profiling.groups import Group, Work
 from alpa_cfp.profiling.here import Here
 from alpa_cfp.profiling.isolated import Worker, setup_of
 from alpa_cfp.profiling.keys import DeviceDescription, key_of
@@ -32,8 +33,6 @@ from alpa_on_jax.xla_extension.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
 
-# Of these, another program that is loaded at the same time may be the cause.
-_DOUBTFUL = ("out_of_memory", "crashed")
 _DEFAULTS = MeasureOptions()
 
 
@@ -74,8 +73,8 @@ class Measurer(Protocol):
         """
         ...
 
-    def measure(self, modules: Sequence[HloModule], drawn: random.Random, samples: int) -> Generator[Finished]:
-        """Measure a group, each program so often; what is not finished at the end can be given again.
+    def measure(self, work: Work) -> Generator[tuple[Group, Finished]]:
+        """Measure all groups of the work; each program that is finished, as it comes, with its group.
 
         Raises:
             ProfilingError: nothing can be measured, or no longer.
@@ -85,6 +84,35 @@ class Measurer(Protocol):
     def close(self) -> None:
         """End what was started."""
         ...
+
+
+class InTurn:
+    """Measures one group after the other, in a process of its own or in this one."""
+
+    def __init__(self, process: Worker | Here) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int | None:
+        """See `Measurer`."""
+        return self._process.pid
+
+    def start(self) -> None:
+        """See `Measurer`."""
+        self._process.start()
+
+    def measure(self, work: Work) -> Generator[tuple[Group, Finished]]:
+        """See `Measurer`."""
+        while (group := work.take()) is not None:
+            # Closed at once if this is interrupted: its process must be gone before the next one starts.
+            with contextlib.closing(self._process.measure(group.modules, group.drawn, group.samples)) as events:
+                for finished in events:
+                    yield group, finished
+            work.end(group)
+
+    def close(self) -> None:
+        """See `Measurer`."""
+        self._process.close()
 
 
 class Profiler:
@@ -111,10 +139,13 @@ class Profiler:
         self._database = database
         self._options = options
         self._drawn = random.Random(options.seed)
+        # Of programs that failed, though not by themselves.
+        self._for_now: dict[ProfileKey, Profile] = {}
         if isinstance(mesh, Client):
             self.devices = DeviceDescription.of(mesh.devices())
             wanted = mesh.platform == "cpu" if options.isolated is None else options.isolated
-            self._measurer: Measurer = Worker(partial(setup_of, mesh), options) if wanted else Here(mesh)
+            process = Worker(partial(setup_of, mesh), options) if wanted else Here(mesh)
+            self._measurer: Measurer = InTurn(process)
         else:
             self._measurer, self.devices = mesh
 
@@ -139,7 +170,7 @@ class Profiler:
         missing: dict[ProfileKey, tuple[str, HloModule]] = {}
         lacking = 0
         for (key, text), module in zip(keys, modules, strict=True):
-            lacks = _lacking(self._database.get(key), samples)
+            lacks = 0 if key in self._for_now else _lacking(self._database.get(key), samples)
             if lacks > 0:
                 missing.setdefault(key, (text, module))
                 lacking = max(lacking, lacks)
@@ -149,7 +180,7 @@ class Profiler:
             self._measure_missing(missing, lacking)
         seconds = time.perf_counter() - started
         logger.info("profiles of %d programs: %d measured in %.2f s", count, len(missing), seconds)
-        profiles = [self._database.get(key) for key, _ in keys]
+        profiles = [self._database.get(key) or self._for_now.get(key) for key, _ in keys]
         return [profile for profile in profiles if profile is not None]
 
     def close(self) -> None:
@@ -165,25 +196,18 @@ class Profiler:
         self.close()
 
     def _measure_missing(self, missing: dict[ProfileKey, tuple[str, HloModule]], samples: int) -> None:
-        """Measure group by group; what may have failed for another program's sake is tried again alone at the end."""
         self._start()
-        waiting, alone = deque(missing), deque[ProfileKey]()
-        with tqdm(total=len(missing), desc="profiling", disable=not self._options.progress, leave=False) as bar:
-            while waiting or alone:
-                group = _take(waiting, self._options.group) if waiting else _take(alone, 1)
-                left = dict(enumerate(group))
-                # Closed at once if this is interrupted: its process must be gone before the next one starts.
-                drawn = random.Random(self._drawn.getrandbits(64))
-                events = self._measurer.measure([missing[key][1] for key in group], drawn, samples)
-                with contextlib.closing(events):
-                    for finished in events:
-                        key = left.pop(finished.index)
-                        if finished.profile.failure in _DOUBTFUL and len(group) > 1:
-                            alone.append(key)
-                            continue
-                        self._record(key, missing[key][0], finished.profile)
-                        bar.update()
-                waiting.extendleft(reversed(left.values()))
+        modules = {key: module for key, (_, module) in missing.items()}
+        work = Work(modules, samples, self._options.group, self._drawn)
+        with (
+            tqdm(total=len(missing), desc="profiling", disable=not self._options.progress, leave=False) as bar,
+            contextlib.closing(self._measurer.measure(work)) as events,
+        ):
+            for group, finished in events:
+                key = work.finish(group, finished)
+                if key is not None:
+                    self._record(key, missing[key][0], finished)
+                    bar.update()
 
     def _start(self) -> None:
         """Start what measures; where only the devices speak for a process of its own, this one does it instead."""
@@ -193,13 +217,17 @@ class Profiler:
             if self._client is None or self._options.isolated:
                 raise
             logger.warning("%s. Profiling goes on in this process, which a program that crashes would end", error)
-            self._measurer = Here(self._client)
+            self._measurer = InTurn(Here(self._client))
 
-    def _record(self, key: ProfileKey, text: str, profile: Profile) -> None:
+    def _record(self, key: ProfileKey, text: str, finished: Finished) -> None:
+        profile = finished.profile
         if profile.status == "failed":
             first_line = profile.failure_message.partition("\n")[0]
             logger.warning("a program cannot be profiled (%s): %s", profile.failure, first_line)
-        self._database.put(key, profile, program_text=text)
+        if finished.is_lasting:
+            self._database.put(key, profile, program_text=text)
+        else:
+            self._for_now[key] = profile
 
 
 def _lacking(profile: Profile | None, samples: int) -> int:
@@ -207,7 +235,3 @@ def _lacking(profile: Profile | None, samples: int) -> int:
     if profile is None:
         return samples
     return 0 if profile.status == "failed" else samples - len(profile.samples_s)
-
-
-def _take(keys: deque[ProfileKey], count: int) -> list[ProfileKey]:
-    return [keys.popleft() for _ in range(min(count, len(keys)))]

@@ -17,6 +17,7 @@ class MeasureOptions:
             of time either.
         compile_limit_s: How long a program may take to compile in a process of its own.
         run_limit_s: How long one run may take there.
+        slots: On how many equal meshes of a Ray cluster programs are measured at once, at most.
     """
 
     samples: int = 7
@@ -26,3 +27,4 @@ class MeasureOptions:
     isolated: bool | None = None
     compile_limit_s: float = 300.0
     run_limit_s: float = 60.0
+    slots: int = 8

@@ -1,32 +1,56 @@
 """The hosts of a mesh that Ray manages, as `hosts` measures on them: a supervisor on each, which is a Ray actor.
 
-Takes alpa's mesh; gives what measures on a mesh of processes of its own, on the same nodes and devices. The mesh's own
-processes hold the user's arrays, which a program that crashes must not take along. The only module of this package that
-calls Ray; it imports it, and alpa, when it is called. Invariant: a supervisor ends with `end`, or when the driver's
-connection to Ray does.
+Takes alpa's mesh; gives what measures on meshes of processes of its own: on the same nodes and devices, and on other
+submeshes of the cluster (`ray_slots`), whose devices its supervisors hold. The mesh's own processes hold the user's
+arrays, which a program that crashes must not take along. Imports Ray, and alpa, when it is called. Invariant: a
+supervisor, and what it holds, ends with `end`, or when the driver's connection to Ray does.
 """
 
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from alpa_cfp.profiling.group import Finished
-from alpa_cfp.profiling.hosts import HostLostError, HostsWorker
+from alpa_cfp.profiling.hosts import DevicesTakenError, HostLostError, HostsWorker
 from alpa_cfp.profiling.isolated import jax_config
 from alpa_cfp.profiling.keys import DeviceDescription, host_layout
+from alpa_cfp.profiling.losses import Losses
+from alpa_cfp.profiling.machines import Machines
 from alpa_cfp.profiling.options import MeasureOptions
-from alpa_cfp.profiling.protocol import Setup, Task, TaskDone
+from alpa_cfp.profiling.phases import Done
+from alpa_cfp.profiling.pool import Pool
+from alpa_cfp.profiling.protocol import CompileTask, Setup, Task
+from alpa_cfp.profiling.ray_slots import slots_of
+from alpa_cfp.profiling.slots import Slot
 from alpa_cfp.profiling.supervisor import Supervisor
 from alpa_on_jax.ray_mesh import hosts as nodes
 from alpa_on_jax.ray_mesh import launching
-from alpa_on_jax.ray_mesh.calling import call_on_hosts
 from alpa_on_jax.ray_mesh.jax_runtime import Service
 
 # A supervisor that has said nothing for so long is asked whether it is there, and may take so long to answer.
 _SILENT_S = 5.0
 _ANSWER_S = 10.0
+# How long it may take until a supervisor has the devices that it is to hold, and its process is there.
+_HOLD_S = 20.0
 _HEALTH = "health"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Devices that a supervisor holds.
+
+    Attributes:
+        group: The placement group of which.
+        bundle: Of which bundle of it.
+        resource: What a device is called in the cluster.
+        number: How many.
+    """
+
+    group: Any
+    bundle: int
+    resource: str
+    number: int
 
 
 class RayHost:
@@ -35,36 +59,52 @@ class RayHost:
     Args:
         name: As people know it.
         node: Ray's id of the node.
+        machine: What its machine is known by.
         options: The limits of a program's time.
         create_s: How long it may take until the supervisor is there and has joined the others.
+        holding: What the supervisor holds, if it does.
     """
 
-    def __init__(self, name: str, node: str, options: MeasureOptions, create_s: float) -> None:
-        self.name = name
-        self._node, self._options, self._create_s = node, options, create_s
+    def __init__(
+        self,
+        name: str,
+        node: str,
+        machine: str,
+        options: MeasureOptions,
+        create_s: float,
+        holding: Holding | None = None,
+    ) -> None:
+        self.name, self.machine = name, machine
+        self._node, self._options, self._create_s, self._holding = node, options, create_s, holding
         self._actor: Any = None
 
-    def start(self, setup: Setup) -> tuple[str, ...]:
-        """See `hosts.Host`."""
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    def start(self, setup: Setup) -> None:
+        """See `hosts.Host`.
 
+        Raises:
+            DevicesTakenError: somebody else has the devices that it is to hold.
+        """
         self.end()
-        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "concurrency_groups": {_HEALTH: 1}}
-        made: Any = ray.remote(**options)(Supervisor)
-        here = NodeAffinitySchedulingStrategy(self._node, soft=False)
-        self._actor = made.options(scheduling_strategy=here).remote(self._options)
-        return self._get(self._actor.start.remote(setup), self._create_s)
+        self._actor = actor = self._made()
+        if self._holding is not None:
+            try:
+                self._get(actor.is_alive.options(concurrency_group=_HEALTH).remote(), _HOLD_S)
+            except HostLostError as error:
+                raise DevicesTakenError(f"its devices were not to be had: {error}") from error
+        self._get(actor.start.remote(setup), self._create_s)
 
-    def measure(self, task: Task) -> Iterator[Finished | TaskDone]:
+    def do(self, task: CompileTask | Task) -> Iterator[Done]:
         """See `hosts.Host`."""
         import ray
 
-        coming = self._actor.measure.options(num_returns="streaming").remote(task)
+        actor = self._actor
+        if actor is None:
+            raise HostLostError("its process ended")
+        coming = actor.do.options(num_returns="streaming").remote(task)
         while True:
             ready, _ = ray.wait([coming], timeout=_SILENT_S, fetch_local=False)
             if not ready:
-                self._get(self._actor.is_alive.options(concurrency_group=_HEALTH).remote(), _ANSWER_S)
+                self._get(actor.is_alive.options(concurrency_group=_HEALTH).remote(), _ANSWER_S)
                 continue
             try:
                 reference = next(coming)
@@ -83,6 +123,20 @@ class RayHost:
             with contextlib.suppress(RayError):
                 ray.kill(actor)
 
+    def _made(self) -> Any:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+        needs: dict[str, Any] = {}
+        where: Any = NodeAffinitySchedulingStrategy(self._node, soft=False)
+        if (holding := self._holding) is not None:
+            where = PlacementGroupSchedulingStrategy(holding.group, holding.bundle)
+            is_gpu = holding.resource == nodes.GPU
+            needs = {"num_gpus": holding.number} if is_gpu else {"resources": {holding.resource: holding.number}}
+        remote: Any = ray.remote
+        made = remote(num_cpus=0, max_restarts=0, concurrency_groups={_HEALTH: 1}, **needs)(Supervisor)
+        return made.options(scheduling_strategy=where).remote(self._options)
+
     def _get(self, reference: Any, limit_s: float) -> Any:
         import ray
         from ray.exceptions import GetTimeoutError, RayError, RayTaskError
@@ -97,8 +151,8 @@ class RayHost:
             raise HostLostError(str(error).partition("\n")[0]) from error
 
 
-def measurer_of(mesh: Any, positions: Sequence[int], options: MeasureOptions) -> tuple[HostsWorker, DeviceDescription]:
-    """What measures on a mesh's nodes, and what its profiles' keys say of the devices.
+def measurer_of(mesh: Any, positions: Sequence[int], options: MeasureOptions) -> tuple[Pool, DeviceDescription]:
+    """What measures on a mesh's nodes and on its cluster's other slots, and what its profiles' keys say of the devices.
 
     Args:
         mesh: Alpa's `DistributedPhysicalDeviceMesh`, with its processes.
@@ -108,29 +162,85 @@ def measurer_of(mesh: Any, positions: Sequence[int], options: MeasureOptions) ->
     from alpa.global_env import global_config
 
     config: Any = global_config
+    return pool_on(*slots_of(mesh, options.slots, config.host_limits.create_s), positions, options)
+
+
+def pool_on(
+    slots: Sequence[Slot], kinds: Sequence[str], positions: Sequence[int], options: MeasureOptions
+) -> tuple[Pool, DeviceDescription]:
+    """What measures on some slots of one shape; see `measurer_of`.
+
+    Args:
+        slots: The slots.
+        kinds: Of the devices of each, host by host.
+        positions: For each device of the logical mesh, in its order, its place among the devices of all hosts.
+        options: How to measure.
+    """
+    from alpa.global_env import global_config
+
+    config: Any = global_config
+    machines, losses = Machines(times_alone=config.backend == "cpu"), Losses()
+    workers = [_worker(slot, kinds, positions, options, machines, losses) for slot in slots]
+    layout = host_layout([position // slots[0].devices_per_host for position in positions])
+    flags = launching.environment(os.environ, config, 0)["XLA_FLAGS"]
+    return Pool(workers), DeviceDescription.compiled_here(kinds[0], layout, flags)
+
+
+@dataclass(frozen=True, slots=True)
+class _Submesh:
+    """What `launching` asks of alpa's mesh."""
+
+    num_hosts: int
+    num_devices_per_host: int
+    host_info: tuple[dict[str, str], ...]
+
+
+def _worker(
+    slot: Slot,
+    kinds: Sequence[str],
+    positions: Sequence[int],
+    options: MeasureOptions,
+    machines: Machines,
+    losses: Losses,
+) -> HostsWorker:
+    """What measures on one slot; nothing is started yet."""
+    from alpa.device_mesh import get_global_cluster
+    from alpa.global_env import global_config
+
+    config: Any = global_config
     limits = config.host_limits
-    environments = [launching.environment(os.environ, config, host) for host in range(mesh.num_hosts)]
-    # A supervisor holds no GPUs of its own: those of the mesh's process are named.
-    kinds, visible = zip(*call_on_hosts(mesh, _devices, limit_s=limits.create_s), strict=True)
+    of_slot = [host.node for host in slot.hosts]
+    mesh = _Submesh(len(of_slot), slot.devices_per_host, tuple({nodes.ADDRESS: node.ip} for node in of_slot))
+    environments = [
+        {**launching.environment(os.environ, config, number), **dict(host.environment)}
+        for number, host in enumerate(slot.hosts)
+    ]
+    in_order = tuple(kinds[position] for position in positions)
+    # As this thread has them: others, in which meshes are made, may have other ones.
+    settings = jax_config()
+    wide = bool(settings["jax_enable_x64"])
 
     def new_mesh() -> tuple[Service, list[Setup]]:
         service = launching.service_of(mesh, config)
-        places = [launching.place_of(mesh, host, service.address, config) for host in range(mesh.num_hosts)]
+        places = [launching.place_of(mesh, number, service.address, config) for number in range(mesh.num_hosts)]
         return service, [
-            Setup(place.platform, (), (), jax_config(), place, {**environment, **seen})
-            for place, environment, seen in zip(places, environments, visible, strict=True)
+            Setup(place.platform, tuple(positions), in_order, settings, replace(place, wide=wide), environment)
+            for place, environment in zip(places, environments, strict=True)
         ]
 
+    cluster: Any = get_global_cluster()
+    resource = config.ray_accelerator_name
     hosts = [
-        RayHost(info[nodes.KEY], info["NodeID"], options, limits.create_s + limits.connect_s) for info in mesh.host_info
+        RayHost(
+            host.node.name,
+            host.node.id,
+            host.node.machine,
+            options,
+            limits.create_s + limits.connect_s,
+            None
+            if host.bundle is None
+            else Holding(cluster.placement_group, host.bundle, resource, slot.devices_per_host),
+        )
+        for host in slot.hosts
     ]
-    layout = host_layout([position // mesh.num_devices_per_host for position in positions])
-    devices = DeviceDescription.compiled_here(kinds[0], layout, environments[0]["XLA_FLAGS"])
-    return HostsWorker(hosts, positions, new_mesh, options), devices
-
-
-def _devices(backend: Any) -> tuple[str, dict[str, str]]:
-    """In a process of the mesh: of which kind its devices are, and which GPUs of the machine."""
-    variable = "CUDA_VISIBLE_DEVICES"
-    seen = {variable: os.environ[variable]} if backend.platform == "gpu" and variable in os.environ else {}
-    return backend.devices()[0].device_kind, seen
+    return HostsWorker(hosts, new_mesh, machines, losses)

@@ -8,10 +8,10 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from alpa_cfp.profiling.group import Finished
 from alpa_cfp.profiling.isolated import Worker
 from alpa_cfp.profiling.options import MeasureOptions
-from alpa_cfp.profiling.protocol import Setup, Task, TaskDone
+from alpa_cfp.profiling.phases import Done
+from alpa_cfp.profiling.protocol import CompileTask, Setup, Task
 
 
 class Supervisor:
@@ -25,35 +25,29 @@ class Supervisor:
         self._options = options
         self._worker: Worker | None = None
 
-    def start(self, setup: Setup) -> tuple[str, ...]:
-        """Become this host of this mesh, once all others do; gives the kinds of the mesh's devices.
+    def start(self, setup: Setup) -> None:
+        """Become this host of this mesh, once all others do.
 
         Raises:
-            ProfilingError: the process cannot be started, or has not found the others.
+            ProfilingError: the process cannot be started, or has not found the others, or has other devices.
         """
         self.close()
         self._worker = Worker(lambda: setup, self._options)
         self._worker.start()
-        return self._worker.device_kinds
 
-    def measure(self, task: Task) -> Iterator[Finished | TaskDone]:
-        """The profile of each program of the task as soon as this host has it.
+    def do(self, task: CompileTask | Task) -> Iterator[Done]:
+        """What this host's process says of the programs of a task, as soon as it does.
 
-        `TaskDone` comes last; without it the process is lost, and with it the mesh. The last profile then says of which
-        program and why, if that is known.
+        `TaskDone` comes last; without it the process is lost, and with it the mesh. What was said last then tells of
+        which program and why, if that is known.
 
         Raises:
             ProfilingError: the process died before it began with a program.
         """
         if self._worker is None:
             raise RuntimeError("a supervisor measures after its start")
-        finished = 0
-        with contextlib.closing(self._worker.measure_task(task)) as events:
-            for event in events:
-                finished += 1
-                yield event
-        if finished == len(task.modules) and self._worker.pid is not None:
-            yield TaskDone()
+        with contextlib.closing(self._worker.do(task)) as events:
+            yield from events
 
     def is_alive(self) -> bool:
         """Whether this process answers."""

@@ -12,12 +12,14 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 import jax
 
-from alpa_cfp.profiling.group import Loaded, Started, measure_group
-from alpa_cfp.profiling.protocol import Board, Ready, Setup, Task, TaskDone
+from alpa_cfp.profiling.compiling import compile_group, cores
+from alpa_cfp.profiling.group import Finished, Loaded, Started, measure_group
+from alpa_cfp.profiling.protocol import Board, CompileTask, Ready, Setup, Task, TaskDone
 from alpa_on_jax.ray_mesh.host_client import HostClient
 from alpa_on_jax.ray_mesh.jax_runtime import devices_of_all_hosts, join
 from alpa_on_jax.xla_extension.executable import Client
@@ -47,16 +49,25 @@ def _serve(connection: Connection, board: Board) -> None:
     connection.send(ready)
     kept: dict[bytes, Loaded] = {}
     while client is not None:
-        task: Task = connection.recv()
-        modules = [HloModule.from_serialized(module) for module in task.modules]
-        for event in measure_group(modules, client, task.samples, task.drawn, kept):
-            if isinstance(event, Started):
-                board.write(event)
-                continue
+        for event in _events(connection.recv(), client, cores() // setup.share, kept, board):
             connection.send(event)
             if setup.place is not None and event.profile.failure not in (None, "compile_failed"):
                 return
         connection.send(TaskDone())
+
+
+def _events(
+    task: CompileTask | Task, client: Client, at_once: int, kept: dict[bytes, Loaded], board: Board
+) -> Iterator[Finished]:
+    modules = [HloModule.from_serialized(module) for module in task.modules]
+    if isinstance(task, CompileTask):
+        yield from compile_group(modules, client, task.alone, at_once, kept, board.write)
+        return
+    for event in measure_group(modules, client, task.samples, task.drawn, kept):
+        if isinstance(event, Started):
+            board.write(event)
+        else:
+            yield event
 
 
 def _set_up(setup: Setup) -> tuple[Ready, Client | None]:
@@ -72,9 +83,9 @@ def _set_up(setup: Setup) -> tuple[Ready, Client | None]:
         return Ready(refusal=f"it has {len(by_id)} {setup.platform} devices, and none with the ids {missing}"), None
     devices = [by_id[number] for number in setup.device_ids]
     kinds = tuple(device.device_kind for device in devices)
-    if setup.device_kinds and kinds != setup.device_kinds:
+    if kinds != setup.device_kinds:
         return Ready(refusal=f"its devices are {kinds}, and those of the mesh are {setup.device_kinds}"), None
-    return Ready(kinds), Client(devices) if setup.place is None else HostClient(devices)
+    return Ready(), Client(devices) if setup.place is None else HostClient(devices)
 
 
 def _end_with(parent: int) -> None:

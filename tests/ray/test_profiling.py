@@ -10,8 +10,8 @@ import ray
 
 from alpa_cfp.database import Profile, ProfileDatabase
 from alpa_cfp.profiling import MeasureOptions, Profiler
-from alpa_cfp.profiling.group import Finished
-from alpa_cfp.profiling.protocol import Task, TaskDone
+from alpa_cfp.profiling.phases import Done
+from alpa_cfp.profiling.protocol import CompileTask, Task
 from alpa_cfp.profiling.ray_hosts import RayHost, measurer_of
 from unit.alpa_cfp.profiling.programs import crashing, product, scaled
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, split
@@ -32,26 +32,25 @@ def actors(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     started = []
     start = RayHost.start
 
-    def noted(self: RayHost, setup: Any) -> tuple[str, ...]:
-        kinds = start(self, setup)
+    def noted(self: RayHost, setup: Any) -> None:
+        start(self, setup)
         started.append(self._actor)
-        return kinds
 
     monkeypatch.setattr(RayHost, "start", noted)
     return started
 
 
-def kill_once(monkeypatch: pytest.MonkeyPatch, victim: str, number: int) -> None:
-    """When the first host begins to measure, send a signal to what measures there, or to what watches that."""
-    measure, killed = RayHost.measure, list[int]()
+def kill_once(monkeypatch: pytest.MonkeyPatch, victim: str, number: int, kind: type = Task) -> None:
+    """When the first host begins with such a task, send a signal to what measures there, or to what watches that."""
+    do, killed = RayHost.do, list[int]()
 
-    def killing(self: RayHost, task: Task) -> Iterator[Finished | TaskDone]:
-        if not killed:
+    def killing(self: RayHost, task: CompileTask | Task) -> Iterator[Done]:
+        if isinstance(task, kind) and not killed:
             killed.append(ray.get(getattr(self._actor, victim).remote()))
             os.kill(killed[0], number)
-        return measure(self, task)
+        return do(self, task)
 
-    monkeypatch.setattr(RayHost, "measure", killing)
+    monkeypatch.setattr(RayHost, "do", killing)
 
 
 def test_programs_are_measured_together_on_both_hosts(mesh: Any, actors: list[Any]) -> None:
@@ -60,11 +59,11 @@ def test_programs_are_measured_together_on_both_hosts(mesh: Any, actors: list[An
     assert len(actors) == 2
 
 
-@pytest.mark.parametrize("victim", ["worker_pid", "own_pid"])
+@pytest.mark.parametrize(("victim", "kind"), [("worker_pid", Task), ("worker_pid", CompileTask), ("own_pid", Task)])
 def test_a_host_that_is_killed_costs_a_mesh_and_no_profile(
-    mesh: Any, actors: list[Any], monkeypatch: pytest.MonkeyPatch, victim: str
+    mesh: Any, actors: list[Any], monkeypatch: pytest.MonkeyPatch, victim: str, kind: type
 ) -> None:
-    kill_once(monkeypatch, victim, signal.SIGKILL)
+    kill_once(monkeypatch, victim, signal.SIGKILL, kind)
     profiles = measured(mesh, SUMMED, scaled(2))
     assert [profile.status for profile in profiles] == ["measured", "measured"]
     assert len(actors) == 4

@@ -29,9 +29,9 @@ def product(left: Any = WHOLE, right: Any = WHOLE, result: Any = WHOLE, *, name:
     return module
 
 
-def scaled(factor: float, dtype: Any = np.float32) -> HloModule:
+def scaled(factor: float, dtype: Any = np.float32, mesh: tuple[int, ...] = (2, 4)) -> HloModule:
     """A sound program that differs from those of other factors."""
-    return _replicated("scaled", lambda x: x * factor, dtype)
+    return _replicated("scaled", lambda x: x * factor, dtype, mesh)
 
 
 def hanging() -> HloModule:
@@ -56,8 +56,10 @@ def uncompilable() -> HloModule:
     return _calling("uncompilable", "@nobody_has_this", "")
 
 
-def _replicated(name: str, function: Callable[[jax.Array], jax.Array], dtype: Any = np.float32) -> HloModule:
-    mesh = LogicalMesh((2, 4))
+def _replicated(
+    name: str, function: Callable[[jax.Array], jax.Array], dtype: Any = np.float32, shape: tuple[int, ...] = (2, 4)
+) -> HloModule:
+    mesh = LogicalMesh(shape)
     lowered = jax.jit(function).trace(jax.ShapeDtypeStruct(X.shape, dtype)).lower()
     module = HloModule.from_stablehlo(name, str(lowered.compiler_ir("stablehlo")))
     propagate(module, mesh, to_outputs=True, inputs=[ArraySharding.replicated(mesh, 2)])

@@ -11,10 +11,13 @@ import pytest
 from alpa_cfp.database import Profile, ProfileDatabase, utc_now
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler
-from alpa_cfp.profiling.group import Finished
-from alpa_cfp.profiling.hosts import ATTEMPTS, HostLostError, HostsWorker, of_all_hosts
+from alpa_cfp.profiling.hosts import HostLostError, HostsWorker
 from alpa_cfp.profiling.isolated import jax_config
-from alpa_cfp.profiling.protocol import Setup, Task, TaskDone
+from alpa_cfp.profiling.losses import ATTEMPTS, Losses, of_all_hosts
+from alpa_cfp.profiling.machines import Machines
+from alpa_cfp.profiling.phases import Done
+from alpa_cfp.profiling.pool import Pool
+from alpa_cfp.profiling.protocol import CompileTask, Setup, Task, TaskDone
 from alpa_cfp.profiling.ray_hosts import RayHost
 from alpa_cfp.profiling.supervisor import Supervisor
 from alpa_on_jax.ray_mesh.jax_runtime import HostPlace, Service, start_service
@@ -32,21 +35,23 @@ SUMMED = product(split(MESH_2X4, "", "x"), split(MESH_2X4, "x", ""))
 class LocalHost:
     """A host whose supervisor is an object of this process."""
 
+    machine = "this one"
+
     def __init__(self, number: int) -> None:
         self.name = f"local-{number}"
         self.supervisor: Supervisor | None = None
         self.starts = 0
         self.before_task: Callable[[LocalHost], None] = lambda _: None
 
-    def start(self, setup: Setup) -> tuple[str, ...]:
+    def start(self, setup: Setup) -> None:
         self.starts += 1
         self.supervisor = Supervisor(QUIET)
-        return self.supervisor.start(setup)
+        self.supervisor.start(setup)
 
-    def measure(self, task: Task) -> Iterator[Finished | TaskDone]:
+    def do(self, task: CompileTask | Task) -> Iterator[Done]:
         assert self.supervisor is not None
         self.before_task(self)
-        return self.supervisor.measure(task)
+        return self.supervisor.do(task)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         assert self.supervisor is not None
@@ -65,7 +70,8 @@ def new_mesh(num_hosts: int = 2, devices: int = 4) -> tuple[Service, Sequence[Se
     places = [
         HostPlace(service.address, num_hosts, host, IP, "cpu", devices, False, 30, 10, 5) for host in range(num_hosts)
     ]
-    return service, [Setup("cpu", (), (), jax_config(), place, {"XLA_FLAGS": ""}) for place in places]
+    ids, kinds = tuple(range(num_hosts * devices)), ("cpu",) * (num_hosts * devices)
+    return service, [Setup("cpu", ids, kinds, jax_config(), place, {"XLA_FLAGS": ""}) for place in places]
 
 
 @pytest.fixture
@@ -77,8 +83,8 @@ def hosts() -> Iterator[list[LocalHost]]:
 
 
 def measured(hosts: Sequence[LocalHost], *modules: HloModule, options: MeasureOptions = QUIET) -> list[Profile]:
-    worker = HostsWorker(hosts, range(8), new_mesh, options)
-    with Profiler((worker, DEVICES), ProfileDatabase.in_memory(), options) as profiler:
+    worker = HostsWorker(hosts, new_mesh, Machines(times_alone=True), Losses())
+    with Profiler((Pool([worker]), DEVICES), ProfileDatabase.in_memory(), options) as profiler:
         return profiler.measure(modules)
 
 
@@ -115,12 +121,12 @@ def test_a_mesh_that_is_lost_again_and_again_ends_in_an_error_that_names_the_hos
 def test_a_host_that_cannot_be_started_is_named_after_all_attempts(
     hosts: list[LocalHost], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def start(setup: Setup) -> tuple[str, ...]:
+    def start(setup: Setup) -> None:
         del setup
         raise HostLostError("no such node")
 
     hosts[1].start = start
-    hosts[0].start = lambda setup: ()
+    hosts[0].start = lambda setup: None
     with pytest.raises(ProfilingError, match=f"tried {ATTEMPTS} times: host local-1: no such node"):
         measured(hosts, scaled(2))
     warning = "the mesh to measure on cannot be made: host local-1: no such node"
@@ -128,16 +134,16 @@ def test_a_host_that_cannot_be_started_is_named_after_all_attempts(
 
 
 def test_a_host_that_ends_in_the_middle_of_its_task_is_named(hosts: list[LocalHost]) -> None:
-    hosts[0].start = hosts[1].start = lambda setup: ()
-    hosts[0].measure = lambda task: iter([TaskDone()])
-    hosts[1].measure = lambda task: iter(())
+    hosts[0].start = hosts[1].start = lambda setup: None
+    hosts[0].do = lambda task: iter([TaskDone()])
+    hosts[1].do = lambda task: iter(())
     with pytest.raises(ProfilingError, match=f"tried {ATTEMPTS + 1} times: host local-1: its process ended"):
         measured(hosts, scaled(2))
 
 
 def test_a_supervisor_that_was_not_started_measures_nothing() -> None:
     with pytest.raises(RuntimeError, match="measures after its start"):
-        list(Supervisor(QUIET).measure(Task((), 1, random.Random(0))))
+        list(Supervisor(QUIET).do(Task((), 1, random.Random(0))))
 
 
 def test_a_host_of_a_ray_cluster_that_is_silent_and_does_not_answer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,10 +154,10 @@ def test_a_host_of_a_ray_cluster_that_is_silent_and_does_not_answer_is_lost(monk
 
     monkeypatch.setattr(ray, "wait", lambda references, **_: ([], references))
     monkeypatch.setattr(ray, "get", get)
-    host = RayHost("a host", "its node", QUIET, create_s=1.0)
+    host = RayHost("a host", "its node", "its machine", QUIET, create_s=1.0)
     host._actor = MagicMock()
     with pytest.raises(HostLostError, match="it has not answered for 10 s"):
-        list(host.measure(Task((), 1, random.Random(0))))
+        list(host.do(Task((), 1, random.Random(0))))
 
 
 def test_a_run_takes_as_long_as_on_the_host_where_it_takes_longest() -> None:

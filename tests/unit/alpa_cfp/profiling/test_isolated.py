@@ -14,8 +14,9 @@ import pytest
 
 from alpa_cfp.database import Profile, ProfileDatabase
 from alpa_cfp.errors import ProfilingError
-from alpa_cfp.profiling import MeasureOptions, measure
+from alpa_cfp.profiling import MeasureOptions, Profiler, isolated, measure
 from alpa_cfp.profiling.isolated import Worker, setup_of
+from alpa_cfp.profiling.measure import InTurn
 from alpa_on_jax.xla_extension.executable import Client
 from unit.alpa_cfp.profiling.programs import X, crashing, hanging, oversized, product, scaled, uncompilable
 
@@ -66,8 +67,6 @@ def test_a_group_with_every_way_to_fail_in_it_is_measured_but_for_these(client: 
 @pytest.mark.parametrize(
     ("death", "failure", "message"),
     [
-        # What Linux does where memory runs out.
-        ("os.kill(os.getpid(), signal.SIGKILL)", "out_of_memory", "SIGKILL"),
         ("os.abort()", "crashed", "SIGABRT"),
         ("os._exit(3)", "crashed", "exit code 3"),
         ("raise ValueError('broken')", "crashed", "ValueError: broken"),
@@ -78,6 +77,68 @@ def test_a_profile_says_how_the_process_died(client: Client, death: str, failure
     profile = dying(client, death)
     assert (profile.status, profile.failure) == ("failed", failure)
     assert message in profile.failure_message
+
+
+@pytest.mark.parametrize(
+    ("kills", "failure", "is_lasting"), [((3, 4), "out_of_memory", True), ((3, 3), "crashed", False)]
+)
+def test_a_process_that_is_killed_tells_of_its_program_for_good_only_if_memory_was_short(
+    client: Client, monkeypatch: pytest.MonkeyPatch, kills: tuple[int, int], failure: str, is_lasting: bool
+) -> None:
+    before, after = kills
+    # Counted before the compilation, before the runs, and at the end.
+    monkeypatch.setattr(isolated, "_kills_for_memory", iter([before, before, after]).__next__)
+    command = [sys.executable, "-c", _FAKE.format(stage="run", death="os.kill(os.getpid(), signal.SIGKILL)")]
+    with Worker(partial(setup_of, client), QUIET, command) as worker:
+        ((finished),) = worker.measure([scaled(2)], random.Random(0))
+    assert (finished.profile.failure, finished.is_lasting) == (failure, is_lasting)
+    assert "SIGKILL" in finished.profile.failure_message
+
+
+def test_what_was_killed_from_outside_is_left_out_for_now_and_measured_by_the_next_profiler(client: Client) -> None:
+    options, database = dataclasses.replace(QUIET, group=1), ProfileDatabase.in_memory()
+    killed = [sys.executable, "-c", _FAKE.format(stage="run", death="os.kill(os.getpid(), signal.SIGKILL)")]
+    with Profiler(client, database, options) as profiler:
+        profiler._measurer = InTurn(Worker(partial(setup_of, client), options, killed))
+        before = profiler.measure([scaled(2)])
+        assert profiler.measure([scaled(2)]) == before
+    assert [profile.status for profile in before] == ["failed"]
+    assert database.keys() == []
+    assert [profile.status for profile in measure([scaled(2)], client, database, options)] == ["measured"]
+
+
+def test_a_program_at_which_the_compiler_dies_beside_others_is_found(client: Client) -> None:
+    # All are begun before the one that is bad kills the process.
+    code = """
+import os, threading
+from alpa_cfp.profiling import compiling, worker
+compiling.cores = worker.cores = lambda: 4
+begun = threading.Barrier(3)
+original = compiling.MeshExecutable
+def compiled(client, module):
+    if not begun.broken:
+        try:
+            begun.wait(1)
+        except threading.BrokenBarrierError:
+            pass
+    if "bad" in module.name:
+        os.abort()
+    return original(client, module)
+compiling.MeshExecutable = compiled
+worker.main()
+"""
+    modules = [scaled(2), product(name="bad"), scaled(3)]
+    profiles: dict[int, Profile] = {}
+    options = dataclasses.replace(QUIET, run_limit_s=20.0)
+    with Worker(partial(setup_of, client), options, [sys.executable, "-c", code]) as worker:
+        left = dict(enumerate(modules))
+        while left:
+            numbers = list(left)
+            for finished in worker.measure(list(left.values()), random.Random(0)):
+                profiles[numbers[finished.index]] = finished.profile
+                del left[numbers[finished.index]]
+    assert [profiles[number].failure for number in range(3)] == [None, "crashed", None]
+    assert "while this program was being compiled: SIGABRT" in profiles[1].failure_message
 
 
 def test_a_program_that_takes_too_long_to_compile_is_given_up(client: Client) -> None:

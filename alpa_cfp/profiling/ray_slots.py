@@ -1,0 +1,144 @@
+"""The slots of a Ray cluster for a mesh: its own hosts, and other submeshes of its shape that nobody uses.
+
+Takes alpa's mesh; gives slots. The mesh's devices are held by its own processes, which do nothing meanwhile; those of
+the other slots are in bundles of alpa's placement group, and are to be held by who measures there. Ray may know a
+moment late that devices are taken, so a slot may turn out not to be there. Imports Ray, and alpa, when it is called.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from alpa_cfp.profiling.machines import BOOT_ID, this_machine
+from alpa_cfp.profiling.slots import Node, Slot, SlotHost, free_slots
+from alpa_on_jax.ray_mesh import hosts
+from alpa_on_jax.ray_mesh.calling import call_on_hosts
+
+# How long a node has to say which machine it is on; after that it is not used.
+_ANSWER_S = 10.0
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def slots_of(mesh: Any, most: int, limit_s: float) -> tuple[list[Slot], tuple[str, ...]]:
+    """The slots for a mesh, of which the first one is itself, and the kinds of its devices, host by host.
+
+    Args:
+        mesh: Alpa's `DistributedPhysicalDeviceMesh`, with its processes.
+        most: How many slots at most.
+        limit_s: How long the mesh's processes have to answer.
+    """
+    told = call_on_hosts(mesh, _look, limit_s=limit_s)
+    own = [
+        SlotHost(Node(info["NodeID"], info[hosts.KEY], info[hosts.ADDRESS], machine), None, visible)
+        for info, (_, machine, visible) in zip(mesh.host_info, told, strict=True)
+    ]
+    first = Slot(tuple(own), mesh.num_devices_per_host)
+    known = {host.node.id: host.node.machine for host in own}
+    return [first, *free_submeshes(len(own), first.devices_per_host, most - 1, known)], told[0][0]
+
+
+def free_submeshes(num_hosts: int, devices_per_host: int, most: int, used: Mapping[str, str]) -> list[Slot]:
+    """The slots of this shape that the free devices of alpa's placement group make.
+
+    Args:
+        num_hosts, devices_per_host: Their shape.
+        most: How many at most.
+        used: The machines of the nodes of the mesh, by Ray's ids of these; Ray may not know yet that its processes
+            have taken devices there.
+    """
+    parts, taken = _parts(), dict.fromkeys(used, devices_per_host)
+    free = {bundle: min(part.free, part.size - taken.get(part.node, 0)) for bundle, part in parts.items()}
+    wanted = {bundle: parts[bundle].node for bundle, number in free.items() if number >= devices_per_host}
+    return free_slots(free, _nodes_of(wanted, used), num_hosts, devices_per_host, most, list(used.values()))
+
+
+def free_devices() -> dict[int, int]:
+    """How many devices of each bundle of alpa's placement group no process has, as far as Ray knows."""
+    return {bundle: part.free for bundle, part in _parts().items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A bundle of alpa's placement group: on which node, of how many devices, how many of which are free."""
+
+    node: str
+    size: int
+    free: int
+
+
+def _parts() -> dict[int, _Part]:
+    import ray
+    from alpa.device_mesh import get_global_cluster
+    from alpa.global_env import global_config
+
+    cluster: Any = get_global_cluster()
+    if cluster is None:
+        return {}
+    group, resource = cluster.placement_group, global_config.ray_accelerator_name
+    available, lies_on = ray.available_resources(), hosts.node_of_bundle(group)
+    return {
+        bundle: _Part(
+            lies_on[bundle],
+            int(group.bundle_specs[bundle][resource]),
+            int(available.get(f"{resource}_group_{bundle}_{group.id.hex()}", 0)),
+        )
+        for bundle in hosts.bundles_with(resource, group.bundle_specs)
+    }
+
+
+def _nodes_of(bundles: Mapping[int, str], known: Mapping[str, str]) -> dict[int, Node]:
+    """Where bundles lie; without those on nodes that have left, or do not say which machine they are on.
+
+    Args:
+        bundles: Ray's id of the node of each, by their numbers in alpa's placement group.
+        known: The machines of some nodes, by Ray's ids of these.
+    """
+    if not bundles:
+        return {}
+    import ray
+
+    described = {node["NodeID"]: hosts.host_of(node) for node in ray.nodes() if node["Alive"]}
+    machines = {**known, **_machines_of(sorted(set(bundles.values()).intersection(described).difference(known)))}
+    return {
+        bundle: Node(node, described[node][hosts.KEY], described[node][hosts.ADDRESS], machines[node])
+        for bundle, node in bundles.items()
+        if node in machines and node in described
+    }
+
+
+def _machines_of(nodes: Sequence[str]) -> dict[str, str]:
+    """The machines of nodes, by Ray's ids of these; without those that do not answer."""
+    import ray
+    from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    boot_id = str(BOOT_ID)
+
+    # Sent as it is: the other process need not import this project for it.
+    def look() -> str:
+        with open(boot_id) as file:
+            return file.read().strip()
+
+    remote: Any = ray.remote(num_cpus=0, max_retries=0)(look)
+    asked = {
+        remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(): node
+        for node in nodes
+    }
+    answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_S) if asked else ([], [])
+    machines = {}
+    for reference in answered:
+        # Without Linux, or without the node: it is then not used.
+        with contextlib.suppress(RayError, OSError):
+            machines[asked[reference]] = ray.get(reference)
+    for reference in silent:
+        ray.cancel(reference, force=True)
+    return machines
+
+
+def _look(backend: Any) -> tuple[tuple[str, ...], str, tuple[tuple[str, str], ...]]:
+    """In a process of the mesh: the kinds of all devices, which machine it is on, and which GPUs of that it has."""
+    # Who measures beside it holds no GPUs, so these are named.
+    seen = ((_VISIBLE, os.environ[_VISIBLE]),) if backend.platform == "gpu" and _VISIBLE in os.environ else ()
+    return tuple(device.device_kind for device in backend.devices()), this_machine(), seen
