@@ -8,18 +8,19 @@ from typing import Any
 import jax
 import numpy as np
 
+from alpa_on_jax.ray_mesh import references
 from alpa_on_jax.replacing import replace_in_class
 
 
 def apply(module: ModuleType) -> None:
     """Replace how a host reads batches ahead, and what Python calls last for a loader."""
     # Kept here, because the names of modules are gone when Python ends.
-    is_finalizing, ray = sys.is_finalizing, module.ray
+    is_finalizing, can_be_asked = sys.is_finalizing, references.can_be_asked
 
     def __del__(self: Any) -> None:
         """Let the hosts forget the loader, as long as there are any to tell."""
         mesh = getattr(self, "physical_mesh", None)
-        if mesh is None or is_finalizing() or not mesh.workers or not ray.is_initialized():
+        if mesh is None or is_finalizing() or not can_be_asked(mesh.workers):
             return
         for worker in mesh.workers:
             worker.delete_data_loader.remote(self.uuid)

@@ -18,6 +18,7 @@ import numpy as np
 from alpa_on_jax import errors
 from alpa_on_jax.alpa import distributed_mesh, mesh_groups
 from alpa_on_jax.alpa.local_arrays import Placer, block_until_all_ready, device_memory, sharding_of_spec
+from alpa_on_jax.in_process import launching as in_process
 from alpa_on_jax.ray_mesh import attaching, hosts
 from alpa_on_jax.replacing import replace, replace_in_class
 from alpa_on_jax.xla_extension import backend
@@ -222,6 +223,8 @@ def _replace_globals(module: ModuleType) -> None:
         """
         if cluster == "local":
             module.set_global_physical_mesh(module.LocalPhysicalDeviceMesh())
+            # What pipelines are cut from.
+            module.set_global_virtual_physical_mesh(in_process.virtual_mesh(module.VirtualPhysicalMesh))
             return
 
         def devices_here() -> dict[str, int]:
@@ -247,7 +250,6 @@ def _replace_globals(module: ModuleType) -> None:
         JAX's platform is then what it was before.
         """
         physical, virtual = module.global_physical_mesh, module.global_virtual_physical_mesh
-        cluster = module.global_cluster
         module.set_global_physical_mesh(None)
         module.set_global_virtual_physical_mesh(None)
         module.set_global_cluster(None)
@@ -256,7 +258,7 @@ def _replace_globals(module: ModuleType) -> None:
                 leaving.callback(virtual.launched_physical_mesh_group.shutdown)
             if physical is not None:
                 leaving.callback(physical.shutdown)
-        if cluster is not None:
+        if virtual is not None:
             # Programs that are kept for a next call are those of meshes that have ended.
             from alpa.api import clear_executable_cache
 

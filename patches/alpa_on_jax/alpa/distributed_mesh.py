@@ -17,7 +17,8 @@ import jax
 import numpy as np
 from jax._src.array import ArrayImpl
 
-from alpa_on_jax.ray_mesh import hosts, launching, waiting
+from alpa_on_jax.in_process import launching as in_process
+from alpa_on_jax.ray_mesh import hosts, launching, references, waiting
 from alpa_on_jax.replacing import replace, replace_in_class
 
 
@@ -31,7 +32,7 @@ def apply(module: ModuleType) -> None:
 
 
 def _replace_mesh(module: ModuleType) -> None:
-    mesh_class, global_config, ray = module.DistributedPhysicalDeviceMesh, module.global_config, module.ray
+    mesh_class, global_config = module.DistributedPhysicalDeviceMesh, module.global_config
     original_shard_args_to_bufs = mesh_class.shard_args_to_bufs
     original_get_logical_mesh = mesh_class.get_logical_mesh
 
@@ -41,7 +42,10 @@ def _replace_mesh(module: ModuleType) -> None:
         Raises:
             errors.HostError, errors.NoPortError: they could not be started; none is left.
         """
-        service, workers = launching.launch(self, global_config, module.retrieve_placement_group())
+        if in_process.is_here(self):
+            service, workers = in_process.launch(self, global_config)
+        else:
+            service, workers = launching.launch(self, global_config, module.retrieve_placement_group())
         waiting.watch(self, workers)
         return service, workers
 
@@ -84,19 +88,19 @@ def _replace_mesh(module: ModuleType) -> None:
         shutdown,
         get_logical_mesh,
         shard_args_to_bufs,
-        delete_remote_buffers=_if_connected(mesh_class.delete_remote_buffers, ray),
-        delete_remote_executable=_if_connected(mesh_class.delete_remote_executable, ray),
+        delete_remote_buffers=_if_connected(mesh_class.delete_remote_buffers),
+        delete_remote_executable=_if_connected(mesh_class.delete_remote_executable),
     )
 
 
-def _if_connected(method: Callable[..., None], ray: Any) -> Callable[..., None]:
+def _if_connected(method: Callable[..., None]) -> Callable[..., None]:
     """`method`, which Python calls for what is no longer used, as long as there is somebody to tell."""
     # Kept here, because the names of this module are gone when Python ends and calls it last.
-    is_finalizing = sys.is_finalizing
+    is_finalizing, can_be_asked = sys.is_finalizing, references.can_be_asked
 
     @functools.wraps(method)
     def guarded(self: Any, *args: Any) -> None:
-        if not is_finalizing() and self.workers and ray.is_initialized():
+        if not is_finalizing() and can_be_asked(self.workers):
             method(self, *args)
 
     return guarded

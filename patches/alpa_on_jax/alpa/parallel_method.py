@@ -4,6 +4,7 @@ Takes what the user gave to a method; raises one of `errors` where alpa has a ba
 of compiling, and where something is not available. What is compiled, and how, stays alpa's own.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ import jax
 
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.device_mesh import check_mesh_costs, check_mesh_shape
+from alpa_on_jax.in_process import launching as in_process
 from alpa_on_jax.replacing import replace_in_class
 
 
@@ -27,9 +29,10 @@ def _check_pipeshard_parallel(module: ModuleType) -> None:
     compile_original = module.PipeshardParallel.compile_executable
 
     def compile_executable(self: Any, *args: Any) -> Any:
-        """As alpa's own, once there is a cluster to run it on."""
+        """As alpa's own; without a cluster, the stages are on devices of this process."""
         if self.devices is None and module.get_global_virtual_physical_mesh() is None:
-            raise errors.PipelineUnavailableError
+            device_mesh = sys.modules["alpa.device_mesh"]
+            device_mesh.set_global_virtual_physical_mesh(in_process.virtual_mesh(module.VirtualPhysicalMesh))
         return compile_original(self, *args)
 
     replace_in_class(module.PipeshardParallel, compile_executable)

@@ -16,7 +16,6 @@ from alpa_on_jax.errors.clusters import (
     MeshLostError,
     NoClusterError,
     NoPortError,
-    PipelineUnavailableError,
 )
 from alpa_on_jax.errors.functions import (
     ArgnumsError,
@@ -82,7 +81,6 @@ __all__ = [
     "NotAnArrayError",
     "NotCallableError",
     "NotJittableError",
-    "PipelineUnavailableError",
     "RayMissingError",
     "RayNameError",
     "ShardingOptionError",

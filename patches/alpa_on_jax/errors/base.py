@@ -1,8 +1,20 @@
 """What all errors of this package have in common."""
 
+from typing import Any
+
 
 class AlpaOnJaxError(Exception):
-    """Base of all errors here, to catch them together."""
+    """Base of all errors here, to catch them together. They can be sent to other processes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By what they say: most are made of something else, which is not kept.
+        return _said, (type(self), self.args)
+
+
+def _said(kind: type[AlpaOnJaxError], args: tuple[Any, ...]) -> AlpaOnJaxError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
 
 
 class InternalError(AlpaOnJaxError, RuntimeError):

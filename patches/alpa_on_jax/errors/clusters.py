@@ -210,16 +210,6 @@ class HostProgramError(AlpaOnJaxError):
         return cls(f"the program {program} could not be {what} on the hosts of the mesh: {error}")
 
 
-class PipelineUnavailableError(AlpaOnJaxError, NotImplementedError):
-    """`PipeshardParallel` was asked for."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "alpa.PipeshardParallel needs meshes that Ray manages, which are not available on stock JAX yet. Use "
-            "alpa.ShardParallel, or alpa.parallel_method.LocalPipelineParallel to debug a pipeline on one device"
-        )
-
-
 def _numbers(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 

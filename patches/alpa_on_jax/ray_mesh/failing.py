@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import launching
+from alpa_on_jax.ray_mesh import launching, references
 from alpa_on_jax.ray_mesh.host_errors import Health
 from alpa_on_jax.ray_mesh.limits import Limits
 
@@ -53,9 +53,6 @@ def settle(mesh: Any) -> None:
     Raises:
         errors.MeshLostError: one does not; the mesh has been ended.
     """
-    import ray
-    from ray.exceptions import RayError
-
     limits = _limits()
     hosts = [
         (host, worker)
@@ -66,22 +63,25 @@ def settle(mesh: Any) -> None:
     waiting = [worker.settle.remote() for _, worker in hosts]
     # They work together, so that they end at about the same time, whatever they were at before.
     end = time.monotonic() + limits.call_s
-    while waiting and not ray.wait(waiting, num_returns=1, timeout=_GRACE_S)[0] and time.monotonic() < end:
+    while waiting and not references.wait(waiting, 1, _GRACE_S)[0] and time.monotonic() < end:
         pass
-    ended, left = ray.wait(waiting, num_returns=len(waiting), timeout=limits.settle_s) if waiting else ([], [])
-    try:
-        ray.get(ended)
-    except RayError:
-        pass
-    else:
-        if not left:
-            return
-    reasons = {hosts[waiting.index(reference)][0]: errors.MeshLostError.LEFT_ALONE for reference in left}
+    ended, left = references.wait(waiting, len(waiting), limits.settle_s) if waiting else ([], [])
+    if not left and not _any_failed(ended):
+        return
+    reasons = {hosts[waiting.index(answer)][0]: errors.MeshLostError.LEFT_ALONE for answer in left}
     for (host, _), state in zip(hosts, _states([worker for _, worker in hosts], limits), strict=True):
         what = state if isinstance(state, str) else state.failed
         if what is not None:
             reasons[host] = what
     lose(mesh, reasons)
+
+
+def _any_failed(answers: Sequence[Any]) -> bool:
+    try:
+        references.get(list(answers))
+    except Exception:  # noqa: BLE001  which is found out by asking the host
+        return True
+    return False
 
 
 def lose(mesh: Any, reasons: Mapping[str, str]) -> NoReturn:
@@ -118,27 +118,23 @@ def _limits() -> Limits:
 
 def _states(workers: Sequence[Any], limits: Limits) -> list[Health | str]:
     """How each host is, or what is wrong with it."""
-    import ray
-    from ray.exceptions import RayActorError, RayError
-
     answers = [worker.health.remote() for worker in workers]
     states: list[Health | str] = [errors.MeshLostError.silent(limits.ping_s)] * len(answers)
     end = time.monotonic() + limits.ping_s
     pending = answers
     while pending and time.monotonic() < end:
-        ready, pending = ray.wait(pending, num_returns=1, timeout=max(end - time.monotonic(), 0))
+        ready, pending = references.wait(pending, 1, max(end - time.monotonic(), 0))
         for answer in ready:
             host = answers.index(answer)
             try:
-                states[host] = ray.get(answer)
-            except RayActorError as error:
-                states[host] = (
-                    errors.MeshLostError.NODE_GONE if _NODE_DIED in str(error) else errors.MeshLostError.PROCESS_GONE
-                )
+                states[host] = references.get(answer)
+            except Exception as error:
+                if not references.is_gone(error):
+                    raise
+                is_node = _NODE_DIED in str(error)
+                states[host] = errors.MeshLostError.NODE_GONE if is_node else errors.MeshLostError.PROCESS_GONE
                 # The peers of a host that is gone end themselves; who was silent before is the one to name.
                 end = min(end, time.monotonic() + _GRACE_S)
-            except RayError as error:
-                states[host] = str(error).strip().rpartition("\n")[2]
     return states
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import hosts, jax_runtime
+from alpa_on_jax.ray_mesh import hosts, jax_runtime, references
 from alpa_on_jax.ray_mesh.limits import Limits
 
 log = logging.getLogger("alpa_on_jax")
@@ -218,35 +218,28 @@ def end(mesh: Any, *, by_force: bool, limits: Limits) -> None:
         by_force: Do not let the processes finish what they do first, because they are stuck or gone.
         limits: How long they may take otherwise.
     """
-    import ray
-
     workers, service = mesh.workers, mesh.service_server
     if not workers:
         return
     mesh.workers, mesh.service_server, mesh.launched = _NoWorkers(mesh), None, False
-    if not by_force and ray.is_initialized():
+    if not by_force and references.can_be_asked(workers):
         _finish(workers, mesh, limits)
     _end(workers, service)
 
 
 def _finish(workers: Sequence[Any], mesh: Any, limits: Limits) -> None:
     """Let the hosts finish moving what was saved, and leave the mesh together."""
-    import ray
-    from ray.exceptions import RayError
-
     try:
-        ray.get([worker.sync_move_worker.remote() for worker in workers], timeout=limits.move_s)
-        ray.get([worker.shutdown.remote() for worker in workers], timeout=limits.shutdown_s)
-    except (RayError, OSError) as error:
+        references.get([worker.sync_move_worker.remote() for worker in workers], limits.move_s)
+        references.get([worker.shutdown.remote() for worker in workers], limits.shutdown_s)
+    except Exception as error:  # noqa: BLE001
+        # What a checkpoint lacks, or that a host is gone, is told; the mesh is ended all the same.
         reason = str(error).partition("\n")[0]
         log.warning("the mesh of %s did not end by itself and is ended: %s", ", ".join(mesh.node_ips), reason)
 
 
 def _end(workers: Sequence[Any], service: jax_runtime.Service | None) -> None:
-    import ray
-
-    # Where this process is no longer connected, Ray has ended what it started; it must not be asked for more.
-    for worker in workers if ray.is_initialized() else ():
-        ray.kill(worker)
+    for worker in workers:
+        references.kill(worker)
     if service is not None:
         service.shutdown()

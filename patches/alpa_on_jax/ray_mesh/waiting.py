@@ -9,12 +9,13 @@ it, and nothing of that mesh is left then.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
 
 from alpa_on_jax.ray_mesh import failing
+from alpa_on_jax.ray_mesh import references as replies
 
 _LOOK_EVERY_S = 5.0
 
@@ -31,7 +32,7 @@ def watch(mesh: Any, workers: Iterable[Any]) -> None:
     """
     for worker in workers:
         # What a process is asked for has its number.
-        _mesh_of_actor[worker.check_alive.remote().task_id().actor_id()] = mesh
+        _mesh_of_actor[replies.actor_of(worker.check_alive.remote())] = mesh
 
 
 def get(references: Any, *, timeout: float | None = None) -> Any:
@@ -47,30 +48,28 @@ def get(references: Any, *, timeout: float | None = None) -> Any:
         ray.exceptions.RayError: as `ray.get`. What was asked for has failed; the mesh goes on, unless a host waits for
             the one that failed.
     """
-    import ray
-    from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
-
     meshes = _meshes_of(references)
     if not meshes:
-        return ray.get(references, timeout=timeout)
+        return replies.get(references, timeout)
     end = None if timeout is None else time.monotonic() + timeout
     while True:
         left = None if end is None else max(end - time.monotonic(), 0.0)
         try:
-            return ray.get(references, timeout=_LOOK_EVERY_S if left is None else min(left, _LOOK_EVERY_S))
-        except GetTimeoutError:
-            if left is not None and left <= _LOOK_EVERY_S:
-                raise
-            for mesh in meshes:
-                failing.check(mesh)
-        except RayActorError:
-            for mesh in meshes:
-                failing.check(mesh)
+            return replies.get(references, _LOOK_EVERY_S if left is None else min(left, _LOOK_EVERY_S))
+        except Exception as error:
+            if replies.is_timeout(error) and (left is None or left > _LOOK_EVERY_S):
+                _each(failing.check, meshes)
+                continue
+            if replies.is_gone(error):
+                _each(failing.check, meshes)
+            elif replies.is_of_host(error) and not replies.is_timeout(error):
+                _each(failing.settle, meshes)
             raise
-        except RayTaskError:
-            for mesh in meshes:
-                failing.settle(mesh)
-            raise
+
+
+def _each(function: Callable[[Any], None], meshes: Iterable[Any]) -> None:
+    for mesh in meshes:
+        function(mesh)
 
 
 def _meshes_of(references: Any) -> list[Any]:
@@ -78,7 +77,7 @@ def _meshes_of(references: Any) -> list[Any]:
     several = references if isinstance(references, list) else [references]
     found: dict[int, Any] = {}
     for reference in several:
-        mesh = _mesh_of_actor.get(reference.task_id().actor_id()) if hasattr(reference, "task_id") else None
+        mesh = _mesh_of_actor.get(replies.actor_of(reference))
         if mesh is not None and id(mesh) not in found:
             found |= {id(each): each for each in failing.together(mesh)}
     return list(found.values())

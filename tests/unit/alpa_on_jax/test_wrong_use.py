@@ -33,14 +33,6 @@ from unit.alpa_on_jax.xla_extension.auto_sharding.programs import ilp_of, option
 X, W = np.ones((6, 4), np.float32), np.ones((4, 6), np.float32)
 
 
-def test_a_pipeline_over_several_meshes_is_refused_with_what_there_is_instead() -> None:
-    step = alpa.parallelize(lambda x: x, method=alpa.PipeshardParallel())
-    with pytest.raises(
-        errors.PipelineUnavailableError, match=r"alpa\.PipeshardParallel needs meshes.* Use alpa\.Shard"
-    ):
-        step(jnp.ones(2))
-
-
 def test_a_name_that_ray_no_longer_has_is_an_error_with_the_way_around() -> None:
     with pytest.raises(
         errors.RayNameError, match=r"ray\.no_such_name, which the installed Ray does not have.*\"local\""

@@ -74,7 +74,7 @@ def shard_with_ilp(module: HloModule, options: SolverOptions) -> None:
         ilp = build_ilp(build_graph(mlir.main_function(parsed)), donation_pairs(module), communication, options)
         _warn_of_ops_without_strategies(ilp.without_strategies)
         solution = solve(ilp.problem, ilp.nodes, ilp.costs)
-        placement = Placement(solution)
+        placement = Placement(solution, communication.mesh)
         if options.prefer_reduce_scatter:
             generate_reduce_scatters(ilp.graph, placement, ilp.aliases, ilp.depths, communication.mesh, options)
         return annotate(parsed, ilp.graph, placement, communication.mesh, logical_mesh)

@@ -9,7 +9,7 @@ from alpa_on_jax.xla_extension.auto_sharding import specs
 from alpa_on_jax.xla_extension.auto_sharding.graph import Graph, Instruction
 from alpa_on_jax.xla_extension.auto_sharding.opcodes import ELEMENTWISE
 from alpa_on_jax.xla_extension.auto_sharding.solver import Solution
-from alpa_on_jax.xla_extension.auto_sharding.specs import Spec, replicated
+from alpa_on_jax.xla_extension.auto_sharding.specs import Mesh, Spec, replicated
 
 _SAME = ELEMENTWISE | {"reverse"}
 _CONTRACTING = ("dot_general", "convolution", "reduce")
@@ -27,6 +27,7 @@ class Placement:
     """
 
     solution: Solution
+    mesh: Mesh
     changed: dict[Instruction, Spec] = field(default_factory=dict)
     gathered: dict[Instruction, Spec] = field(default_factory=dict)
     private: set[tuple[Instruction, Instruction]] = field(default_factory=set)
@@ -48,7 +49,7 @@ class Placement:
         reduce-scatter. A marker hands on what goes into it, so that a value lies in the same way in both stages.
         """
         if instruction.opcode == "marker":
-            return self.seen_spec(instruction.operands[0])
+            return self._even(instruction)
         if instruction.opcode in _CONTRACTING or instruction not in self.changed:
             return self.solution.strategy(instruction).spec
         return self.changed[instruction]
@@ -56,7 +57,7 @@ class Placement:
     def required_specs(self, instruction: Instruction) -> tuple[Spec | None, ...]:
         """How each operand has to lie; None where it does not matter."""
         if instruction.opcode == "marker":
-            return (self.seen_spec(instruction.operands[0]),)
+            return (self._even(instruction),)
         strategy = self.solution.strategy(instruction)
         spec = self.computed_spec(instruction)
         if spec != strategy.spec:
@@ -71,6 +72,13 @@ class Placement:
                 for operand, spec in zip(instruction.operands, required, strict=True)
             )
         return required
+
+    def _even(self, marker: Instruction) -> Spec:
+        """How a value goes through a marker: in equal parts, into which alpa cuts what leaves a program."""
+        spec = self.seen_spec(marker.operands[0])
+        return tuple(
+            code if size % self.mesh.sizes[code] == 0 else 0 for size, code in zip(marker.shape, spec, strict=True)
+        )
 
     @staticmethod
     def _required(instruction: Instruction, operand: Instruction, spec: Spec) -> Spec | None:

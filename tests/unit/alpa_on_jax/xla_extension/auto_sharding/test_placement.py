@@ -7,7 +7,7 @@ import numpy as np
 
 from alpa_on_jax.xla_extension.auto_sharding.placement import Placement, boundary_specs, is_undecided
 from alpa_on_jax.xla_extension.auto_sharding.solver import solve
-from alpa_on_jax.xla_extension.auto_sharding.specs import FIRST, NONE
+from alpa_on_jax.xla_extension.auto_sharding.specs import FIRST, NONE, Mesh
 from unit.alpa_on_jax.xla_extension.auto_sharding.programs import graph_of, ilp_of, only, options
 
 X, W = np.ones((64, 4), np.float32), np.ones((4, 8), np.float32)
@@ -16,7 +16,7 @@ X, W = np.ones((64, 4), np.float32), np.ones((4, 8), np.float32)
 def _placed(function: Any, *arguments: Any):
     ilp = ilp_of(function, *arguments, chosen=options((4, 1)))
     solution = solve(ilp.problem, ilp.nodes, ilp.costs)
-    return ilp.graph, Placement(solution), solution
+    return ilp.graph, Placement(solution, Mesh((4, 1))), solution
 
 
 def test_values_lie_as_the_solution_says():
