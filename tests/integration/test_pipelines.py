@@ -1,4 +1,4 @@
-"""Pipelines within this process against the serial run: models, schedules, numbers of stages, and who shards a stage."""
+"""Pipelines within this process against the serial run: models, schedules, numbers of stages, who shards a stage."""
 
 import gc
 from collections.abc import Iterator

@@ -7,7 +7,6 @@ Invariant: no test joins a cluster of somebody else; `RAY_ADDRESS` and Ray's own
 sight.
 """
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -220,9 +220,13 @@ def test_a_node_that_leaves_takes_the_mesh_along_and_alpa_goes_on_with_the_nodes
         assert mesh.num_hosts == 3
         pids = processes(mesh)
         cluster.remove_node(node, allow_graceful=False)
-        with pytest.raises(errors.MeshLostError, match="its process has ended|its node has left"):
+
+        def train() -> None:
             while True:
                 np.asarray(function(np.tile(ARRAY, (3, 1))))
+
+        with pytest.raises(errors.MeshLostError, match=r"its process has ended|its node has left"):
+            train()
         wait_until_ended(pids)
         wait_until(lambda: ray.cluster_resources().get(CPU_DEVICE) == 8)
         with pytest.raises(errors.HostError, match=r"the node of host \S+ has left the Ray cluster"):

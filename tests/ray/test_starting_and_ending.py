@@ -124,6 +124,7 @@ def test_a_mesh_that_hangs_is_ended_by_force(initialised: None) -> None:
     pids = processes(mesh)
 
     def hang(backend: Any) -> None:
+        import time
 
         time.sleep(600)
 

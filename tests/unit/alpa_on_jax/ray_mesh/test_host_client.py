@@ -30,7 +30,9 @@ def compiled(
 ) -> HostExecutable:
     """`function` of as many arrays like `X` as there are `inputs`."""
     module = annotate(lower(function, [X] * len(inputs), donated), MESH_2X4, inputs)
-    return (backend or client()).compile(XlaComputation(module), CompileOptions(8))
+    executable = (backend or client()).compile(XlaComputation(module), CompileOptions(8))
+    assert isinstance(executable, HostExecutable)
+    return executable
 
 
 def parts_of(executable: HostExecutable, *values: np.ndarray) -> list[list[jax.Array]]:

@@ -1,0 +1,114 @@
+"""Pipelines over two hosts, a stage on each: steps against the serial ones, and what becomes of a lost host."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import alpa
+import jax
+import numpy as np
+import pytest
+import ray
+from alpa import AutoLayerOption, PipeshardParallel, UniformStageOption
+from alpa.device_mesh import get_global_virtual_physical_mesh
+from alpa.global_env import global_config
+
+from alpa_cfp.workloads.model import train_step
+from alpa_cfp.workloads.models import build
+from alpa_on_jax import errors
+from alpa_on_jax.ray_mesh import launching
+from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
+from integration.processes import wait_until, wait_until_ended
+from integration.serial import StepValues, assert_equal_up_to_rounding, expected_steps
+
+
+@pytest.fixture
+def initialised(cluster: Any) -> Iterator[None]:
+    """Alpa on the cluster; afterwards all that it held is free."""
+    alpa.init(cluster="ray")
+    yield
+    alpa.shutdown()
+    wait_until(lambda: ray.available_resources().get(CPU_DEVICE, 0) == 8)
+
+
+def pipelined(model: str) -> Any:
+    """The step of a model in two stages."""
+    method = PipeshardParallel(
+        num_micro_batches=2, layer_option=AutoLayerOption(layer_num=2), stage_option=UniformStageOption(num_stages=2)
+    )
+    return alpa.parallelize(train_step(build(model), alpa.value_and_grad), method=method)
+
+
+def state_of(model: str) -> Any:
+    """Copies: a step gives up its state, and the model's is every test's."""
+    return jax.tree.map(np.array, build(model).state)
+
+
+def assert_is(values: Any, expected: StepValues) -> None:
+    assert_equal_up_to_rounding(jax.tree.map(np.asarray, values), (expected.state, expected.metrics, expected.grads))
+
+
+@pytest.mark.parametrize("resharding", ["send_recv", "broadcast"])
+def test_two_steps_of_a_pipeline_over_hosts_equal_the_serial_steps(
+    initialised: None, monkeypatch: pytest.MonkeyPatch, resharding: str
+) -> None:
+    monkeypatch.setattr(global_config, "resharding_mode", resharding)
+    step, state = pipelined("gpt"), state_of("gpt")
+    for expected in expected_steps("gpt", 2, 2):
+        values = step(state, build("gpt").batch)
+        assert_is(values, expected)
+        state = values[0]
+    meshes = step.get_last_executable().mesh_group.meshes
+    assert [mesh.shape for mesh in meshes] == [(1, 4), (1, 4)]
+    assert len({mesh.node_ips[0] for mesh in meshes}) == 2
+
+
+def test_a_host_killed_in_a_step_ends_all_meshes_and_training_goes_on_from_a_checkpoint(
+    initialised: None, tmp_path: Path
+) -> None:
+    step = pipelined("mlp")
+    first, second = expected_steps("mlp", 2, 2)
+    values = step(state_of("mlp"), build("mlp").batch)
+    assert_is(values, first)
+    alpa.save_checkpoint(str(tmp_path), values[0], 1)
+    group = step.get_last_executable().mesh_group
+    group.sync_move_workers()
+    group.sync_workers()
+    pids = ray.get([worker.check_alive.remote() for mesh in group.meshes for worker in mesh.workers])
+
+    os.kill(pids[0], signal.SIGSTOP)
+    # The pipeline is asked for a step, in which the other stage waits for this one.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(global_config, "pipeline_check_alive", False)
+        _, metrics, _ = step(values[0], build("mlp").batch)
+    time.sleep(0.5)
+    os.kill(pids[0], signal.SIGKILL)
+    with pytest.raises(errors.MeshLostError, match=rf"host {group.meshes[0].node_ips[0]}: its process has ended"):
+        np.asarray(metrics["loss"])
+    wait_until_ended(pids)
+    assert get_global_virtual_physical_mesh().launched_physical_mesh_group is None
+
+    executable = step.get_executable(jax.eval_shape(lambda: build("mlp").state), build("mlp").batch)
+    restored = alpa.restore_checkpoint(str(tmp_path), 1, executable.get_input_placement_specs()[0])
+    assert_is(step(restored, build("mlp").batch), second)
+
+
+def test_a_mesh_that_cannot_be_made_leaves_none_of_the_pipeline_and_the_next_call_makes_them(
+    initialised: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = pipelined("mlp")
+    start = launching._start
+
+    def fail_on_second(mesh: Any, *rest: Any) -> Any:
+        if mesh.mesh_id == 1:
+            raise errors.HostError.late("10.0.0.2-aa", 90)
+        return start(mesh, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(launching, "_start", fail_on_second)
+        with pytest.raises(errors.HostError, match=r"10\.0\.0\.2-aa did not answer"):
+            step(state_of("mlp"), build("mlp").batch)
+    assert_is(step(state_of("mlp"), build("mlp").batch), expected_steps("mlp", 2, 1)[0])
