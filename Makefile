@@ -79,9 +79,9 @@ unit: $(INSTALLED) ## unit tests, and oracles: numbers from elsewhere
 integration: $(INSTALLED) ## parallel programs against the serial run
 	$(PYTEST) tests/integration $(ARGS)
 
-# In one process: each that has such tests starts a cluster of its own.
+# They wait more than they compute. Each process has a cluster of its own.
 cluster: $(INSTALLED) ## tests on a Ray cluster of two nodes, which they start on this machine
-	$(BIN)/pytest -q tests/ray $(ARGS)
+	$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/ray $(ARGS)
 
 gpu: $(INSTALLED) ## tests on a GPU (JAX_PLATFORMS=cuda make gpu), skipped where there is none
 	$(BIN)/pytest -q -m gpu tests/gpu $(wildcard tests/unit/alpa_on_jax/ray_mesh/transport) $(ARGS)

@@ -57,8 +57,9 @@ def jax_config() -> dict[str, bool | int | float | str | None]:
     return {
         name: value
         for name, value in jax.config.values.items()
-        # The environment says the platform: of all those that this process uses, the worker has only one.
-        if name != "jax_platforms" and isinstance(value, bool | int | float | str | None)
+        # The setup says the platform: of all those that this process uses, the worker has only one. On a cluster of GPUs
+        # this process is on its CPU.
+        if name not in ("jax_platforms", "jax_platform_name") and isinstance(value, bool | int | float | str | None)
     }
 
 

@@ -22,7 +22,7 @@ NUM_HOSTS, NUM_DEVICES = 2, 4
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is here. It is to be run in one process: each has a cluster of its own."""
+    """Mark what is here. Each process that runs any of it has a cluster of its own."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.ray)

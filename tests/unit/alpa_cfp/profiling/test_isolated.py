@@ -243,3 +243,12 @@ def test_programs_can_be_measured_in_any_thread(client: Client) -> None:
     thread.start()
     thread.join()
     assert [profile.status for profile in profiles] == ["measured"]
+
+
+def test_the_platform_of_this_process_is_not_that_of_the_one_that_measures() -> None:
+    before = jax.config.values["jax_platform_name"]
+    try:
+        jax.config.update("jax_platform_name", "cpu")  # as on a cluster of GPUs, where the driver computes on its CPU
+        assert not {"jax_platforms", "jax_platform_name"} & set(isolated.jax_config())
+    finally:
+        jax.config.update("jax_platform_name", before)
