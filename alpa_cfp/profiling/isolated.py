@@ -57,8 +57,8 @@ def jax_config() -> dict[str, bool | int | float | str | None]:
     return {
         name: value
         for name, value in jax.config.values.items()
-        # The setup says the platform: of all those that this process uses, the worker has only one. On a cluster of GPUs
-        # this process is on its CPU.
+        # The setup says the platform: of all those that this process uses, the worker has only one. On a cluster of
+        # GPUs this process is on its CPU.
         if name not in ("jax_platforms", "jax_platform_name") and isinstance(value, bool | int | float | str | None)
     }
 
