@@ -11,11 +11,13 @@ import jax
 import numpy as np
 from jax._src import core
 
+from alpa_on_jax.jax.interpreters.pxla import ShardingSpec
 from alpa_on_jax.replacing import replace, replace_in_class
-from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension import mlir, small_programs
 from alpa_on_jax.xla_extension.devices import Device
 from alpa_on_jax.xla_extension.executable import Client, CompileOptions
 from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition import partition_to_run
 
 _PLATFORMS = {"gpu": "cuda"}
 
@@ -40,7 +42,7 @@ def apply(module: ModuleType) -> None:
         name: str, closed_jaxpr: core.ClosedJaxpr, donated_invars: Sequence[bool], platform: str | None = None
     ) -> Any:
         """Lower a jaxpr to alpa's wrapped module, for the platform of `alpa.global_config.backend` unless told."""
-        target = platform or _PLATFORMS.get(global_config.backend) or str(global_config.backend)
+        target = platform or _platform(global_config)
 
         def function(*args: Any) -> Any:
             return core.jaxpr_as_fun(closed_jaxpr)(*args)
@@ -61,11 +63,62 @@ def apply(module: ModuleType) -> None:
         """Seconds that a program takes with dummy inputs: three averages over three runs each, or `inf` if it fails."""
         return module.benchmark_func(compiled.runner_with_dummy_inputs(), repeat=3, number=3)
 
+    def compile_allgather(
+        shape: Sequence[int], dtype: Any, src_spec: ShardingSpec, dst_spec: ShardingSpec, num_devices: int
+    ) -> Any:
+        """A program that lets an array of `src_spec` lie as `dst_spec` says."""
+        array = jax.ShapeDtypeStruct(tuple(shape), dtype)
+        return partitioned(small_programs.allgather(array, src_spec, dst_spec, num_devices, _platform(global_config)))
+
+    def compile_concatenate(
+        mesh_shape: Sequence[int], sharding_spec: ShardingSpec, batch_size: int, batch_dim: int, aval: core.ShapedArray
+    ) -> Any:
+        """A program that joins `batch_size` arrays of one spec along a dim, which have the same spec together."""
+        array, num_devices = jax.ShapeDtypeStruct(aval.shape, aval.dtype), int(np.prod(mesh_shape))
+        return partitioned(
+            small_programs.concatenate(
+                array, batch_size, batch_dim, sharding_spec, num_devices, _platform(global_config)
+            )
+        )
+
+    def compile_dummy_zero_constant() -> Any:
+        """A program that takes nothing and gives a zero, for a mesh of any size that has nothing to do."""
+        zero = small_programs.zero_constant(_platform(global_config))
+        return module.WrappedHlo(zero, module.HloStatus.SHARDING_ANNOTATED)
+
+    def get_index_select_computation(
+        sharding_specs: Sequence[ShardingSpec], dim: int, avals: Sequence[core.ShapedArray], index_shape: Any
+    ) -> Any:
+        """A program that takes of each array, along a dim, what an index says, and lets it lie as the array lay."""
+        arrays = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+        index = jax.ShapeDtypeStruct(tuple(index_shape.dimensions()), index_shape.numpy_dtype())
+        selection = small_programs.index_select(arrays, index, dim, sharding_specs, _platform(global_config))
+        return module.WrappedHlo(selection, module.HloStatus.SHARDING_ANNOTATED)
+
+    def partitioned(program: HloModule) -> Any:
+        program.partitioned = partition_to_run(program)
+        return module.WrappedHlo(program, module.HloStatus.SPMD_PARTITIONED)
+
     def enter(self: Any) -> None:
         module.xe.set_pass_context(self.value_dict)
 
     def leave(self: Any, exc_type: Any, exc_value: Any, exc_traceback: Any) -> None:
         module.xe.clear_pass_context()
 
-    replace(module, get_compile_options, jaxpr_to_hlo, compile_allocate_zero_buffers, profile_xla_executable)
+    replace(
+        module,
+        get_compile_options,
+        jaxpr_to_hlo,
+        compile_allocate_zero_buffers,
+        profile_xla_executable,
+        compile_allgather,
+        compile_concatenate,
+        compile_dummy_zero_constant,
+        get_index_select_computation,
+    )
     replace_in_class(module.XlaPassContext, __enter__=enter, __exit__=leave)
+
+
+def _platform(global_config: Any) -> str:
+    """JAX's name of the kind of devices that alpa is to use."""
+    return _PLATFORMS.get(global_config.backend) or str(global_config.backend)

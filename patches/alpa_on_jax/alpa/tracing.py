@@ -55,7 +55,7 @@ def apply(module: ModuleType) -> None:
             module.monkey_patch_random()
             monkey_patch_jaxarray()
             with jax.disable_jit():
-                jaxpr, _, consts = trace_to_jaxpr_final(fun, avals)
+                jaxpr, _, consts = trace_to_jaxpr_final(_with_its_f(fun), avals)
         finally:
             restore_jaxarray()
             module.restore_random()
@@ -70,6 +70,18 @@ def apply(module: ModuleType) -> None:
         restore_jaxarray,
         trace_jaxpr_with_micro_batch,
     )
+
+
+def _with_its_f(fun: WrappedFun) -> WrappedFun:
+    """`fun` as its attributes say.
+
+    Alpa sets `fun.f` to make layers of a function that is not differentiated, but JAX calls what was made, in the
+    beginning, of the function that was there then.
+    """
+    plain = WrappedFun(fun.f, functools.partial(fun.f, **dict(fun.params)), (), (), fun.params, None, fun.debug_info)
+    for (transform, arguments), store in zip(reversed(fun.transforms), reversed(fun.stores), strict=True):
+        plain = plain.wrap(transform, arguments, store)
+    return plain
 
 
 def _micro_batch_avals(

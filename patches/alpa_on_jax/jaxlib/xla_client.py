@@ -4,7 +4,17 @@ The builder is gone from jaxlib; the functions of alpa that used it are replaced
 """
 
 from types import SimpleNamespace
+from typing import Any
 
-__all__ = ["ops"]
+import numpy as np
+
+from alpa_on_jax.xla_extension.shapes import Shape
+
+__all__ = ["ops", "shape_from_pyval"]
 
 ops = SimpleNamespace()
+
+
+def shape_from_pyval(value: Any) -> Shape:
+    """The shape and dtype of an array, or of what stands for one."""
+    return Shape(tuple(value.shape), np.dtype(value.dtype))

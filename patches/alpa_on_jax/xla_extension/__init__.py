@@ -18,6 +18,9 @@ from alpa_on_jax.xla_extension.hlo_module import (
 )
 from alpa_on_jax.xla_extension.partition import partition_to_run
 from alpa_on_jax.xla_extension.pass_context import clear_pass_context, get_option, set_pass_context
+from alpa_on_jax.xla_extension.phases import split_at_exchanges
+from alpa_on_jax.xla_extension.propagation import propagate
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
 
 __all__ = [
     "Client",
@@ -41,13 +44,21 @@ def run_spmd_partitioner(module: HloModule, options: CompileOptions) -> None:
     """Partition an annotated module in place.
 
     With the option "auto_sharding::rewrite_for_grad_acc" the reductions of the results that are gradients
-    ("auto_sharding::rewrite_indices") are left out as far as they can be made once a step.
+    ("auto_sharding::rewrite_indices") are left out as far as they can be made once a step. A program that needs what
+    other meshes compute is cut into phases, which are partitioned one by one. One that no sharding was ever chosen for
+    lies whole on all devices: alpa has such a one where a mesh has nothing to do.
     """
-    del options  # everything is known from the module
+    if module.partitioned is not None or module.phases:
+        return
     accumulators = (
         get_option("auto_sharding::rewrite_indices") or () if get_option("auto_sharding::rewrite_for_grad_acc") else ()
     )
-    if module.partitioned is None:
+    if module.mesh is None:
+        propagate(module, LogicalMesh((int(options.num_partitions),)), to_outputs=False)
+    module.phases = split_at_exchanges(module)
+    for phase in module.phases:
+        phase.module.partitioned = partition_to_run(phase.module, accumulators if phase is module.phases[-1] else ())
+    if not module.phases:
         module.partitioned = partition_to_run(module, accumulators)
 
 

@@ -22,6 +22,7 @@ from alpa_on_jax.xla_extension.devices import Device, Devices, named_sharding, r
 from alpa_on_jax.xla_extension.grad_sync_program import grad_sync_bytecode, unreduced_results
 from alpa_on_jax.xla_extension.hlo_module import HloModule, XlaComputation
 from alpa_on_jax.xla_extension.partition import Collective, PartitionedProgram, partition_to_run
+from alpa_on_jax.xla_extension.phased_executable import PhasedExecutable, phases_of
 from alpa_on_jax.xla_extension.propagation import donation_pairs
 from alpa_on_jax.xla_extension.shapes import Shape
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
@@ -60,11 +61,17 @@ class RandomState:
 
 
 class Client:
-    """The backend of a mesh of devices of this process."""
+    """The backend of a mesh of devices of this process.
+
+    Attributes:
+        exchange: What becomes of a scalar of this mesh between the phases of a program (see `phases`), as a function of
+            what is to be done and the scalar; None where there are no other meshes.
+    """
 
     def __init__(self, devices: Sequence[Device], seed: int = 0):
         self._devices: Devices = tuple(devices)
         self.random_state = RandomState(seed)
+        self.exchange: Callable[[str, np.ndarray], np.ndarray] | None = None
 
     @property
     def platform(self) -> str:
@@ -79,10 +86,13 @@ class Client:
     def device_count(self) -> int:
         return len(self._devices)
 
-    def compile(self, computation: XlaComputation, options: CompileOptions) -> "MeshExecutable":
+    def compile(self, computation: XlaComputation, options: CompileOptions) -> "MeshExecutable | PhasedExecutable":
         """Compile a program for the mesh, partitioning it first if it only is annotated."""
         del options  # everything is known from the module
-        return MeshExecutable(self, computation.get_hlo_module())
+        module = computation.get_hlo_module()
+        if phases := phases_of(module):
+            return PhasedExecutable(self, module, phases, lambda phase: MeshExecutable(self, phase))
+        return MeshExecutable(self, module)
 
     def compile_zeros(self, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any]) -> "ZerosExecutable":
         """A program that gives each device zero-filled arrays of the given local shapes."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxlib import xla_client as xc
 from jaxlib.mlir import ir
 
 from alpa_on_jax import errors
@@ -24,22 +25,23 @@ from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 if TYPE_CHECKING:
     from alpa_on_jax.xla_extension.partition.interface import PartitionedProgram
+    from alpa_on_jax.xla_extension.phases import Phase
 
 
 @dataclass(frozen=True, slots=True)
 class HloSharding:
-    """An array's sharding (or a tuple of them) with the one method that alpa calls on it."""
+    """An array's sharding (or a tuple of them): an `OpSharding`, which may be given as its bytes."""
 
     proto: Any
 
+    def __post_init__(self) -> None:
+        if isinstance(self.proto, bytes):
+            proto = xc.OpSharding()
+            proto.ParseFromString(self.proto)
+            object.__setattr__(self, "proto", proto)
+
     def to_proto(self) -> Any:
         return self.proto
-
-
-@dataclass(frozen=True, slots=True)
-class _TupleProto:
-    type: Any
-    tuple_shardings: list[Any]
 
 
 @dataclass
@@ -59,6 +61,8 @@ class HloModule:
         solved: Whether auto-sharding wrote a sharding on every op, so that its communication is decided.
         combiner_limits: How large the collectives of a solved program may be after combining.
         partitioned: The per-device program, once it has been made.
+        phases: Instead of that, where the program needs what other meshes compute: its phases (see `phases`), each
+            with its own per-device program.
     """
 
     name: str
@@ -75,6 +79,7 @@ class HloModule:
     solved: bool = False
     combiner_limits: CombinerLimits = field(default_factory=CombinerLimits)
     partitioned: "PartitionedProgram | None" = field(default=None, repr=False)
+    phases: "tuple[Phase, ...]" = field(default=(), repr=False)
 
     @classmethod
     def from_stablehlo(cls, name: str, module: bytes | str, donated: Sequence[bool] = ()) -> "HloModule":
@@ -106,6 +111,8 @@ class HloModule:
 
     def to_string(self) -> str:
         """StableHLO text: of the per-device program where there is one, else of the annotated or plain program."""
+        if self.phases:
+            return "\n".join(phase.with_exchanges(phase.module.to_string()) for phase in self.phases)
         with mlir.context():
             source = self.partitioned.bytecode if self.partitioned is not None else self.bytecode
             return mlir.to_text(mlir.parse(source))
@@ -125,10 +132,32 @@ class HloModule:
         return [HloSharding(s.to_proto()) for s in self._known(self.input_shardings)]
 
     def spmd_output_sharding(self) -> HloSharding:
-        from jaxlib import xla_client as xc
+        proto = xc.OpSharding()
+        proto.type = xc.OpSharding.Type.TUPLE
+        proto.tuple_shardings = [s.to_proto() for s in self._known(self.output_shardings)]
+        return HloSharding(proto)
 
-        protos = [s.to_proto() for s in self._known(self.output_shardings)]
-        return HloSharding(_TupleProto(xc.OpSharding.Type.TUPLE, protos))
+    def infer_spmd_shardings(self) -> None:
+        """Nothing: the shardings of parameters and results are known since auto-sharding."""
+
+    def set_spmd_parameters_shardings(self, shardings: Sequence[HloSharding]) -> None:
+        """What alpa says where a partitioned module has come from another process: the shardings that it has.
+
+        Raises:
+            errors.InternalError: they are others.
+        """
+        given = [sharding.to_proto().SerializeToString() for sharding in shardings]
+        if given != [sharding.to_proto().SerializeToString() for sharding in self.spmd_parameters_shardings()]:
+            raise errors.InternalError(f"{self.name} was partitioned for other shardings of its parameters")
+
+    def set_spmd_output_sharding(self, sharding: HloSharding) -> None:
+        """As `set_spmd_parameters_shardings`, with one sharding, a tuple, of the results.
+
+        Raises:
+            errors.InternalError: it is another.
+        """
+        if sharding.to_proto().SerializeToString() != self.spmd_output_sharding().to_proto().SerializeToString():
+            raise errors.InternalError(f"{self.name} was partitioned for other shardings of its results")
 
     def as_serialized_hlo_module_proto(self) -> bytes:
         """Bytes from which `XlaComputation(...).get_hlo_module()` makes an equal value in another process."""

@@ -2,8 +2,8 @@
 
 Takes an unoptimised `HloModule` with what alpa has set on its inputs and outputs, and annotates it in place: this is
 alpa's state SHARDING_ANNOTATED for `enable_auto_sharding=False`, where the fork ran XLA's sharding propagation alone.
-Shardy's propagation does it here. Invariants: a sharding that was set is kept, and every input and output sharding
-divides its array.
+Shardy's propagation does it here. Invariants: a sharding that was set is kept, every input and output sharding
+divides its array, and markers stay where nothing uses them.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from alpa_on_jax.xla_extension import annotations, mlir, ruleless_ops
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.shapes import Shape
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
+from alpa_on_jax.xla_extension.simplify.merging import shield_markers, unshield_markers
 
 Shardings = tuple[ArraySharding, ...]
 PartialShardings = list[ArraySharding | None]
@@ -92,6 +93,7 @@ def _propagate_dividing(
 ) -> tuple[Shardings, Shardings]:
     """Propagate; where that splits an input or output unevenly, fix that one to its even part and propagate again."""
     ruleless_ops.hide(parsed)
+    shield_markers(mlir.entry_block(mlir.main_function(parsed)))
     original = mlir.to_bytecode(parsed)
     while True:
         main = mlir.main_function(parsed)
@@ -109,6 +111,7 @@ def _propagate_dividing(
                     given[i] = sharding.dividing(shape.dims)
                     uneven = True
         if not uneven:
+            unshield_markers(mlir.entry_block(mlir.main_function(parsed)))
             return found_in, found_out
         _reload(parsed, original)
 

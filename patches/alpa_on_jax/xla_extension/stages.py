@@ -18,20 +18,26 @@ from alpa_on_jax.xla_extension.shapes import ProgramShape
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 MARKER = "alpa.marker"
+# Of the barriers at which scalars are exchanged with other meshes (see `phases`); they belong here as they must stay.
+EXCHANGE = "alpa.cross_mesh"
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
     name: str
-    start: Operation
+    start: Operation | None  # None where the stage takes nothing: a start marker without operands lowers to nothing
     end: Operation
+
+    @property
+    def inputs(self) -> list[Value]:
+        return [] if self.start is None else list(self.start.results)
 
 
 def slice_stages(module: HloModule) -> list[tuple[str, HloModule]]:
     """The stages of `module`, in program order, each with its name.
 
     Raises:
-        ValueError: the module is not annotated, a marker has no partner, or a stage uses a value that did not come
+        ValueError: the module is not annotated, a start marker has no end, or a stage uses a value that did not come
             through its start marker.
     """
     if module.mesh is None:
@@ -57,9 +63,9 @@ def _find_stages(main: Operation) -> list[_Stage]:
                     raise ValueError(f"pipeline marker {name!r} starts or ends twice")
                 markers[name][kind] = op
     for name, pair in markers.items():
-        if len(pair) != 2:
-            raise ValueError(f"pipeline marker {name!r} has a {next(iter(pair))} and no partner")
-    return [_Stage(name, pair["start"], pair["end"]) for name, pair in markers.items()]
+        if "end" not in pair:
+            raise ValueError(f"pipeline marker {name!r} has a start and no end")
+    return [_Stage(name, pair.get("start"), pair["end"]) for name, pair in markers.items()]
 
 
 def _boundary_shardings(main: Operation, mesh: LogicalMesh) -> dict[Value, ArraySharding]:
@@ -97,13 +103,13 @@ def _fixed_results(module: HloModule, stage: _Stage) -> frozenset[int]:
 
 def _cut(module: HloModule, mesh: LogicalMesh, stage: _Stage, shardings: dict[Value, ArraySharding]) -> HloModule:
     operations = _operations_between(stage)
-    inputs = tuple(shardings[value] for value in stage.start.results)
+    inputs = tuple(shardings[value] for value in stage.inputs)
     outputs = tuple(shardings[value] for value in stage.end.results)
     cut = ir.Module.create()
-    input_types = [value.type for value in stage.start.results]
+    input_types = [value.type for value in stage.inputs]
     output_types = [value.type for value in stage.end.operands]
     function, block = mlir.add_main(cut, input_types, output_types)
-    mapping: dict[Value, Value] = dict(zip(stage.start.results, block.arguments, strict=True))
+    mapping: dict[Value, Value] = dict(zip(stage.inputs, block.arguments, strict=True))
     with ir.InsertionPoint(block):
         for op in operations:
             mlir.clone_into(op, mapping)
@@ -133,9 +139,11 @@ def _program_shape(block: Any) -> ProgramShape:
 
 def _operations_between(stage: _Stage) -> list[Operation]:
     """The operations that compute the end marker's operands from the start marker's results, in program order."""
-    needed: set[Operation] = set()
-    inputs = set(stage.start.results)
-    stack = list(stage.end.operands)
+    # Another mesh waits for what this one gives, also where nothing here uses what comes back.
+    exchanges = _exchanges_between(stage)
+    needed: set[Operation] = set(exchanges)
+    inputs = set(stage.inputs)
+    stack = [*stage.end.operands, *(value for op in exchanges for value in op.operands)]
     while stack:
         value = stack.pop()
         if value in inputs:
@@ -145,11 +153,23 @@ def _operations_between(stage: _Stage) -> list[Operation]:
             raise ValueError(f"stage {stage.name!r} uses a value that does not come through its start marker")
         if op not in needed:
             needed.add(op)
-            stack.extend(_operands_deep(op))
+            stack.extend(operands_from_outside(op))
     return [op for op in mlir.block_operations(stage.end.block) if op in needed]
 
 
-def _operands_deep(op: Operation) -> list[Value]:
+def _exchanges_between(stage: _Stage) -> list[Operation]:
+    """The exchanges with other meshes that stand between the stage's markers."""
+    operations = mlir.block_operations(stage.end.block)
+    if stage.start is None:
+        return []
+    return [
+        op
+        for op in operations[operations.index(stage.start) : operations.index(stage.end)]
+        if EXCHANGE in op.attributes
+    ]
+
+
+def operands_from_outside(op: Operation) -> list[Value]:
     """The operands of `op` and of operations inside its regions, as far as they are defined outside `op`."""
     operands = list(op.operands)
     for region in op.regions:

@@ -1,7 +1,8 @@
 """Compute equal values once, and values that nothing uses not at all.
 
-Takes a module. Invariants: random ops and custom calls with side effects all stay; so does every pipeline marker, with
-its attributes, operands and results, also where nothing uses it.
+Takes a module. Invariants: random ops and custom calls with side effects all stay; so does every pipeline marker, and
+every exchange with other meshes (which wait for it), with its attributes, operands and results, also where nothing uses
+it.
 """
 
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.stages import MARKER
+from alpa_on_jax.xla_extension.stages import EXCHANGE, MARKER
 
 _NUMBER = "alpa.marker_number"
 _KEEPER = "alpa.keep_marker"
@@ -17,17 +18,17 @@ _KEEPER = "alpa.keep_marker"
 
 def merge_equal_values(module: Any) -> None:
     """Run MLIR's removal of unused values and its common subexpression elimination on `module` in place."""
-    _shield_markers(mlir.entry_block(mlir.main_function(module)))
+    shield_markers(mlir.entry_block(mlir.main_function(module)))
     mlir.run_passes(module, "trivial-dce,cse")
-    _unshield_markers(mlir.entry_block(mlir.main_function(module)))
+    unshield_markers(mlir.entry_block(mlir.main_function(module)))
 
 
-def _shield_markers(block: Any) -> None:
+def shield_markers(block: Any) -> None:
     """Make each marker unlike every other, and used by a call with a side effect.
 
     To MLIR a barrier is a pure function: it would drop one that nothing uses and merge two of equal operands.
     """
-    markers = [op for op in mlir.block_operations(block) if MARKER in op.attributes]
+    markers = [op for op in mlir.block_operations(block) if MARKER in op.attributes or EXCHANGE in op.attributes]
     for number, marker in enumerate(markers):
         marker.attributes[_NUMBER] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
         attributes = {"call_target_name": ir.StringAttr.get(_KEEPER), "has_side_effect": ir.BoolAttr.get(True)}
@@ -35,7 +36,8 @@ def _shield_markers(block: Any) -> None:
             mlir.create("stablehlo.custom_call", [], list(marker.results), attributes)
 
 
-def _unshield_markers(block: Any) -> None:
+def unshield_markers(block: Any) -> None:
+    """Undo `shield_markers`."""
     for op in mlir.block_operations(block):
         if _NUMBER in op.attributes:
             del op.attributes[_NUMBER]

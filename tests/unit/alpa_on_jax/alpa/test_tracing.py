@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from jax import core, linear_util
+from jax.api_util import flatten_fun_nokwargs
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from alpa_on_jax import errors
@@ -46,6 +47,28 @@ def test_a_micro_batch_has_its_share_of_the_batch_dim_only() -> None:
     jaxpr, size = trace(lambda w, x: x @ w, jnp.ones((3, 2)), jnp.ones((8, 3)), batch=(1,), num_micro_batches=4)
     assert size == 2
     assert [v.aval.shape for v in jaxpr.jaxpr.invars] == [(3, 2), (2, 3)]
+
+
+def test_a_function_that_alpa_puts_in_the_place_of_another_is_the_one_that_is_traced() -> None:
+    """Alpa does so for layers of a function that is not differentiated."""
+    tree = jax.tree.structure({"x": 0, "scale": 0})
+
+    def plain(batch):
+        return {"out": batch["x"] * batch["scale"]}
+
+    def other(batch):
+        return {"out": jnp.sin(batch["x"]) * batch["scale"]}
+
+    fun, out_tree = flatten_fun_nokwargs(linear_util.wrap_init(plain), jax.tree.structure(({"x": 0, "scale": 0},)))
+    avals = [alpa.util.abstractify_with_aval(jnp.ones(3))] * tree.num_leaves
+    fun.f = other
+    jaxpr, _ = alpa.util.trace_jaxpr_with_micro_batch(fun, [False, False], 1, avals)
+    assert primitives(jaxpr) == ["sin", "mul"]
+    assert out_tree() == jax.tree.structure({"out": 0})
+    fun.f = plain
+    fun.stores[0].reset()
+    jaxpr, _ = alpa.util.trace_jaxpr_with_micro_batch(fun, [False, False], 1, avals)
+    assert primitives(jaxpr) == ["mul"]
 
 
 def test_without_a_batch_there_is_no_micro_batch_size() -> None:

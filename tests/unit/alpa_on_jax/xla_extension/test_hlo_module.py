@@ -9,7 +9,7 @@ import pytest
 
 from alpa_on_jax import errors
 from alpa_on_jax.xla_extension import set_hlo_module_input_shardings
-from alpa_on_jax.xla_extension.hlo_module import HloModule, XlaComputation
+from alpa_on_jax.xla_extension.hlo_module import HloModule, HloSharding, XlaComputation
 from alpa_on_jax.xla_extension.partition import partition
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X2, annotate, assert_parts_equal, lower, run, split, values_of
 
@@ -72,6 +72,29 @@ def test_shardings_are_given_as_protos_in_alpas_form():
     assert list(first.tile_assignment_dimensions) == [2, 2]
     assert list(first.tile_assignment_devices) == [0, 1, 2, 3]
     assert len(module.spmd_output_sharding().to_proto().tuple_shardings) == 1
+
+
+def test_shardings_come_back_from_their_bytes():
+    module = annotate(lower(lambda a, b: (a @ b, a), (X, W)), MESH_2X2, [split(MESH_2X2, "x", "y"), None])
+    for sharding in (*module.spmd_parameters_shardings(), module.spmd_output_sharding()):
+        data = sharding.to_proto().SerializeToString()
+        assert HloSharding(data).to_proto().SerializeToString() == data
+    back = HloSharding(module.spmd_output_sharding().to_proto().SerializeToString()).to_proto()
+    assert [list(proto.tile_assignment_devices) for proto in back.tuple_shardings] == [
+        list(sharding.to_proto().tile_assignment_devices) for sharding in module.output_shardings or ()
+    ]
+
+
+def test_the_shardings_that_alpa_tells_a_module_of_are_those_that_it_has():
+    module = _annotated()
+    module.infer_spmd_shardings()
+    inputs, output = module.spmd_parameters_shardings(), module.spmd_output_sharding()
+    module.set_spmd_parameters_shardings([HloSharding(s.to_proto().SerializeToString()) for s in inputs])
+    module.set_spmd_output_sharding(HloSharding(output.to_proto().SerializeToString()))
+    with pytest.raises(errors.InternalError, match="tested was partitioned for other shardings of its parameters"):
+        module.set_spmd_parameters_shardings(inputs[::-1])
+    with pytest.raises(errors.InternalError, match="tested was partitioned for other shardings of its results"):
+        module.set_spmd_output_sharding(inputs[0])
 
 
 def test_shardings_of_a_module_that_has_none_are_an_error():

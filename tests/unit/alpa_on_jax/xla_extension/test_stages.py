@@ -88,8 +88,22 @@ def test_a_program_without_markers_has_no_stages():
     assert slice_stages(annotate(lower(lambda x: x * 2, (X,)), MESH_2X2)) == []
 
 
-def test_a_marker_without_a_partner_is_an_error():
-    with pytest.raises(ValueError, match="'second' has a start and no partner"):
+def test_a_stage_that_takes_nothing_has_an_end_marker_only():
+    def function(x, w):
+        x1, w1 = jax.lax.optimization_barrier((x, w))
+        (y,) = jax.lax.optimization_barrier((x1 @ w1,))
+        (constant,) = jax.lax.optimization_barrier((jax.numpy.arange(64, dtype=np.float32).reshape(8, 8) * 2,))
+        return y, constant
+
+    (_, first), (name, second) = slice_stages(marked(function, (X, W), ["first$start", "first$end", "second$end"]))
+    expected = values_of(function, (X, W))
+    assert (name, second.shape.parameters) == ("second", ())
+    assert_parts_equal(run(first, partition(first), (X, W)), expected[:1])
+    assert_parts_equal(run(second, partition(second), ()), expected[1:])
+
+
+def test_a_start_marker_without_an_end_is_an_error():
+    with pytest.raises(ValueError, match="'second' has a start and no end"):
         slice_stages(marked(_two_stages, (X, W), ["first$start", "first$end", "second$start", "other$hook"]))
 
 

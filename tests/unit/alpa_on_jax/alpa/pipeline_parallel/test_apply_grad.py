@@ -1,0 +1,61 @@
+"""Sums over meshes in the update of the parameters: what alpa makes of a global norm can be traced, lowered and cut."""
+
+from typing import Any
+
+import alpa
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from alpa.pipeline_parallel.apply_grad import ApplyGradRewriter, cross_mesh_allreduce_p
+from alpa.util import OrderedSet
+from jax.core import gensym
+
+from alpa_on_jax.xla_extension.phases import EXCHANGE
+
+
+def squares(*gradients: jax.Array) -> jax.Array:
+    """The square of their norm, as a chain of sums of scalars."""
+    return sum((jnp.sum(g * g) for g in gradients[1:]), jnp.sum(gradients[0] * gradients[0]))
+
+
+def rewritten() -> tuple[Any, Any]:
+    """The square of the norm of four gradients, of which two are on each of two meshes, and the meshes' numbers."""
+    jaxpr = jax.make_jaxpr(squares)(*[jnp.ones((2, 3))] * 4)
+    meshes = {var: OrderedSet([number // 2]) for number, var in enumerate(jaxpr.jaxpr.invars)}
+    # Meshes of variables are known where gradients come from; what is made of them follows.
+    rewriter = ApplyGradRewriter(jaxpr, meshes)
+    return rewriter.split_replicated_eqns(gensym(), 2)
+
+
+def all_reduces(jaxpr: Any) -> list[Any]:
+    return [eqn for eqn in jaxpr.eqns if eqn.primitive is cross_mesh_allreduce_p]
+
+
+def test_a_chain_of_sums_over_two_meshes_becomes_one_all_reduce_with_hashable_parameters() -> None:
+    jaxpr, groups = rewritten()
+    (reduce,) = all_reduces(jaxpr)
+    assert groups == ((0, 1),)
+    assert reduce.params == {"type": jax.lax.add_p, "group_meshes": (0, 1)}
+    hash(tuple(reduce.params.values()))
+
+
+def test_the_rewritten_update_is_traced_again() -> None:
+    jaxpr, _ = rewritten()
+    again = jax.make_jaxpr(jax.jit(jax.core.jaxpr_as_fun(jaxpr)))(*[jnp.ones((2, 3))] * 4)
+    assert [v.aval.shape for v in again.jaxpr.outvars] == [()]
+
+
+@pytest.mark.parametrize(
+    ("primitive", "dtype", "what"),
+    [(jax.lax.add_p, np.float32, "SUM"), (jax.lax.and_p, np.bool_, "AND"), (jax.lax.or_p, np.bool_, "OR")],
+)
+def test_an_all_reduce_over_meshes_lowers_to_one_barrier_that_says_what_to_do(
+    primitive: Any, dtype: Any, what: str
+) -> None:
+    def function(x: jax.Array) -> jax.Array:
+        return cross_mesh_allreduce_p.bind(x, type=primitive, group_meshes=(0, 2))
+
+    text = jax.jit(function).lower(np.ones((), dtype)).as_text()
+    assert text.count("stablehlo.optimization_barrier") == 1
+    assert f'{EXCHANGE} = "{what};{alpa.util.mesh_ids_hash((0, 2)).decode()}"' in text
