@@ -4,6 +4,7 @@ Invariant: no cluster of somebody else is joined, and nothing is left.
 """
 
 import contextlib
+import importlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -24,8 +25,9 @@ def cluster(*devices_of_nodes: int) -> Iterator[Any]:
         os.environ.pop("RAY_ADDRESS", None)
         # Ray reads them when it is imported.
         os.environ |= {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "RAY_LOG_TO_DRIVER": "0"}
-        import ray
         from ray.cluster_utils import Cluster
+
+        ray: Any = importlib.import_module("ray")
 
         nodes: Any = Cluster()
         try:

@@ -26,7 +26,7 @@ from benchmarks.ray_clusters import cluster
 _CASES = {"mlp, tiny": ("mlp", TINY), "mlp": ("mlp", SIZES["mlp"]), "gpt": ("gpt", SIZES["gpt"])}
 _AHEAD = 10
 _TEXT = (
-    "Milliseconds a training step (data parallel, 8 virtual devices): median, and half the distance of the quartiles. "
+    "milliseconds a training step (data parallel, 8 virtual devices): median, and half the distance of the quartiles. "
     "`alone`: until its loss is here. `ahead`: one of 10 that are asked for at once, until the last loss is here. "
     "`over local`: median of the ratios within a round, and its 95% interval. `1 host` has all 8 devices in a process "
     "of Ray's, `2 hosts` have 4 each; all run on this machine, so that what the hosts have to say to each other goes "
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{row['mesh']}: {np.median(row['seconds']):.2f} ({min(row['seconds']):.2f} to {max(row['seconds']):.2f})"
         for row in made
     )
-    text = f"Seconds to make a mesh, median of {options.meshes} and range: {making}. The rest of the page: {_TEXT}"
+    text = f"Seconds to make a mesh, median of {options.meshes} and range: {making}. The table: {_TEXT}"
     print(text, *machine.markdown_table(table), sep="\n")
     if not options.no_results:
         print(machine.write("ray_meshes", text, [*made, *results], table))
@@ -111,7 +111,7 @@ class _Stepping:
     def __init__(self, model: str, size: Size, mesh: Any):
         built = build(model, size)
         method = alpa.ShardParallel(mesh, auto_sharding_option=alpa.AutoShardingOption(force_data_parallel=True))
-        self._step = alpa.parallelize(train_step(built, alpa.value_and_grad), donate_argnums=(), method=method)
+        self._step: Any = alpa.parallelize(train_step(built, alpa.value_and_grad), donate_argnums=(), method=method)
         self._batch = self._step.preshard_dynamic_args(built.state, built.batch)[1]
         self._state = self._step(built.state, self._batch)[0]
 

@@ -20,6 +20,7 @@ from alpa.shard_parallel.auto_sharding import LogicalDeviceMesh, run_spmd_partit
 from alpa_cfp.bench.case import Case, Cluster, check_fits
 from alpa_cfp.errors import HostsError
 from alpa_cfp.workloads.sizes import mesh_shape
+from alpa_on_jax import errors
 from alpa_on_jax.xla_extension.collectives import collectives_of_hlo
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import Collective, PartitionedProgram, partition_to_run
@@ -52,6 +53,8 @@ def attached(case: Case, cluster: Cluster) -> Iterator[LogicalDeviceMesh]:
         check_fits(case.mesh, len(counts), counts[0])
         try:
             yield get_global_physical_mesh(create_if_not_exist=True).get_logical_mesh(mesh_shape(case.mesh))
+        except errors.MeshLostError as error:
+            raise HostsError(error.what) from error
         except RayError as error:
             raise HostsError(_words(error)) from error
     finally:

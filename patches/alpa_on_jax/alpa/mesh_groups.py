@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
+from alpa_on_jax import errors
 from alpa_on_jax.ray_mesh import groups, launching
 from alpa_on_jax.replacing import replace, replace_in_class
 
@@ -24,7 +25,7 @@ def apply(module: ModuleType) -> None:
             errors.HostError, errors.NoPortError: see `launch_xla_servers`.
         """
         if self.launched_physical_mesh_group is not None:
-            raise RuntimeError("Physical mesh group can only be launched once.")
+            raise errors.InternalError("a virtual mesh is cut into the meshes of a pipeline twice")
         with ThreadPoolExecutor(len(sliced_virtual_meshes)) as pool:
             making = [
                 pool.submit(virtual.get_physical_mesh, number) for number, virtual in enumerate(sliced_virtual_meshes)

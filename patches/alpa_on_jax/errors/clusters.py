@@ -173,7 +173,13 @@ class MeshEndedError(ClusterError):
 
 
 class MeshLostError(ClusterError):
-    """A host of a mesh is gone, or hangs; the mesh has been ended."""
+    """A host of a mesh is gone, or hangs; the mesh has been ended.
+
+    Attributes:
+        what: Is wrong with which host; known in the process that ended the mesh.
+    """
+
+    what: str = ""
 
     PROCESS_GONE = "its process has ended: killed, out of memory, or a crash; Ray's logs on that node have more"
     NODE_GONE = "its node has left the Ray cluster"
@@ -181,11 +187,13 @@ class MeshLostError(ClusterError):
 
     @classmethod
     def of(cls, hosts: Sequence[str], what: str) -> "MeshLostError":
-        return cls(
+        error = cls(
             f"the mesh on {', '.join(hosts)} was lost ({what}). All of its processes have been ended, and its arrays "
             "and programs are gone. Restore a checkpoint, or make the arrays anew, and call the function again: it "
             "gets a new mesh"
         )
+        error.what = what
+        return error
 
     @classmethod
     def silent(cls, limit_s: float) -> str:

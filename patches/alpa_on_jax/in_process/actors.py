@@ -108,7 +108,7 @@ def get(references: Reference | Sequence[Reference], timeout: float | None = Non
         if future in done and (error := future.exception()) is not None:
             raise error
     if left:
-        raise TimeoutError(f"{len(left)} of {len(waiting)} answers are not there")
+        raise TimeoutError
     return [future.result() for future in waiting]
 
 

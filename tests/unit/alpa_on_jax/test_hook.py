@@ -168,9 +168,9 @@ def test_names_that_alpa_imported_from_ray_are_rays_own_once_ray_is_used() -> No
 import alpa, sys
 from alpa.pipeline_parallel import stage_profiling
 print(type(stage_profiling.RayActorError).__name__)
-alpa.device_mesh.ray.get
+alpa.device_mesh.ray.put
 import ray
-print(stage_profiling.RayActorError is ray.exceptions.RayActorError, alpa.device_mesh.ray.get is ray.get)
+print(stage_profiling.RayActorError is ray.exceptions.RayActorError, alpa.device_mesh.ray.put is ray.put)
 print(alpa.device_mesh.ray.is_initialized())
 """
     assert printed(code).splitlines() == ["_LazyName", "True True", "False"]
