@@ -4,17 +4,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from alpa_cfp.method import CFPShardParallel
+    from alpa_cfp.method import CFPPipeshardParallel, CFPShardParallel
     from alpa_cfp.option import CFPOption
     from alpa_cfp.plain.planning import autoshard
     from alpa_cfp.plan import Plan
 
 __version__ = "0.1.0"
-__all__ = ["CFPOption", "CFPShardParallel", "Plan", "autoshard"]
+__all__ = ["CFPOption", "CFPPipeshardParallel", "CFPShardParallel", "Plan", "autoshard"]
 
 # Imported when they are asked for: they import alpa and jax.
 _MODULES = {
     "CFPOption": "alpa_cfp.option",
+    "CFPPipeshardParallel": "alpa_cfp.method",
     "CFPShardParallel": "alpa_cfp.method",
     "Plan": "alpa_cfp.plan",
     "autoshard": "alpa_cfp.plain.planning",

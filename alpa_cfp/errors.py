@@ -152,6 +152,15 @@ class ProfilingError(CFPError, RuntimeError):
             "measured is kept. CFPOption(costs='replay') plans from it, CFPOption(costs='estimate') without measuring"
         )
 
+    @classmethod
+    def no_free_submesh(cls, num_hosts: int, num_devices: int, limit_s: float) -> "ProfilingError":
+        """The cluster has no devices for the stage that is to be planned."""
+        return cls(
+            f"a stage is planned for {num_hosts} hosts x {num_devices} devices, and for {limit_s:g} s no host of the "
+            "cluster had so many free to measure on: another mesh of this program holds them. Shut it down before, or "
+            "plan from what was measured before by CFPOption(costs='replay')"
+        )
+
 
 class HostsMeshError(CFPError, ValueError):
     """A mesh is wanted over hosts that have another number of devices."""

@@ -1,5 +1,6 @@
-"""`CFPShardParallel`: `alpa.ShardParallel` with CFP in the place of Alpa's ILP."""
+"""`CFPShardParallel` and `CFPPipeshardParallel`: alpa's methods with CFP in the place of Alpa's ILP."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import alpa
@@ -28,7 +29,50 @@ class CFPShardParallel(alpa.ShardParallel):
         auto_sharding_option: CFPOption | None = None,
         manual_sharding_option: Any = None,
     ) -> None:
-        option = CFPOption() if auto_sharding_option is None else auto_sharding_option
-        if not isinstance(option, CFPOption):
-            raise OptionError("auto_sharding_option", option, "CFPShardParallel takes a CFPOption")
+        option = _checked("auto_sharding_option", auto_sharding_option, "CFPShardParallel")
         super().__init__(devices, num_micro_batches, option, manual_sharding_option)
+
+
+class CFPPipeshardParallel(alpa.PipeshardParallel):
+    """Pipeline parallelism as alpa has it, whose stages are sharded by CFP.
+
+    Args:
+        devices: The devices, as alpa's `VirtualPhysicalMesh`; None for all of the cluster, or of this process.
+        num_micro_batches: The number of micro-batches of a step.
+        default_auto_sharding_option: How to plan; None for `CFPOption()`.
+        pipeline_schedule, layer_option, stage_option, stage_input_shardings, manual_sharding_option: As of
+            `alpa.PipeshardParallel`.
+
+    Raises:
+        OptionError: the option is not a `CFPOption`.
+    """
+
+    def __init__(
+        self,
+        devices: Any = None,
+        num_micro_batches: int = 1,
+        default_auto_sharding_option: CFPOption | None = None,
+        pipeline_schedule: str = "1f1b",
+        layer_option: Any = None,
+        stage_option: Any = None,
+        stage_input_shardings: Sequence[Any] | None = None,
+        manual_sharding_option: Any = None,
+    ) -> None:
+        option = _checked("default_auto_sharding_option", default_auto_sharding_option, "CFPPipeshardParallel")
+        super().__init__(
+            devices,
+            num_micro_batches,
+            option,
+            pipeline_schedule,
+            layer_option,
+            stage_option,
+            stage_input_shardings,
+            manual_sharding_option,
+        )
+
+
+def _checked(name: str, given: CFPOption | None, method: str) -> CFPOption:
+    option = CFPOption() if given is None else given
+    if not isinstance(option, CFPOption):
+        raise OptionError(name, option, f"{method} takes a CFPOption")
+    return option

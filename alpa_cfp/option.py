@@ -53,6 +53,11 @@ class CFPOption(AutoShardingOption):
     plan: Plan | Path | str | None = None
     plans: list[Plan] = field(default_factory=list, compare=False, repr=False)
 
+    @property
+    def needs_devices(self) -> bool:
+        """Whether a plan can be made only where there are devices to measure on."""
+        return self.costs == "measure"
+
     def __post_init__(self) -> None:
         for name, choices in (("costs", get_args(Costs)), ("logical_mesh_shapes", get_args(MeshShapes))):
             if getattr(self, name) not in choices:

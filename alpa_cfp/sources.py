@@ -12,6 +12,7 @@ from alpa_cfp.choosing import Profiles
 from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey
 from alpa_cfp.errors import NoDevicesError
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Measurer, Profiler, key_of, recorded_devices, replay
+from alpa_cfp.profiling.submeshes import measured_submesh
 from alpa_on_jax.xla_extension.executable import Client
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.planner import PlanRequest
@@ -81,6 +82,9 @@ def _measured_mesh(
         from alpa_cfp.profiling.ray_hosts import measurer_of
 
         return measurer_of(physical, numbers, options)
+    virtual = getattr(logical_mesh, "virtual_mesh", None)
+    if physical is None and virtual is not None:
+        return measured_submesh(virtual, numbers, options)
     devices = getattr(physical, "devices", None)
     if not devices or any(device is None for device in devices):
         raise NoDevicesError(mesh.shape)

@@ -54,6 +54,29 @@ def free_submeshes(num_hosts: int, devices_per_host: int, most: int, used: Mappi
     return free_slots(free, _nodes_of(wanted, used), num_hosts, devices_per_host, most, list(used.values()))
 
 
+def kind_of(slot: Slot) -> str:
+    """Of which kind the devices of a slot that nobody holds are."""
+    from alpa.global_env import global_config
+
+    config: Any = global_config
+    if config.backend == "cpu":
+        return "cpu"
+    import ray
+    from alpa.device_mesh import get_global_cluster
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    def look() -> str:
+        import jax
+
+        return jax.local_devices()[0].device_kind
+
+    cluster: Any = get_global_cluster()
+    remote: Any = ray.remote(num_cpus=0, num_gpus=1, max_retries=0, max_calls=1)(look)
+    bundle = slot.hosts[0].bundle
+    where = PlacementGroupSchedulingStrategy(cluster.placement_group, -1 if bundle is None else bundle)
+    return ray.get(remote.options(scheduling_strategy=where).remote(), timeout=config.host_limits.create_s)
+
+
 def free_devices() -> dict[int, int]:
     """How many devices of each bundle of alpa's placement group no process has, as far as Ray knows."""
     return {bundle: part.free for bundle, part in _parts().items()}

@@ -12,10 +12,14 @@ import jax
 import numpy as np
 import pytest
 import ray
-from alpa import AutoLayerOption, PipeshardParallel, UniformStageOption
-from alpa.device_mesh import get_global_virtual_physical_mesh
+from alpa import AutoLayerOption, AutoShardingOption, PipeshardParallel, UniformStageOption
+from alpa.device_mesh import get_global_physical_mesh, get_global_virtual_physical_mesh
 from alpa.global_env import global_config
 
+from alpa_cfp import CFPOption
+from alpa_cfp.database import ProfileDatabase
+from alpa_cfp.errors import ProfilingError
+from alpa_cfp.profiling import submeshes
 from alpa_cfp.workloads.model import train_step
 from alpa_cfp.workloads.models import build
 from alpa_on_jax import errors
@@ -34,10 +38,13 @@ def initialised(cluster: Any) -> Iterator[None]:
     wait_until(lambda: ray.available_resources().get(CPU_DEVICE, 0) == 8)
 
 
-def pipelined(model: str) -> Any:
+def pipelined(model: str, option: AutoShardingOption | None = None) -> Any:
     """The step of a model in two stages."""
     method = PipeshardParallel(
-        num_micro_batches=2, layer_option=AutoLayerOption(layer_num=2), stage_option=UniformStageOption(num_stages=2)
+        num_micro_batches=2,
+        layer_option=AutoLayerOption(layer_num=2),
+        stage_option=UniformStageOption(num_stages=2),
+        default_auto_sharding_option=option,
     )
     return alpa.parallelize(train_step(build(model), alpa.value_and_grad), method=method)
 
@@ -64,6 +71,33 @@ def test_two_steps_of_a_pipeline_over_hosts_equal_the_serial_steps(
     meshes = step.get_last_executable().mesh_group.meshes
     assert [mesh.shape for mesh in meshes] == [(1, 4), (1, 4)]
     assert len({mesh.node_ips[0] for mesh in meshes}) == 2
+    # Another function on the same meshes.
+    assert_is(pipelined("mlp")(state_of("mlp"), build("mlp").batch), expected_steps("mlp", 2, 1)[0])
+
+
+def test_cfp_measures_for_stages_on_hosts_before_they_have_processes(initialised: None, tmp_path: Path) -> None:
+    database = tmp_path / "profiles.sqlite"
+    option = CFPOption(database=database, samples=2, refine=0, progress=False)
+    assert_is(pipelined("mlp", option)(state_of("mlp"), build("mlp").batch), expected_steps("mlp", 2, 1)[0])
+    with ProfileDatabase.open(database, readonly=True) as profiles:
+        assert {key.hosts for key, profile in profiles.items() if profile.status == "measured"} == {"4"}
+
+
+def test_stages_are_not_waited_for_for_ever_where_another_mesh_holds_the_devices(
+    initialised: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get_global_physical_mesh(create_if_not_exist=True)
+    monkeypatch.setattr(submeshes, "_FREE_S", 1.0)
+    option = CFPOption(database=tmp_path / "profiles.sqlite", samples=2, refine=0, progress=False)
+    with pytest.raises(ProfilingError, match=r"a stage is planned for 1 hosts x 4 devices, and for 1 s no host"):
+        pipelined("mlp", option)(state_of("mlp"), build("mlp").batch)
+
+
+def test_cfp_cannot_measure_for_stages_that_alpa_chooses_by_their_times(initialised: None) -> None:
+    method = PipeshardParallel(stage_option="auto", default_auto_sharding_option=CFPOption(progress=False))
+    step = alpa.parallelize(train_step(build("mlp"), alpa.value_and_grad), method=method)
+    with pytest.raises(errors.StageOptionError, match="plans its candidate stages in processes without devices"):
+        step(state_of("mlp"), build("mlp").batch)
 
 
 def test_a_host_killed_in_a_step_ends_all_meshes_and_training_goes_on_from_a_checkpoint(

@@ -44,6 +44,18 @@ def apply(module: ModuleType) -> None:
         self.launched_physical_mesh_group = group
         return group
 
+    original_get_logical_mesh = module.VirtualPhysicalMesh.get_logical_mesh
+
+    def get_logical_mesh(self: Any, *args: Any, **options: Any) -> Any:
+        """The mesh's devices in a shape; see alpa. Who plans for it can ask which devices: `virtual_mesh`."""
+        mesh = original_get_logical_mesh(self, *args, **options)
+        mesh.virtual_mesh = self
+        return mesh
+
+    def __getstate__(self: Any) -> dict[str, Any]:
+        """What is sent to other processes: where the devices are is of no use there."""
+        return {name: value for name, value in vars(self).items() if name != "virtual_mesh"}
+
     original_shutdown = module.PhysicalDeviceMeshGroup.shutdown
 
     def shutdown(self: Any) -> None:
@@ -83,7 +95,8 @@ def apply(module: ModuleType) -> None:
         return [worker.bind_cross_mesh.remote(key.decode(), name, ranks) for worker in workers]
 
     replace(module, create_and_record_cross_mesh_collective_communicators)
-    replace_in_class(module.VirtualPhysicalMesh, get_physical_mesh_group)
+    replace_in_class(module.VirtualPhysicalMesh, get_physical_mesh_group, get_logical_mesh)
+    replace_in_class(module.LogicalDeviceMesh, __getstate__)
     replace_in_class(module.PhysicalDeviceMeshGroup, shutdown, exception_shutdown)
 
 

@@ -29,10 +29,19 @@ def _check_pipeshard_parallel(module: ModuleType) -> None:
     compile_original = module.PipeshardParallel.compile_executable
 
     def compile_executable(self: Any, *args: Any) -> Any:
-        """As alpa's own; without a cluster, the stages are on devices of this process."""
+        """As alpa's own; without a cluster, the stages are on devices of this process.
+
+        Raises:
+            errors.StageOptionError: stages are to be chosen by their times, and cannot be timed.
+        """
         if self.devices is None and module.get_global_virtual_physical_mesh() is None:
             device_mesh = sys.modules["alpa.device_mesh"]
             device_mesh.set_global_virtual_physical_mesh(in_process.virtual_mesh(module.VirtualPhysicalMesh))
+        if isinstance(self.stage_option, module.AutoStageOption):
+            if in_process.is_here(self.devices or module.get_global_virtual_physical_mesh()):
+                raise errors.StageOptionError.here()
+            if getattr(self.as_option, "needs_devices", False):
+                raise errors.StageOptionError.needs_devices()
         return compile_original(self, *args)
 
     replace_in_class(module.PipeshardParallel, compile_executable)

@@ -36,7 +36,13 @@ from alpa_on_jax.errors.installation import (
     RayNameError,
     SolverMissingError,
 )
-from alpa_on_jax.errors.methods import FollowError, MeshShapeError, MethodError, MethodOptionError
+from alpa_on_jax.errors.methods import (
+    FollowError,
+    MeshShapeError,
+    MethodError,
+    MethodOptionError,
+    StageOptionError,
+)
 from alpa_on_jax.errors.shardings import (
     AutoShardingInfeasibleError,
     BatchDimError,
@@ -85,4 +91,5 @@ __all__ = [
     "RayNameError",
     "ShardingOptionError",
     "SolverMissingError",
+    "StageOptionError",
 ]

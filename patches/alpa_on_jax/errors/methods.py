@@ -49,6 +49,26 @@ class MethodOptionError(AlpaOnJaxError, TypeError):
         )
 
 
+class StageOptionError(AlpaOnJaxError, ValueError):
+    """Stages cannot be chosen in this way."""
+
+    @classmethod
+    def here(cls) -> "StageOptionError":
+        return cls(
+            "PipeshardParallel: AutoStageOption times stages on meshes of a Ray cluster, and these are to run in this "
+            'process. Call alpa.init(cluster="ray", ...) before, or choose the stages: '
+            "UniformStageOption(num_stages=2) or ManualStageOption(...)"
+        )
+
+    @classmethod
+    def needs_devices(cls) -> "StageOptionError":
+        return cls(
+            "PipeshardParallel: AutoStageOption plans its candidate stages in processes without devices, in which CFP "
+            "cannot measure. Give CFPOption(costs='estimate'), or choose the stages: UniformStageOption(num_stages=2) "
+            "or ManualStageOption(...)"
+        )
+
+
 class FollowError(AlpaOnJaxError, RuntimeError):
     """FollowParallel finds no placement that it could follow."""
 

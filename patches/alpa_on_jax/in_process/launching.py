@@ -3,8 +3,6 @@
 Takes alpa's virtual meshes; gives handles of hosts as `ray_mesh.launching` does, without a service.
 """
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -27,22 +25,6 @@ def virtual_mesh(virtual_mesh_class: Any) -> Any:
 def is_here(mesh: Any) -> bool:
     """Whether a mesh, physical or virtual, is one of this process' devices."""
     return bool(mesh.host_info[0].get(_HERE))
-
-
-@contextlib.contextmanager
-def compiling(mesh: Any, config: Any) -> Iterator[None]:
-    """For the time of the context, alpa compiles stages in this process if they are to run here, and not in actors.
-
-    Args:
-        mesh: Alpa's `VirtualPhysicalMesh`.
-        config: Alpa's `global_config`.
-    """
-    before = config.pipeline_distributed_compile
-    config.pipeline_distributed_compile = before and not is_here(mesh)
-    try:
-        yield
-    finally:
-        config.pipeline_distributed_compile = before
 
 
 def launch(mesh: Any, config: Any) -> tuple[None, list[Actor]]:

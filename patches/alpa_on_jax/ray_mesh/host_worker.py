@@ -175,7 +175,10 @@ class HostWorker(ReshardingWorker):
         return max(device_memory(device, "peak_bytes_in_use") for device in self.local_devices)
 
     def get_available_memory(self) -> int:
+        """What each of this host's devices has free, in bytes; a virtual one of a CPU has its part of the machine's."""
         self.sync()
+        if self.local_devices[0].platform == "cpu":
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // self.num_devices
         return min(
             device_memory(device, "bytes_limit") - device_memory(device, "bytes_in_use")
             for device in self.local_devices

@@ -1,21 +1,38 @@
-"""Replacements in `alpa.pipeline_parallel.compile_executable`: where stages are compiled."""
+"""Replacements in `alpa.pipeline_parallel.compile_executable`: where stages are sharded."""
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from alpa_on_jax.in_process import launching as in_process
+from alpa_on_jax.in_process.launching import is_here
 from alpa_on_jax.replacing import replace
+from alpa_on_jax.xla_extension.planner import Planner
 
 
 def apply(module: ModuleType) -> None:
-    """Let stages that are to run in this process be compiled in this process."""
+    """Let stages be sharded in this process where alpa's compile workers cannot: see `_must_be_here`."""
     original, config = module.shard_each_stage, module.global_config
 
     @functools.wraps(original)
     def shard_each_stage(jax_all_stages: Sequence[Any], virtual_meshes: Sequence[Any], *rest: Any) -> Any:
-        with in_process.compiling(virtual_meshes[0], config):
+        with _compile_here(config, _must_be_here(virtual_meshes, rest)):
             return original(jax_all_stages, virtual_meshes, *rest)
 
     replace(module, shard_each_stage)
+
+
+def _must_be_here(virtual_meshes: Sequence[Any], rest: Sequence[Any]) -> bool:
+    """Whether the stages are to run in this process, or their planner measures: a compile worker has no devices."""
+    return is_here(virtual_meshes[0]) or any(isinstance(each, Planner) for each in rest)
+
+
+@contextlib.contextmanager
+def _compile_here(config: Any, is_wanted: bool) -> Iterator[None]:
+    before = config.pipeline_distributed_compile
+    config.pipeline_distributed_compile = before and not is_wanted
+    try:
+        yield
+    finally:
+        config.pipeline_distributed_compile = before
