@@ -1,7 +1,9 @@
 """Pipelines within this process against the serial run: models, schedules, numbers of stages, who shards a stage."""
 
 import gc
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,9 @@ from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.workloads.model import micro_batched_step, train_step
 from alpa_cfp.workloads.models import build
 from alpa_on_jax import errors
+from alpa_on_jax.ray_mesh import waiting
+from alpa_on_jax.ray_mesh.host_client import HostExecutable
+from integration.processes import wait_until
 from integration.serial import assert_equal_up_to_rounding, expected_steps
 
 BY = {"ilp": AutoShardingOption(), "cfp": CFPOption(costs="estimate", progress=False)}
@@ -173,3 +178,29 @@ def test_stages_that_are_to_be_chosen_by_their_times_need_a_cluster_of_ray() -> 
     step = alpa.parallelize(train_step(built, alpa.value_and_grad), method=pipeline(2, stage_option="auto"))
     with pytest.raises(errors.StageOptionError, match="AutoStageOption times stages on meshes of a Ray cluster"):
         step(built.state, built.batch)
+
+
+def test_a_stage_that_fails_is_named_the_other_is_not_left_waiting_and_the_next_call_makes_new_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "_LOOK_EVERY_S", 0.5)
+    config: Any = alpa.global_config
+    monkeypatch.setattr(config, "host_limits", replace(config.host_limits, settle_s=1.0))
+    built = build("mlp")
+    step = alpa.parallelize(train_step(built, alpa.value_and_grad), method=pipeline(2))
+    step(jax.tree.map(np.array, built.state), built.batch)
+    run, failing = HostExecutable.run, "mesh_0"
+
+    def fail_on_first(self: HostExecutable, arguments: Any) -> Any:
+        if failing in self.module.name:
+            raise ValueError("no more")
+        return run(self, arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HostExecutable, "run", fail_on_first)
+        with pytest.raises(errors.MeshLostError, match=r"was lost \(host .*: the program \S+mesh_0\S+ .*: no more"):
+            np.asarray(step(jax.tree.map(np.array, built.state), built.batch)[1]["loss"])
+    wait_until(lambda: not any(thread.name.startswith("mesh ") for thread in threading.enumerate()))
+    expected = expected_steps("mlp", 2, 1)[0]
+    actual = step(jax.tree.map(np.array, built.state), built.batch)
+    assert_equal_up_to_rounding(jax.tree.map(np.asarray, actual), (expected.state, expected.metrics, expected.grads))

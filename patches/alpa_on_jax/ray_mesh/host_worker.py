@@ -28,7 +28,7 @@ from alpa_on_jax.ray_mesh.host_errors import Health, KeepsErrors, keeps_error, n
 from alpa_on_jax.ray_mesh.resharding_worker import ReshardingWorker
 
 # What is asked while something else runs.
-ALWAYS = ("check_alive", "health")
+ALWAYS = ("check_alive", "health", "leave_groups")
 
 
 class HostWorker(ReshardingWorker):

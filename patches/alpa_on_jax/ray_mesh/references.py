@@ -33,6 +33,8 @@ def wait(references: Sequence[Any], num_returns: int, timeout: float) -> tuple[l
 def kill(worker: Any) -> None:
     """End a host."""
     if isinstance(worker, actors.Actor):
+        # Its thread may be waiting for another mesh.
+        worker.leave_groups.remote()
         actors.end(worker)
         return
     import ray

@@ -47,6 +47,10 @@ class ReshardingWorker(MeshHostWorker):
         """Leave a group, if this host is in it."""
         self.groups.close(group_name)
 
+    def leave_groups(self) -> None:
+        """Leave all groups; what waits for another mesh fails."""
+        self.groups.close()
+
     @keeps_error
     def run_resharding_send_task(self, uuid: int, ary_uuid: int) -> None:
         """Send this host's tiles of an array."""
