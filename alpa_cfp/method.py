@@ -29,7 +29,7 @@ class CFPShardParallel(alpa.ShardParallel):
         auto_sharding_option: CFPOption | None = None,
         manual_sharding_option: Any = None,
     ) -> None:
-        option = _checked("auto_sharding_option", auto_sharding_option, "CFPShardParallel")
+        option = _checked("auto_sharding_option", auto_sharding_option)
         super().__init__(devices, num_micro_batches, option, manual_sharding_option)
 
 
@@ -58,7 +58,7 @@ class CFPPipeshardParallel(alpa.PipeshardParallel):
         stage_input_shardings: Sequence[Any] | None = None,
         manual_sharding_option: Any = None,
     ) -> None:
-        option = _checked("default_auto_sharding_option", default_auto_sharding_option, "CFPPipeshardParallel")
+        option = _checked("default_auto_sharding_option", default_auto_sharding_option)
         super().__init__(
             devices,
             num_micro_batches,
@@ -71,8 +71,8 @@ class CFPPipeshardParallel(alpa.PipeshardParallel):
         )
 
 
-def _checked(name: str, given: CFPOption | None, method: str) -> CFPOption:
+def _checked(name: str, given: CFPOption | None) -> CFPOption:
     option = CFPOption() if given is None else given
     if not isinstance(option, CFPOption):
-        raise OptionError(name, option, f"{method} takes a CFPOption")
+        raise OptionError(name, option, "a method of CFP takes a CFPOption")
     return option
