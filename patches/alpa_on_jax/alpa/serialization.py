@@ -15,6 +15,7 @@ import msgpack
 import numpy as np
 from flax.serialization import from_state_dict, to_state_dict
 
+from alpa_on_jax.in_process.launching import is_here
 from alpa_on_jax.replacing import replace
 
 
@@ -55,8 +56,8 @@ def apply(module: ModuleType) -> None:
 
     def restore_checkpoint(ckpt_dir: str | os.PathLike, step: int, placement_specs: Any) -> Any:
         """Load what `save_checkpoint` wrote, and put it where `placement_specs` says."""
-        physical_mesh = module.get_global_physical_mesh()
-        if module.get_global_virtual_physical_mesh() is not None:
+        physical_mesh, virtual = module.get_global_physical_mesh(), module.get_global_virtual_physical_mesh()
+        if virtual is not None and (virtual.launched_physical_mesh_group is not None or not is_here(virtual)):
             return restore_on_cluster(ckpt_dir, step, placement_specs)
         if physical_mesh is None:
             physical_mesh = module.get_global_physical_mesh(create_if_not_exist=True)
