@@ -79,3 +79,16 @@ def mesh(cluster: Any) -> Iterator[Any]:
     alpa.init(cluster="ray")
     yield get_global_physical_mesh(create_if_not_exist=True)
     alpa.shutdown()
+
+
+@pytest.fixture
+def initialised(cluster: Any) -> Iterator[None]:
+    """Alpa on the cluster, for a test that breaks what it has; afterwards all that it held is free."""
+    import ray
+
+    from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
+
+    alpa.init(cluster="ray")
+    yield
+    alpa.shutdown()
+    wait_until(lambda: ray.available_resources().get(CPU_DEVICE, 0) == NUM_HOSTS * NUM_DEVICES)

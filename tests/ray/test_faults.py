@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,15 +32,6 @@ from integration.serial import assert_equal_up_to_rounding, expected_steps
 ARRAY = np.arange(64, dtype=np.float32).reshape(16, 4)
 WEIGHTS = np.ones((4, 4), np.float32)
 MET = (ARRAY @ WEIGHTS).sum(0)
-
-
-@pytest.fixture
-def initialised(cluster: Any) -> Iterator[None]:
-    """Alpa on the cluster, for a test that breaks what it has; afterwards all that it held is free."""
-    alpa.init(cluster="ray")
-    yield
-    alpa.shutdown()
-    wait_until(lambda: ray.available_resources().get(CPU_DEVICE, 0) == 8)
 
 
 @pytest.fixture

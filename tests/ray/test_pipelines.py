@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +23,8 @@ from alpa_cfp.workloads.model import train_step
 from alpa_cfp.workloads.models import build
 from alpa_on_jax import errors
 from alpa_on_jax.ray_mesh import launching
-from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
-from integration.processes import wait_until, wait_until_ended
+from integration.processes import wait_until_ended
 from integration.serial import StepValues, assert_equal_up_to_rounding, expected_steps
-
-
-@pytest.fixture
-def initialised(cluster: Any) -> Iterator[None]:
-    """Alpa on the cluster; afterwards all that it held is free."""
-    alpa.init(cluster="ray")
-    yield
-    alpa.shutdown()
-    wait_until(lambda: ray.available_resources().get(CPU_DEVICE, 0) == 8)
 
 
 def pipelined(model: str, option: AutoShardingOption | None = None) -> Any:
