@@ -13,6 +13,7 @@ from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.profiling.phases import Done
 from alpa_cfp.profiling.protocol import CompileTask, Task
 from alpa_cfp.profiling.ray_hosts import RayHost, measurer_of
+from integration.processes import processes_of, wait_until
 from unit.alpa_cfp.profiling.programs import crashing, product, scaled
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, split
 
@@ -26,9 +27,12 @@ def measured(mesh: Any, *modules: Any) -> list[Profile]:
         return profiler.measure(modules)
 
 
+OF_PROFILING = ("Supervisor", "alpa_cfp.profiling")
+
+
 @pytest.fixture
-def actors(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The supervisors that are started, in their order."""
+def actors(ray_folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The supervisors that are started, in their order; after the test none of them is left, nor what they started."""
     started = []
     start = RayHost.start
 
@@ -37,7 +41,8 @@ def actors(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         started.append(self._actor)
 
     monkeypatch.setattr(RayHost, "start", noted)
-    return started
+    yield started
+    wait_until(lambda: not any(name in text for text in processes_of(ray_folder).values() for name in OF_PROFILING))
 
 
 def kill_once(monkeypatch: pytest.MonkeyPatch, victim: str, number: int, kind: type = Task) -> None:
