@@ -58,7 +58,8 @@ demo: $(INSTALLED) ## CFP beside Alpa's ILP and plans by hand: a GPT on 8 virtua
 	$(BIN)/alpa-cfp bench --model gpt --mesh 2x4 --database demo/profiles.sqlite \
 		--json demo/demo.json --picture demo/demo.png --save-plan demo/plan.json $(ARGS)
 
-test: lint types unit integration cluster gpu ## everything: format, lint, types, all tests
+# Not gpu: its tests only skip where there is none, and are run by name where there is one.
+test: lint types unit integration cluster ## everything: format, lint, types, all tests that need no GPU
 
 check: lint types quick ## what is quick of `make test` (under 2 minutes)
 
