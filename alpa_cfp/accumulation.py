@@ -19,7 +19,7 @@ from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 # Along these, each device has gradients of some samples.
 _SAMPLES = (Side.LEFT, Side.BATCH)
 # Of what a micro-batch takes with everything, at least this part is taken again by each.
-_LEAST_EACH = 0.2
+LEAST_EACH = 0.2
 
 
 def once_a_step(
@@ -71,4 +71,9 @@ def of_step(once_s: float, all_s: float, micro_batches: int) -> float:
     """What a step takes of which `all_s` is one micro-batch with everything, and `once_s` of that is done once."""
     if micro_batches == 1 or math.isinf(all_s):
         return all_s
-    return all_s + (micro_batches - 1) * max(all_s - once_s, _LEAST_EACH * all_s)
+    return all_s + (micro_batches - 1) * of_micro_batch(once_s, all_s)
+
+
+def of_micro_batch(once_s: float, all_s: float) -> float:
+    """What a further micro-batch takes of which `all_s` is one with everything, and `once_s` of that is done once."""
+    return max(all_s - once_s, LEAST_EACH * all_s)

@@ -9,6 +9,7 @@ bring them to. Invariant: candidates of a kind are in the order of its strategie
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Any
 
 from alpa_cfp.accumulation import once_a_step
 from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
@@ -20,6 +21,7 @@ from alpa_cfp.costs import BlockMemory, Work, memory_of, read_local, work_of
 from alpa_cfp.cut import Cutter, Part
 from alpa_cfp.sharing import shared_state, shared_work
 from alpa_cfp.strategies import BlockStrategy, Kept, strategies_of
+from alpa_on_jax.xla_extension.combiner_limits import limits_of_pass_context
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import partition_to_run
 from alpa_on_jax.xla_extension.propagation import donation_pairs
@@ -71,14 +73,18 @@ class Unit:
     candidates: tuple[Candidate, ...]
 
 
-def find_units(module: HloModule, blocks: Blocks, mesh: LogicalMesh) -> tuple[Unit, ...]:
+def find_units(
+    module: HloModule, blocks: Blocks, mesh: LogicalMesh, known: dict[Any, tuple[Candidate, ...]] | None = None
+) -> tuple[Unit, ...]:
     """The units of a module, one for each block.
 
     Args:
         module: An unoptimised module.
         blocks: Its blocks.
         mesh: The logical mesh.
+        known: The candidates of blocks that were seen before, of this module or others; new ones are added.
     """
+    known = {} if known is None else known
     units: list[Unit] = []
     cutter, repeated = Cutter(module, blocks), repeated_parts(blocks)
     ops_of_block = [tuple(sorted((*block.members, *block.glue))) for block in blocks.blocks]
@@ -86,7 +92,18 @@ def find_units(module: HloModule, blocks: Blocks, mesh: LogicalMesh) -> tuple[Un
         inputs, outputs = cutter.boundary(ops_of_block[number])
         if kind == number:
             part = cutter.cut(ops_of_block[number], f"block{kind}")
-            candidates = _candidates(part, _late(blocks, blocks.blocks[number], part, repeated), mesh)
+            late = _late(blocks, blocks.blocks[number], part, repeated)
+            words = (
+                part.module.bytecode,
+                part.module.aliases,
+                part.blocks.blocks,
+                late,
+                mesh,
+                limits_of_pass_context(),
+            )
+            if words not in known:
+                known[words] = _candidates(part, late, mesh)
+            candidates = known[words]
         else:
             candidates = units[kind].candidates
         units.append(Unit(number, kind, inputs, outputs, candidates))

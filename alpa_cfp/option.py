@@ -1,18 +1,26 @@
 """`CFPOption`: that CFP plans, and how."""
 
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from alpa import AutoShardingOption
 
-from alpa_cfp.errors import OptionError
+from alpa_cfp.errors import NothingRunsError, OptionError
 from alpa_cfp.plan import Plan
+from alpa_cfp.search import NoPlanError, NothingFitsError
+from alpa_on_jax.errors import StagePlanError
 from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.planner import PlanRequest
+from alpa_on_jax.xla_extension.planner import PlannedStage, PlanRequest
+
+if TYPE_CHECKING:
+    from alpa_cfp.session import Session
 
 Costs = Literal["measure", "replay", "estimate"]
 MeshShapes = Literal["given", "all"]
+StageCosts = Literal["profile", "compose"]
 
 
 @dataclass
@@ -35,8 +43,11 @@ class CFPOption(AutoShardingOption):
         progress: Whether profiling shows a progress bar.
         logical_mesh_shapes: "given" plans for the logical mesh that it is given; "all" for each shape that its devices
             can have in one or two axes, and takes the fastest plan.
+        stage_costs: What a candidate stage of a pipeline costs: "profile" lets alpa compile it and time it, "compose"
+            puts it together from profiles of its segments; no stage is compiled to choose stages then.
         plan: A plan, or the file of one, that is used as it is; nothing is measured or searched then.
         plans: The plans that were made or used with this option in this process, the newest last.
+        session: What plans are made with; None for one of each plan's own.
     """
 
     costs: Costs = "measure"
@@ -50,16 +61,14 @@ class CFPOption(AutoShardingOption):
     seed: int = 0
     progress: bool = True
     logical_mesh_shapes: MeshShapes = "given"
+    stage_costs: StageCosts = "profile"
     plan: Plan | Path | str | None = None
     plans: list[Plan] = field(default_factory=list, compare=False, repr=False)
-
-    @property
-    def needs_devices(self) -> bool:
-        """Whether a plan can be made only where there are devices to measure on."""
-        return self.costs == "measure"
+    session: "Session | None" = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, choices in (("costs", get_args(Costs)), ("logical_mesh_shapes", get_args(MeshShapes))):
+        choices_of = {"costs": Costs, "logical_mesh_shapes": MeshShapes, "stage_costs": StageCosts}
+        for name, choices in ((name, get_args(kind)) for name, kind in choices_of.items()):
             if getattr(self, name) not in choices:
                 raise OptionError(name, getattr(self, name), f"it must be one of {', '.join(choices)}")
         if not self.pruning_margin >= 1:
@@ -71,8 +80,42 @@ class CFPOption(AutoShardingOption):
         if self.memory_budget_bytes is not None and self.memory_budget_bytes <= 0:
             raise OptionError("memory_budget_bytes", self.memory_budget_bytes, "it must be above zero, or None")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to other processes: without what was made in this one."""
+        return {**self.__dict__, "plans": [], "session": None}
+
     def annotate_module(self, module: HloModule, request: PlanRequest) -> None:
-        """Plan `module` and write the plan into it: what alpa's auto-sharding pass asks for (see `Planner`)."""
+        """Plan `module` and write the plan into it: what alpa's auto-sharding pass asks for (see `Planner`).
+
+        Raises:
+            StagePlanError: it is one of the stages that a pipeline might have, and has no plan.
+        """
         from alpa_cfp.planner import plan_module  # not at the top: alpa pickles options, and workers need no planner
 
-        self.plans.append(plan_module(module, request, self))
+        try:
+            self.plans.append(plan_module(module, request, self, self.session))
+        except (NoPlanError, NothingFitsError, NothingRunsError) as error:
+            if self.session is None:
+                raise
+            raise StagePlanError(str(error)) from error
+
+    @property
+    def composes(self) -> bool:
+        """Whether it says what candidate stages cost (see `StagePlanner`)."""
+        return self.stage_costs == "compose"
+
+    @contextlib.contextmanager
+    def planning_stages(self) -> Iterator["CFPOption"]:
+        """This option for candidate stages, whose plans share a session; see `StagePlanner`."""
+        from alpa_cfp.session import Session  # not at the top: see above
+
+        with Session(self, composes=self.composes) as session:
+            yield replace(self, refine=0, session=session)
+
+    def planned_stage(self, phases: int) -> PlannedStage:
+        """See `StagePlanning`."""
+        assert self.session is not None
+        if (composed := self.session.composed) is not None:
+            return PlannedStage(costs=composed.costs(phases), available_bytes=composed.device_bytes)
+        # Without why: it is for alpa's compile workers.
+        return PlannedStage({"plan": replace(self.plans[-1], account=None)})

@@ -4,6 +4,7 @@ Takes an unoptimised module and what alpa says of the mesh; annotates the module
 are estimated, or measured before, the same module gets the same plan.
 """
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -22,7 +23,6 @@ from alpa_cfp.calibration import calibration_programs, rates_of
 from alpa_cfp.candidates import distinct, find_units
 from alpa_cfp.choosing import Choosing
 from alpa_cfp.costs import Rates
-from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import PlanError
 from alpa_cfp.explaining.accounting import Planned
 from alpa_cfp.plan import Plan
@@ -30,7 +30,8 @@ from alpa_cfp.problem import find_boundaries
 from alpa_cfp.refining import Refined, Refinement
 from alpa_cfp.remembered import Made, Memory
 from alpa_cfp.search import NothingFitsError
-from alpa_cfp.sources import Source, profile_source
+from alpa_cfp.session import Session
+from alpa_cfp.sources import Source
 from alpa_cfp.strategies import BlockStrategy
 from alpa_on_jax.xla_extension.combiner_limits import limits_of_pass_context
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -47,8 +48,14 @@ logger = logging.getLogger(__name__)
 Analysed = Callable[[], Blocks]
 
 
-def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption") -> Plan:
+def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption", session: Session | None = None) -> Plan:
     """Plan `module` and write the plan into it; the predicted seconds of a step are alpa's objective.
+
+    Args:
+        module: An unoptimised module.
+        request: What it is planned for.
+        option: How to plan.
+        session: What it is planned with; None for one of its own.
 
     Raises:
         NoDevicesError: costs are to be measured, and the mesh has no devices here.
@@ -57,11 +64,13 @@ def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption") ->
         ReplayError: costs are to be replayed, and the database lacks profiles.
     """
     started = time.perf_counter()
-    given = LogicalMesh(tuple(int(size) for size in request.logical_mesh.shape))
+    given = _given(request)
     meshes = [given] if option.logical_mesh_shapes == "given" else _shapes(given)
     blocks = functools.cache(lambda: find_blocks(read_graph(module.bytecode)))
     if option.plan is None:
-        made = min(_plans(module, blocks, meshes, request, option), key=lambda made: _expected_s(made.plan))
+        with Session(option) if session is None else contextlib.nullcontext(session) as using:
+            plans = _plans(module, blocks, meshes, request, option, using)
+        made = min(plans, key=lambda made: _expected_s(made.plan))
     else:
         plan = option.plan if isinstance(option.plan, Plan) else Plan.load(option.plan)
         _check(plan, blocks(), meshes)
@@ -76,6 +85,13 @@ def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption") ->
     return plan
 
 
+def _given(request: PlanRequest) -> LogicalMesh:
+    """The mesh to plan for. A submesh of one axis is the same whether that is the first or the second."""
+    shape = tuple(int(size) for size in request.logical_mesh.shape)
+    is_submesh = getattr(request.logical_mesh, "virtual_mesh", None) is not None
+    return LogicalMesh((1, math.prod(shape)) if is_submesh and max(shape) == math.prod(shape) else shape)
+
+
 def _shapes(mesh: LogicalMesh) -> list[LogicalMesh]:
     """`mesh` first, then each other way to lay its devices out in one or two axes, the order of devices unchanged.
 
@@ -83,18 +99,24 @@ def _shapes(mesh: LogicalMesh) -> list[LogicalMesh]:
     """
     count = mesh.num_devices
     others = [(rows, count // rows) for rows in range(1, math.isqrt(count) + 1) if count % rows == 0]
-    sizes = {tuple(size for size in mesh.shape if size > 1)}
-    found = [mesh]
+    found = {_lengths(mesh.shape): mesh}
     for shape in others:
-        size = tuple(each for each in shape if each > 1)
-        if size not in sizes:
-            sizes.add(size)
-            found.append(LogicalMesh(shape))
-    return found
+        found.setdefault(_lengths(shape), LogicalMesh(shape))
+    return list(found.values())
+
+
+def _lengths(shape: Sequence[int]) -> tuple[int, ...]:
+    """The sizes of the axes that devices differ in: meshes that agree in them are the same."""
+    return tuple(size for size in shape if size > 1)
 
 
 def _plans(
-    module: HloModule, blocks: Analysed, meshes: Sequence[LogicalMesh], request: PlanRequest, option: "CFPOption"
+    module: HloModule,
+    blocks: Analysed,
+    meshes: Sequence[LogicalMesh],
+    request: PlanRequest,
+    option: "CFPOption",
+    session: Session,
 ) -> list[Made]:
     """The best plan for each mesh on which there is one.
 
@@ -104,7 +126,7 @@ def _plans(
     plans, errors = [], []
     for mesh in meshes:
         try:
-            plans.append(_made(module, blocks, mesh, request, option))
+            plans.append(_made(module, blocks, mesh, request, option, session))
         except NothingFitsError as error:
             errors.append(error)
     if not plans:
@@ -116,21 +138,28 @@ def _expected_s(plan: Plan) -> float:
     return plan.predicted_s if plan.measured_s is None else plan.measured_s
 
 
-def _made(module: HloModule, blocks: Analysed, mesh: LogicalMesh, request: PlanRequest, option: "CFPOption") -> Made:
+def _made(
+    module: HloModule,
+    blocks: Analysed,
+    mesh: LogicalMesh,
+    request: PlanRequest,
+    option: "CFPOption",
+    session: Session,
+) -> Made:
     """A new plan, or the one that was made before from the same profiles."""
     budget = option.memory_budget_bytes or request.memory_budget_bytes
-    with (
-        ProfileDatabase.open(option.database) as database,
-        profile_source(option, request, mesh, database) as source,
-    ):
-        if source is None:
-            return _written(module, blocks(), _planned(module, blocks(), mesh, None, budget, request, option))
-        memory = Memory(database, module, _words(mesh, source, budget, request, option))
-        made = memory.recall()
-        if made is None:
-            made = _written(module, blocks(), _planned(module, blocks(), mesh, source, budget, request, option))
-            memory.keep(made, source.keys)
-        return made
+    if session.composes:
+        return _written(module, blocks(), _composed(module, blocks(), mesh, budget, request, option, session))
+    source = session.source(request.logical_mesh, mesh)
+    if source is None:
+        return _written(module, blocks(), _planned(module, blocks(), mesh, None, budget, request, option, session))
+    memory = Memory(session.database, module, _words(mesh, source, budget, request, option))
+    made = memory.recall()
+    if made is None:
+        plan = _planned(module, blocks(), mesh, source, budget, request, option, session)
+        made = _written(module, blocks(), plan)
+        memory.keep(made, source.keys)
+    return made
 
 
 def _words(mesh: LogicalMesh, source: Source, budget: int | None, request: PlanRequest, option: "CFPOption") -> str:
@@ -154,9 +183,10 @@ def _planned(
     budget: int | None,
     request: PlanRequest,
     option: "CFPOption",
+    session: Session,
 ) -> Plan:
     """A new plan."""
-    units = find_units(module, blocks, mesh)
+    units = find_units(module, blocks, mesh, session.candidates)
     logger.info(
         "CFP: %d ops, %d blocks of %d kinds, %d candidates",
         len(blocks.graph.ops), len(blocks.blocks), len({unit.kind for unit in units}), len(distinct(units)),
@@ -197,6 +227,25 @@ def _planned(
     )
 
 
+def _composed(
+    module: HloModule,
+    blocks: Blocks,
+    mesh: LogicalMesh,
+    budget: int | None,
+    request: PlanRequest,
+    option: "CFPOption",
+    session: Session,
+) -> Plan:
+    """The plan of a stage whose costs are composed; they are left in the session."""
+    composer, batches = session.composer(request.logical_mesh, mesh), request.num_micro_batches
+    composed = composer.compose(module, blocks, session.candidates, batches, budget, option.search_limit_s)
+    session.composed, solution = composed, composed.solution
+    strategies = tuple(
+        unit.candidates[choice].strategy for unit, choice in zip(composed.units, solution.choices, strict=True)
+    )
+    return Plan(digest_of(blocks.graph), mesh.shape, strategies, solution.time_s, solution.memory, option.costs)
+
+
 def with_plan(module: HloModule, blocks: Blocks, mesh: LogicalMesh, plan: Sequence[BlockStrategy]) -> HloModule:
     """A copy of `module` with a strategy for each block, partitioned."""
     planned = dataclasses.replace(module)
@@ -206,7 +255,7 @@ def with_plan(module: HloModule, blocks: Blocks, mesh: LogicalMesh, plan: Sequen
 
 
 def _check(plan: Plan, blocks: Blocks, meshes: Sequence[LogicalMesh]) -> None:
-    if plan.mesh_shape not in {mesh.shape for mesh in meshes}:
+    if _lengths(plan.mesh_shape) not in {_lengths(mesh.shape) for mesh in meshes}:
         raise PlanError.other_mesh(plan.mesh_shape, meshes[0].shape)
     if plan.program != digest_of(blocks.graph) or len(plan.strategies) != len(blocks.blocks):
         raise PlanError.other_program()

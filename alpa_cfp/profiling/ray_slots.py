@@ -7,7 +7,7 @@ moment late that devices are taken, so a slot may turn out not to be there. Impo
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,17 +61,47 @@ def kind_of(slot: Slot) -> str:
     config: Any = global_config
     if config.backend == "cpu":
         return "cpu"
-    import ray
-    from alpa.device_mesh import get_global_cluster
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     def look() -> str:
         import jax
 
         return jax.local_devices()[0].device_kind
 
+    return _on_first_host(slot, look, num_gpus=1)
+
+
+def memory_of(slot: Slot) -> int:
+    """What each device of a slot that nobody holds may hold, in bytes: of a CPU its part of the machine's memory."""
+    from alpa.global_env import global_config
+
+    config: Any = global_config
+    if config.backend == "cpu":
+
+        def look() -> int:
+            import os
+
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+        return _on_first_host(slot, look) // slot.devices_per_host
+
+    def look_at_gpu() -> int:
+        import jax
+
+        return jax.local_devices()[0].memory_stats()["bytes_limit"]
+
+    return _on_first_host(slot, look_at_gpu, num_gpus=1)
+
+
+def _on_first_host(slot: Slot, look: Callable[[], Any], **needs: Any) -> Any:
+    """What a function gives on a slot's first host. It is sent as it is: the host need not import this project."""
+    import ray
+    from alpa.device_mesh import get_global_cluster
+    from alpa.global_env import global_config
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
     cluster: Any = get_global_cluster()
-    remote: Any = ray.remote(num_cpus=0, num_gpus=1, max_retries=0, max_calls=1)(look)
+    config: Any = global_config
+    remote: Any = ray.remote(num_cpus=0, max_retries=0, max_calls=1, **needs)(look)
     bundle = slot.hosts[0].bundle
     where = PlacementGroupSchedulingStrategy(cluster.placement_group, -1 if bundle is None else bundle)
     return ray.get(remote.options(scheduling_strategy=where).remote(), timeout=config.host_limits.create_s)

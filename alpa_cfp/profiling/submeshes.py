@@ -4,6 +4,7 @@ Takes alpa's virtual mesh; gives what measures on devices like its own: those of
 it has been launched since, or free devices of the cluster. Imports alpa when it is called, and Ray where it is used.
 """
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.keys import DeviceDescription
 from alpa_cfp.profiling.measure import Measurer
 from alpa_cfp.profiling.options import MeasureOptions
+from alpa_cfp.profiling.slots import Slot
 from alpa_on_jax.in_process.launching import is_here
 from alpa_on_jax.xla_extension.executable import Client
 
@@ -38,13 +40,39 @@ def measured_submesh(
     if is_here(virtual):
         return Client([jax.local_devices()[position] for position in positions])
     from alpa_cfp.profiling.ray_hosts import measurer_of, pool_on
-    from alpa_cfp.profiling.ray_slots import free_submeshes, kind_of
+    from alpa_cfp.profiling.ray_slots import kind_of
 
     if virtual.launched_physical_mesh is not None:
         return measurer_of(virtual.launched_physical_mesh, positions, options)
+    slots = _free_slots(virtual, options.slots)
+    return pool_on(slots, (kind_of(slots[0]),) * virtual.num_devices, positions, options)
+
+
+def memory_of_submesh(virtual: Any) -> int:
+    """What a device of a mesh that is only planned for may hold, in bytes.
+
+    Args:
+        virtual: Alpa's `VirtualPhysicalMesh`.
+
+    Raises:
+        ProfilingError: the cluster has no such submesh free.
+    """
+    if is_here(virtual):
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // virtual.num_devices
+        return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", memory)
+    if virtual.launched_physical_mesh is not None:
+        return virtual.launched_physical_mesh.get_available_memory()
+    from alpa_cfp.profiling.ray_slots import memory_of
+
+    return memory_of(_free_slots(virtual, 1)[0])
+
+
+def _free_slots(virtual: Any, most: int) -> list[Slot]:
+    from alpa_cfp.profiling.ray_slots import free_submeshes
+
     end = time.monotonic() + _FREE_S
-    while not (slots := free_submeshes(virtual.num_hosts, virtual.num_devices_per_host, options.slots, {})):
+    while not (slots := free_submeshes(virtual.num_hosts, virtual.num_devices_per_host, most, {})):
         if time.monotonic() > end:
             raise ProfilingError.no_free_submesh(virtual.num_hosts, virtual.num_devices_per_host, _FREE_S)
         time.sleep(_LOOK_AGAIN_S)
-    return pool_on(slots, (kind_of(slots[0]),) * virtual.num_devices, positions, options)
+    return slots

@@ -82,13 +82,6 @@ def test_stages_are_not_waited_for_for_ever_where_another_mesh_holds_the_devices
         pipelined("mlp", option)(state_of("mlp"), build("mlp").batch)
 
 
-def test_cfp_cannot_measure_for_stages_that_alpa_chooses_by_their_times(initialised: None) -> None:
-    method = PipeshardParallel(stage_option="auto", default_auto_sharding_option=CFPOption(progress=False))
-    step = alpa.parallelize(train_step(build("mlp"), alpa.value_and_grad), method=method)
-    with pytest.raises(errors.StageOptionError, match="plans its candidate stages in processes without devices"):
-        step(state_of("mlp"), build("mlp").batch)
-
-
 def test_a_host_killed_in_a_step_ends_all_meshes_and_training_goes_on_from_a_checkpoint(
     initialised: None, tmp_path: Path
 ) -> None:

@@ -4,7 +4,9 @@ Alpa appends flags to XLA_FLAGS that current XLA does not know, and XLA ends the
 So they are taken off again; what the user has set there stays. No JAX backend is started to find out which there are.
 """
 
+import contextlib
 import os
+from collections.abc import Iterator
 from importlib import metadata
 from types import ModuleType
 from typing import Any
@@ -18,6 +20,17 @@ from alpa_on_jax.replacing import replace_in_class
 
 # What alpa appends while it is imported, as one string.
 _APPENDED_FLAGS = " --xla_gpu_enable_async_all_reduce=false --xla_gpu_force_compilation_parallelism=8"
+
+
+@contextlib.contextmanager
+def temporarily(config: Any, **values: Any) -> Iterator[None]:
+    """For the time of the context alpa's `global_config` has other values."""
+    before = {name: getattr(config, name) for name in values}
+    vars(config).update(values)
+    try:
+        yield
+    finally:
+        vars(config).update(before)
 
 
 def apply(module: ModuleType) -> None:

@@ -13,8 +13,10 @@ import jax
 
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.device_mesh import check_mesh_costs, check_mesh_shape
+from alpa_on_jax.alpa.global_env import temporarily
 from alpa_on_jax.in_process import launching as in_process
 from alpa_on_jax.replacing import replace_in_class
+from alpa_on_jax.xla_extension.planner import StagePlanner
 
 
 def apply(module: ModuleType) -> None:
@@ -37,12 +39,16 @@ def _check_pipeshard_parallel(module: ModuleType) -> None:
         if self.devices is None and module.get_global_virtual_physical_mesh() is None:
             device_mesh = sys.modules["alpa.device_mesh"]
             device_mesh.set_global_virtual_physical_mesh(in_process.virtual_mesh(module.VirtualPhysicalMesh))
-        if isinstance(self.stage_option, module.AutoStageOption):
-            if in_process.is_here(self.devices or module.get_global_virtual_physical_mesh()):
-                raise errors.StageOptionError.here()
-            if getattr(self.as_option, "needs_devices", False):
-                raise errors.StageOptionError.needs_devices()
-        return compile_original(self, *args)
+        if not isinstance(self.stage_option, module.AutoStageOption) or not in_process.is_here(
+            self.devices or module.get_global_virtual_physical_mesh()
+        ):
+            return compile_original(self, *args)
+        if not isinstance(self.as_option, StagePlanner) or not self.as_option.composes:
+            raise errors.StageOptionError.here()
+        # There is no cluster to be cut into submeshes, only these devices.
+        config = sys.modules["alpa.global_env"].global_config
+        with temporarily(config, profile_with_whole_ray_cluster=False):
+            return compile_original(self, *args)
 
     replace_in_class(module.PipeshardParallel, compile_executable)
 

@@ -42,6 +42,7 @@ from alpa_on_jax.errors.methods import (
     MethodError,
     MethodOptionError,
     StageOptionError,
+    StagePlanError,
 )
 from alpa_on_jax.errors.shardings import (
     AutoShardingInfeasibleError,
@@ -92,4 +93,5 @@ __all__ = [
     "ShardingOptionError",
     "SolverMissingError",
     "StageOptionError",
+    "StagePlanError",
 ]

@@ -60,13 +60,9 @@ class StageOptionError(AlpaOnJaxError, ValueError):
             "UniformStageOption(num_stages=2) or ManualStageOption(...)"
         )
 
-    @classmethod
-    def needs_devices(cls) -> "StageOptionError":
-        return cls(
-            "PipeshardParallel: AutoStageOption plans its candidate stages in processes without devices, in which CFP "
-            "cannot measure. Give CFPOption(costs='estimate'), or choose the stages: UniformStageOption(num_stages=2) "
-            "or ManualStageOption(...)"
-        )
+
+class StagePlanError(AlpaOnJaxError, RuntimeError):
+    """A planner has no plan for a candidate stage of a pipeline; alpa goes on with the others."""
 
 
 class FollowError(AlpaOnJaxError, RuntimeError):

@@ -7,9 +7,11 @@ only by the pass that was called with it, in the same thread.
 """
 
 import contextlib
+import math
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -42,6 +44,62 @@ class Planner(Protocol):
 
         What alpa has set on the module's inputs and outputs before (manual shardings) stays.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCost:
+    """What one of a stage's programs costs on its mesh.
+
+    Attributes:
+        time_s: Of one micro-batch, without the sums of gradients that are done once a step.
+        temporary_bytes: What a device holds beside arguments and results while it runs.
+    """
+
+    time_s: float
+    temporary_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """What a planner says of a candidate stage of a pipeline.
+
+    Attributes:
+        fields: The fields of the option that are others where this stage is compiled again.
+        costs: Of each program that is run for a micro-batch (forward and backward, or forward alone); None where alpa
+            is to compile the stage and time it.
+        available_bytes: What a device has, where `costs` are given.
+    """
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    costs: tuple[PhaseCost, ...] | None = None
+    available_bytes: float = math.inf
+
+
+class StagePlanning(Planner, Protocol):
+    """An option with which candidate stages are planned one after the other."""
+
+    def planned_stage(self, phases: int) -> PlannedStage:
+        """What there is to say of the stage that was annotated last, which has so many programs for a micro-batch."""
+        ...
+
+
+@runtime_checkable
+class StagePlanner(Planner, Protocol):
+    """A planner of all the stages that a pipeline might have.
+
+    Its plans are made in the driver, before any stage is compiled; `annotate_module` raises `errors.StagePlanError`
+    where a stage has none.
+
+    Attributes:
+        composes: Whether it says what stages cost, so that alpa need not time them.
+    """
+
+    @property
+    def composes(self) -> bool: ...
+
+    def planning_stages(self) -> AbstractContextManager[StagePlanning]:
+        """An option like this one, for stages on one shape of submesh. After the context no device is held for it."""
         ...
 
 

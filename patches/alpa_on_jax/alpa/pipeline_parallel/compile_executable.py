@@ -1,11 +1,11 @@
 """Replacements in `alpa.pipeline_parallel.compile_executable`: where stages are sharded."""
 
-import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+from alpa_on_jax.alpa.global_env import temporarily
 from alpa_on_jax.in_process.launching import is_here
 from alpa_on_jax.replacing import replace
 from alpa_on_jax.xla_extension.planner import Planner
@@ -17,7 +17,8 @@ def apply(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def shard_each_stage(jax_all_stages: Sequence[Any], virtual_meshes: Sequence[Any], *rest: Any) -> Any:
-        with _compile_here(config, _must_be_here(virtual_meshes, rest)):
+        anywhere = config.pipeline_distributed_compile and not _must_be_here(virtual_meshes, rest)
+        with temporarily(config, pipeline_distributed_compile=anywhere):
             return original(jax_all_stages, virtual_meshes, *rest)
 
     replace(module, shard_each_stage)
@@ -26,13 +27,3 @@ def apply(module: ModuleType) -> None:
 def _must_be_here(virtual_meshes: Sequence[Any], rest: Sequence[Any]) -> bool:
     """Whether the stages are to run in this process, or their planner measures: a compile worker has no devices."""
     return is_here(virtual_meshes[0]) or any(isinstance(each, Planner) for each in rest)
-
-
-@contextlib.contextmanager
-def _compile_here(config: Any, is_wanted: bool) -> Iterator[None]:
-    before = config.pipeline_distributed_compile
-    config.pipeline_distributed_compile = before and not is_wanted
-    try:
-        yield
-    finally:
-        config.pipeline_distributed_compile = before

@@ -1,0 +1,229 @@
+"""What a stage of a pipeline costs, composed from profiles of segments: no stage is compiled for it.
+
+Takes candidate stages; gives a plan for each and what its programs take for a micro-batch. On each mesh, the first
+stage that has a kind of block is cut into its segments, and each distinct one is compiled and timed under the stage's
+best estimated plan. That gives the rates of the mesh, and for the blocks of these segments how much longer than
+estimated they take. All further stages of the same kinds are estimated with both. Invariant: what is measured depends
+on the distinct segments of the stages, not on how many stages there are.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from alpa_cfp.accumulation import LEAST_EACH, of_micro_batch
+from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
+from alpa_cfp.analysis.graph import Graph
+from alpa_cfp.analysis.ordering import Order
+from alpa_cfp.analysis.segments import find_segments
+from alpa_cfp.apply import annotate
+from alpa_cfp.calibration import calibration_programs, rates_of
+from alpa_cfp.candidates import Candidate, Unit, find_units
+from alpa_cfp.choosing import Choosing
+from alpa_cfp.costs import Rates, Work, estimated_s, fitted, read_local, work_of
+from alpa_cfp.cut import Cutter
+from alpa_cfp.problem import Boundaries, find_boundaries
+from alpa_cfp.search import Solution
+from alpa_cfp.sources import Source
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition import partition_to_run
+from alpa_on_jax.xla_extension.planner import PhaseCost
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+
+logger = logging.getLogger(__name__)
+
+# What contracts in a block, by shapes: blocks that agree in it take equally long but for what is done at their ends.
+Kind = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A stage with the plan that is best by what is known.
+
+    Attributes:
+        units: Its units.
+        solution: What is chosen for each.
+        passes_s: What the forward and the backward pass of a micro-batch take, without the overhead of programs.
+        dispatch_s: What starting a program takes.
+        arrays_s: What handing over the arguments and results of all programs takes.
+        device_bytes: What a device may hold.
+    """
+
+    units: tuple[Unit, ...]
+    solution: Solution
+    passes_s: tuple[float, float]
+    dispatch_s: float
+    arrays_s: float
+    device_bytes: int
+
+    def costs(self, phases: int) -> tuple[PhaseCost, ...]:
+        """What its programs take, of which there are so many for a micro-batch."""
+        times_s = self.passes_s if phases == 2 else (sum(self.passes_s),)
+        overhead_s, transient = self.dispatch_s + self.arrays_s / phases, self.solution.memory.transient
+        return tuple(PhaseCost(time_s + overhead_s, transient) for time_s in times_s)
+
+
+@dataclass
+class Composer:
+    """What is known of the stages on one mesh.
+
+    Attributes:
+        mesh: The logical mesh.
+        device_bytes: What a device may hold.
+        source: Where profiles come from; None: all is estimated.
+        rates: How fast the mesh is, by its calibration programs.
+        fitted: The same, fitted to all segments that were measured.
+        slower: For each kind of block how many times longer than estimated it takes.
+    """
+
+    mesh: LogicalMesh
+    device_bytes: int
+    source: Source | None
+    rates: Rates = field(default_factory=Rates, init=False)
+    fitted: Rates = field(default_factory=Rates, init=False)
+    slower: dict[Kind, float] = field(default_factory=dict, init=False)
+    _works: list[Work] = field(default_factory=list, init=False)
+    _seconds: list[float] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        if self.source is not None:
+            self.rates = self.fitted = rates_of(self.mesh, self.source(calibration_programs(self.mesh)))
+
+    def compose(
+        self,
+        module: HloModule,
+        blocks: Blocks,
+        candidates: dict[Any, tuple[Candidate, ...]],
+        micro_batches: int,
+        budget_bytes: int | None,
+        limit_s: float,
+    ) -> Composed:
+        """What there is to say of a stage.
+
+        Args:
+            module: The stage, unoptimised.
+            blocks: Its blocks.
+            candidates: Those of the kinds of blocks that were seen; see `find_units`.
+            micro_batches: How many a step has.
+            budget_bytes: What a device may hold; None without limit.
+            limit_s: How long a search may take.
+
+        Raises:
+            NothingFitsError: no plan fits into the budget.
+        """
+        units = find_units(module, blocks, self.mesh, candidates)
+        boundaries = find_boundaries(module, blocks, units)
+
+        def best() -> Solution:
+            choosing = Choosing(units, boundaries, self.fitted, None, 1.0, limit_s, micro_batches)
+            return choosing.best(1, budget_bytes)[0]
+
+        solution = best()
+        if self.source is not None and self._learn(self.source, module, blocks, units, boundaries, solution):
+            solution = best()
+        passes_s = self._passes_s(blocks, units, boundaries, solution)
+        arrays_s = self.rates.array_s * (len(blocks.graph.parameters) + len(blocks.graph.results))
+        return Composed(units, solution, passes_s, self.rates.dispatch_s, arrays_s, self.device_bytes)
+
+    def _learn(
+        self,
+        source: Source,
+        module: HloModule,
+        blocks: Blocks,
+        units: Sequence[Unit],
+        boundaries: Boundaries,
+        solution: Solution,
+    ) -> bool:
+        """Measure the segments with blocks of kinds that are not known yet; whether there are any."""
+        kinds = [kind_of(blocks.graph, block) for block in blocks.blocks]
+        unknown = {number for number, kind in enumerate(kinds) if kind not in self.slower}
+        if not unknown:
+            return False
+        segments = find_segments(blocks)
+        distinct = (segments.segments[kind].blocks for kind in segments.kinds)
+        parts = [part for part in distinct if unknown.intersection(part)]
+        modules = [self._segment(module, blocks, units, part, solution) for part in parts]
+        measured: list[tuple[Sequence[int], float]] = []
+        for part, segment, profile in zip(parts, modules, source(modules), strict=True):
+            program = segment.partitioned
+            assert program is not None
+            if profile is None or profile.status == "failed":
+                logger.warning("a segment cannot be measured: what it takes is estimated")
+                continue
+            arrays = len(program.input_shardings) + len(program.output_shardings)
+            seconds = max(profile.typical_s - self.rates.overhead_s(arrays), LEAST_EACH * profile.typical_s)
+            self._works.append(work_of(program, read_local(program)))
+            self._seconds.append(seconds)
+            measured.append((part, seconds))
+        self.fitted = fitted(self._works, self._seconds, self.rates)
+        for part, seconds in measured:
+            slower = seconds / self._estimated_s(units, boundaries, solution, part)
+            self.slower |= {kinds[number]: slower for number in part}
+        for number in unknown:
+            self.slower.setdefault(kinds[number], 1.0)
+        return True
+
+    def _segment(
+        self, module: HloModule, blocks: Blocks, units: Sequence[Unit], part: Sequence[int], solution: Solution
+    ) -> HloModule:
+        """Some blocks as a program of their own, as they are in a plan."""
+        order = Order(blocks.graph)
+        ops = order.of(op for number in part for op in (*blocks.blocks[number].members, *blocks.blocks[number].glue))
+        cut = Cutter(module, blocks).cut(ops, "segment")
+        annotate(
+            cut.module,
+            cut.blocks,
+            self.mesh,
+            [units[number].candidates[solution.choices[number]].strategy for number in part],
+        )
+        cut.module.partitioned = partition_to_run(cut.module)
+        return cut.module
+
+    def _estimated_s(
+        self, units: Sequence[Unit], boundaries: Boundaries, solution: Solution, part: Sequence[int]
+    ) -> float:
+        """What some blocks take together, with everything."""
+        chosen = solution.choices
+        own = sum(estimated_s(units[number].candidates[chosen[number]].work, self.fitted) for number in part)
+        return own + sum(
+            self._between_s(each.amounts[chosen[each.first], chosen[each.second]])
+            for each in boundaries.crossings
+            if each.first in part and each.second in part
+        )
+
+    def _between_s(self, amounts: np.ndarray) -> float:
+        return float(self.fitted.communication_s(amounts))
+
+    def _passes_s(
+        self, blocks: Blocks, units: Sequence[Unit], boundaries: Boundaries, solution: Solution
+    ) -> tuple[float, float]:
+        """What the forward and the backward pass of a micro-batch take, without starting their programs."""
+        chosen, forward_s, backward_s = solution.choices, 0.0, 0.0
+        for block, unit in zip(blocks.blocks, units, strict=True):
+            candidate = unit.candidates[chosen[unit.block]]
+            all_s, once_s = estimated_s(candidate.work, self.fitted), estimated_s(candidate.once, self.fitted)
+            each_s = of_micro_batch(once_s, all_s) * self.slower.get(kind_of(blocks.graph, block), 1.0)
+            # The contractions of a block share one iteration space, so each takes about as long.
+            roles = [entry.role for entry in block.entries]
+            part = roles.count("forward") / len(roles) if roles else 0.0
+            forward_s += part * each_s
+            backward_s += (1 - part) * each_s
+        between_s = sum(
+            self._between_s(each.amounts[chosen[each.first], chosen[each.second]]) for each in boundaries.crossings
+        )
+        part = forward_s / (forward_s + backward_s) if forward_s else 0.0
+        return forward_s + part * between_s, backward_s + (1 - part) * between_s
+
+
+def kind_of(graph: Graph, block: ParallelBlock) -> Kind:
+    """What a block contracts."""
+
+    def types(values: Sequence[int]) -> tuple[object, ...]:
+        return tuple((graph.values[value].shape, graph.values[value].dtype) for value in values)
+
+    ops = [(entry.role, graph.ops[entry.op]) for entry in block.entries]
+    entries = sorted((role, op.name, repr((types(op.operands), types(op.results)))) for role, op in ops)
+    return (*entries, block.loop is not None)

@@ -1,0 +1,126 @@
+"""Replacements in `alpa.pipeline_parallel.stage_profiling`: who plans candidate stages, and what they cost.
+
+Alpa enumerates the candidate stages, and chooses among them, by itself. For each submesh shape it has
+`distributed_profile_on_mesh` compile and time them. Here an option that is a `StagePlanner` is asked first, in the
+driver: its plans go along with the stages to alpa's compile workers, or it says what the stages cost, and none of them
+is compiled. Invariant: without such an option everything is alpa's own.
+"""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from alpa_on_jax import errors
+from alpa_on_jax.replacing import replace
+from alpa_on_jax.xla_extension.planner import PlannedStage, StagePlanner
+
+logger = logging.getLogger(__name__)
+
+# (index, config, (logical mesh, fields of the auto-sharding option)), as alpa has a candidate stage.
+Stage = tuple[Any, Any, tuple[Any, dict[str, Any]]]
+
+
+def apply(module: ModuleType) -> None:
+    """Ask a planner of stages before stages are compiled."""
+    original, timers = module.distributed_profile_on_mesh, module.timers
+
+    @functools.wraps(original)
+    def distributed_profile_on_mesh(
+        stages: Sequence[Stage],
+        meshes: Sequence[Any],
+        num_micro_batches: int,
+        default_as_option: Any,
+        auto_stage_option: Any,
+        profile_results: dict[Any, Any],
+    ) -> dict[Any, Any]:
+        if isinstance(default_as_option, StagePlanner):
+            timers(PLANNING).start()
+            unknown = [stage for stage in stages if not _is_known(stage, profile_results)]
+            stages = _plan(module, unknown, num_micro_batches, default_as_option, profile_results)
+            timers(PLANNING).stop()
+        return original(stages, meshes, num_micro_batches, default_as_option, auto_stage_option, profile_results)
+
+    replace(module, distributed_profile_on_mesh)
+
+
+# Alpa's timer of what planners of stages do.
+PLANNING = "stage-construction-planning"
+
+
+def _is_known(stage: Stage, results: dict[Any, Any]) -> bool:
+    return stage[0] in results and results[stage[0]].fully_profiled()
+
+
+def _plan(
+    module: ModuleType, stages: Sequence[Stage], num_micro_batches: int, option: Any, results: dict[Any, Any]
+) -> list[Stage]:
+    """Plan stages on one shape of submesh; put what they cost into `results`.
+
+    Returns:
+        Those that alpa is to time, with the option's fields of each.
+    """
+    to_be_timed: dict[Any, Stage] = {}
+    with option.planning_stages() as planning:
+        # The largest first: a planner learns most from it.
+        for index, config, (logical_mesh, fields) in sorted(stages, key=_size, reverse=True):
+            own = dataclasses.replace(planning, **fields)
+            hlo = config.compile_config.hlo
+            try:
+                names, hlos, stage_plan = module.run_auto_sharding_pass(
+                    type(hlo)(dataclasses.replace(hlo.get_module())),
+                    logical_mesh,
+                    "stages",
+                    num_micro_batches,
+                    own,
+                    memory_budget_per_device=None,
+                )
+            except errors.StagePlanError as error:
+                logger.warning("no plan for stage %s: %s", index, error)
+                continue
+            planned = own.planned_stage(config.n_modules)
+            if planned.costs is None:
+                to_be_timed[index] = (index, config, (logical_mesh, {**fields, **planned.fields}))
+            else:
+                annotated = dict(zip(names, hlos, strict=True))
+                results[index] = _composed(module, config, annotated, planned, stage_plan.logical_mesh_shape)
+    return [to_be_timed[index] for index, *_ in stages if index in to_be_timed]
+
+
+def _size(stage: Stage) -> int:
+    return len(stage[1].compile_config.hlo.get_module().bytecode)
+
+
+def _composed(
+    module: ModuleType, config: Any, annotated: dict[str, Any], planned: PlannedStage, mesh_shape: Sequence[int]
+) -> Any:
+    """What alpa would have found out about a stage, from its shardings and what a planner says that it costs.
+
+    Args:
+        module: Alpa's.
+        config: Alpa's `StageConfig`.
+        annotated: The programs of the stage, by name.
+        planned: What the planner says.
+        mesh_shape: The logical mesh.
+    """
+    num_devices = int(functools.reduce(lambda a, b: a * b, mesh_shape))
+    shardings: list[tuple[Any, Any]] = []
+    for name, donated in zip(config.compile_config.names, config.compile_config.module_donate_invars, strict=True):
+        module.setup_computation_alias(annotated[name], donated)
+        shardings.append(module.get_input_output_sharding_proto(annotated[name].get_module(), num_devices))
+    initial = ((), ())
+    if config.apply_grad_config is not None:
+        initial = module.compute_apply_grad_invar_size(shardings[-1][0], config.apply_grad_config, mesh_shape)
+    result = module.StageProfileResult(config.n_modules, *initial)
+    assert planned.costs is not None
+    for number, (cost, profile_config) in enumerate(zip(planned.costs, config.module_profile_configs, strict=True)):
+        compiled = module.ModuleCompileOutput(None, *shardings[number])
+        raw = (cost.time_s, 0, planned.available_bytes)
+        of_phase = module.generate_module_profile_result(raw, profile_config, compiled, mesh_shape)
+        # Without a peak, what alpa takes for temporary is less than nothing by what arguments and results take.
+        peak = cost.temporary_bytes - of_phase.temp_buffer_size
+        of_phase = of_phase._replace(peak_memory=peak, temp_buffer_size=cost.temporary_bytes)
+        result.add_module_profile_result(number, of_phase)
+    return result
