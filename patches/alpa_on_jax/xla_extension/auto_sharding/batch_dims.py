@@ -3,6 +3,10 @@
 Takes a graph, gives a dict from instruction to dim; values without an entry have no batch dim that was found. The rules
 are those of `BuildInstructionBatchDimMap` in tensorflow-alpa's auto_sharding_util.cc: dim 0 of the first dot or
 convolution (of the program, and of each stage that a pipeline marker starts) is the batch dim.
+
+Which one is the first is not the same: Alpa had the order of a scheduler, which goes for the deepest result first. In
+the order of the program a backward stage may begin with the gradient of a weight, of which no dim is the batch. So a
+contraction over what is known to be the batch dim is passed over.
 """
 
 from collections.abc import Callable
@@ -22,23 +26,47 @@ _DIMWISE = ELEMENTWISE | {
 def find_batch_dims(graph: Graph) -> BatchDims:
     """The batch dims of `graph`."""
     batch: BatchDims = {}
-    expects_source = True
-    for instruction in graph.instructions:
-        if instruction.opcode in ("dot_general", "convolution") and expects_source:
-            batch[instruction] = 0
-            expects_source = False
-        if instruction.stage.endswith("$start"):
-            expects_source = True
+    for contractions in _contractions_of_stages(graph):
+        _propagate_forward(graph, batch)
+        source = next((each for each in contractions if not _contracts_batch(each, batch)), None)
+        if source is not None:
+            batch.setdefault(source, 0)
+        _propagate_forward(graph, batch)
+        for instruction in reversed(graph.instructions):
+            backward = _BACKWARD.get(instruction.opcode)
+            if backward is not None and instruction in batch:
+                backward(instruction, batch)
+    return batch
+
+
+def _propagate_forward(graph: Graph, batch: BatchDims) -> None:
     for instruction in graph.instructions:
         forward = _FORWARD.get(instruction.opcode)
         dim = forward(instruction, batch) if forward is not None else None
         if dim is not None:
             batch[instruction] = dim
-    for instruction in reversed(graph.instructions):
-        backward = _BACKWARD.get(instruction.opcode)
-        if backward is not None and instruction in batch:
-            backward(instruction, batch)
-    return batch
+
+
+def _contractions_of_stages(graph: Graph) -> list[list[Instruction]]:
+    """The contractions before the first start marker, and those behind each; nothing where there are none."""
+    stages: list[list[Instruction]] = [[]]
+    for instruction in graph.instructions:
+        if instruction.opcode in ("dot_general", "convolution"):
+            stages[-1].append(instruction)
+        # A start marker is an instruction for each value that goes through.
+        if instruction.stage.endswith("$start") and stages[-1]:
+            stages.append([])
+    return [stage for stage in stages if stage]
+
+
+def _contracts_batch(instruction: Instruction, batch: BatchDims) -> bool:
+    """Whether it sums over the batch dim of an operand, as the gradient of a weight does."""
+    if instruction.dot is not None:
+        contracted = instruction.dot.lhs_contracting, instruction.dot.rhs_contracting
+    else:
+        assert instruction.conv is not None
+        contracted = instruction.conv.lhs_feature, instruction.conv.rhs_in_feature
+    return any(batch.get(operand) == dim for operand, dim in zip(instruction.operands, contracted, strict=True))
 
 
 def _same_dim(a: Instruction, b: Instruction, dim: int) -> bool:

@@ -149,6 +149,34 @@ def test_the_first_dot_after_each_start_marker_is_a_source_too():
     assert _of_results(graph_of(two_stages, X, W, other, V, markers=["one$end"] * 3)) == [0, None]
 
 
+def test_a_gradient_of_a_weight_that_comes_first_in_its_stage_is_no_source():
+    def forward_and_backward(x, w, cotangent):
+        x, w = jax.lax.optimization_barrier((x, w))
+        (y,) = jax.lax.optimization_barrier((x @ w,))
+        x, w, cotangent = jax.lax.optimization_barrier((x, w, cotangent))
+        return y, x.T @ cotangent, cotangent @ w.T
+
+    # All dims are equal, so that sizes tell nothing.
+    square = np.ones((8, 8), np.float32)
+    markers = ["one$start", "one$end", "one_backward$start"]
+    graph = graph_of(forward_and_backward, square, square, square, markers=markers)
+    assert _of_parameters(graph) == [0, None, 0]
+    assert _of_results(graph) == [0, None, 0]
+
+
+def test_a_stage_with_nothing_but_a_gradient_of_a_weight_has_no_source():
+    def forward_and_backward(x, w, cotangent):
+        kept = x
+        x, w = jax.lax.optimization_barrier((x, w))
+        (y,) = jax.lax.optimization_barrier((x @ w,))
+        kept, cotangent = jax.lax.optimization_barrier((kept, cotangent))
+        return y, kept.T @ cotangent
+
+    square = np.ones((8, 8), np.float32)
+    markers = ["one$start", "one$end", "one_backward$start"]
+    assert _of_results(graph_of(forward_and_backward, square, square, square, markers=markers)) == [0, None]
+
+
 def test_a_value_has_the_same_batch_dim_before_and_behind_a_marker():
     def staged(x, w):
         x, w = jax.lax.optimization_barrier((x, w))
