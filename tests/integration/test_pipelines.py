@@ -1,6 +1,8 @@
 """Pipelines within this process against the serial run: models, schedules, numbers of stages, who shards a stage."""
 
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -171,6 +173,52 @@ def test_a_state_that_is_created_for_a_pipeline_lies_where_its_stages_want_it() 
     expected = jax.jit(micro_batched_step(built, 2))(jax.jit(make)(), built.batch)
     actual = step(create(), built.batch)
     assert_equal_up_to_rounding(jax.tree.map(np.asarray, actual), jax.tree.map(np.asarray, expected))
+
+
+def test_stages_take_their_inputs_as_those_of_another_program_do() -> None:
+    state, _, _ = clipped_step(1.0)
+
+    def predict(params: Any, batch: Any) -> jax.Array:
+        hidden = jnp.tanh(batch["x"] @ params["first"])
+        alpa.mark_pipeline_boundary()
+        return hidden @ params["second"]
+
+    def compiled(rows: int, **options: Any) -> Any:
+        method = pipeline(
+            2,
+            num_micro_batches=1,
+            layer_option=ManualLayerOption(),
+            pipeline_schedule="inference",
+            default_auto_sharding_option=AutoShardingOption(allow_all_to_all=False, allow_all_gather=False),
+            **options,
+        )
+        step = alpa.parallelize(predict, method=method, donate_argnums=())
+        batch = {"x": np.random.default_rng(0).normal(size=(rows, 16)).astype(np.float32)}
+        assert_equal_up_to_rounding(np.asarray(step(state, batch)), np.asarray(jax.jit(predict)(state, batch)))
+        return step.get_last_executable().stage_input_shard_specs
+
+    of_one, of_many = compiled(1), compiled(64)
+    assert of_one != of_many
+    assert compiled(64, stage_input_shardings=of_one) == of_one
+
+
+def test_a_script_that_ends_while_a_step_is_computed_ends_well() -> None:
+    code = """
+import alpa, jax.numpy as jnp
+
+def step(weights, batch):
+    def loss(weights):
+        hidden = jnp.tanh(batch["x"] @ weights["first"])
+        alpa.mark_pipeline_boundary()
+        return jnp.mean((hidden @ weights["second"]) ** 2)
+    return alpa.grad(loss)(weights)
+
+weights = {"first": jnp.ones((8, 8)), "second": jnp.ones((8, 8))}
+method = alpa.PipeshardParallel(num_micro_batches=2, layer_option=alpa.ManualLayerOption())
+alpa.parallelize(step, method=method, donate_argnums=())(weights, {"x": jnp.ones((8, 8))})
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_stages_that_are_to_be_chosen_by_their_times_need_a_cluster_of_ray() -> None:

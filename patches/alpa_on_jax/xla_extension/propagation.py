@@ -39,7 +39,7 @@ def propagate(
         IndivisibleShardingError: a sharding that was set does not divide its array.
         ValueError: a sharding that was set does not fit the mesh.
     """
-    given = _given(module.input_protos, module.shape.parameters, mesh, "input") if inputs is None else list(inputs)
+    given = given_inputs(module, mesh) if inputs is None else list(inputs)
     outputs = _given(module.output_protos, module.shape.results, mesh, "output")
     module.fixed_outputs = frozenset(i for i, sharding in enumerate(outputs) if sharding is not None)
     for result, parameter in donation_pairs(module):
@@ -72,6 +72,16 @@ def donation_pairs(module: HloModule) -> list[tuple[int, int]]:
             pairs.append((match, parameter))
             del free[match]
     return pairs
+
+
+def given_inputs(module: HloModule, mesh: LogicalMesh) -> PartialShardings:
+    """The shardings that alpa has set on the parameters of a module, None for the others.
+
+    Raises:
+        IndivisibleShardingError: one does not divide its array.
+        ValueError: one does not fit the mesh.
+    """
+    return _given(module.input_protos, module.shape.parameters, mesh, "input")
 
 
 def _given(protos: Sequence[bytes] | None, shapes: Sequence[Shape], mesh: LogicalMesh, kind: str) -> PartialShardings:

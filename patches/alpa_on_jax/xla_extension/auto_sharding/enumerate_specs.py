@@ -18,6 +18,8 @@ _LOOK_AHEAD = 6
 
 @strategies_of("parameter", "rng")
 def _parameter(builder: StrategyBuilder, instruction: Instruction) -> Choices:
+    if instruction in builder.given:
+        return Choices((_unconstrained(instruction, "given", builder.given[instruction]),))
     split = list(_one_axis(builder, instruction, divisible=True))
     if is_activation(instruction, builder.batch):
         split += _two_axes(builder, instruction, divisible=True)

@@ -7,7 +7,7 @@ own: simplify, graph, batch_dims, depths, strategies, cost_graph, solver, placem
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,11 +26,12 @@ from alpa_on_jax.xla_extension.auto_sharding.options import SolverOptions
 from alpa_on_jax.xla_extension.auto_sharding.placement import Placement
 from alpa_on_jax.xla_extension.auto_sharding.reduce_scatter import generate_reduce_scatters
 from alpa_on_jax.xla_extension.auto_sharding.solver import Problem, make_problem, solve
+from alpa_on_jax.xla_extension.auto_sharding.specs import Mesh, Spec
 from alpa_on_jax.xla_extension.auto_sharding.strategies import Node, StrategyBuilder
 from alpa_on_jax.xla_extension.combiner_limits import limits_of_pass_context
 from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.propagation import donation_pairs
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_on_jax.xla_extension.propagation import donation_pairs, given_inputs
+from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 from alpa_on_jax.xla_extension.simplify import simplify
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,9 @@ def shard_with_ilp(module: HloModule, options: SolverOptions) -> None:
     def change(parsed: Any) -> tuple[Shardings, Shardings]:
         simplify(parsed)
         communication = Communication(options)
-        ilp = build_ilp(build_graph(mlir.main_function(parsed)), donation_pairs(module), communication, options)
+        graph = build_graph(mlir.main_function(parsed))
+        given = _given_specs(graph, given_inputs(module, logical_mesh), communication.mesh)
+        ilp = build_ilp(graph, donation_pairs(module), communication, options, given)
         _warn_of_ops_without_strategies(ilp.without_strategies)
         solution = solve(ilp.problem, ilp.nodes, ilp.costs)
         placement = Placement(solution, communication.mesh)
@@ -86,7 +89,11 @@ def shard_with_ilp(module: HloModule, options: SolverOptions) -> None:
 
 
 def build_ilp(
-    graph: Graph, donated: list[tuple[int, int]], communication: Communication, options: SolverOptions
+    graph: Graph,
+    donated: list[tuple[int, int]],
+    communication: Communication,
+    options: SolverOptions,
+    given: Mapping[Instruction, Spec] | None = None,
 ) -> Ilp:
     """The ILP of a program.
 
@@ -95,13 +102,14 @@ def build_ilp(
         donated: Pairs (result, parameter) that share a buffer.
         communication: What communication costs on the mesh.
         options: See `SolverOptions`.
+        given: The specs of parameters that are not to be chosen.
     """
     started = time.perf_counter()
     batch = find_batch_dims(graph)
     options = _fitting_the_batch(batch, options)
     aliases = {graph.results[result]: graph.parameters[parameter] for result, parameter in donated}
     depths = find_depths(graph, batch)
-    builder = StrategyBuilder(graph, batch, depths, aliases, communication, options)
+    builder = StrategyBuilder(graph, batch, depths, aliases, communication, options, given or {})
     nodes = builder.build()
     costs = build_cost_graph(nodes, _sums_of_dots(graph, builder.nodes))
     of = builder.nodes
@@ -118,6 +126,18 @@ def build_ilp(
     )
     logger.info("auto-sharding: built the ILP of %d values in %.2f s", len(nodes), time.perf_counter() - started)
     return Ilp(graph, of, costs, problem, aliases, depths, tuple(builder.without_strategies))
+
+
+def _given_specs(graph: Graph, given: Sequence[ArraySharding | None], mesh: Mesh) -> dict[Instruction, Spec]:
+    """What alpa has set on parameters, as it does for `stage_input_shardings`."""
+    specs = {}
+    for parameter, sharding in zip(graph.parameters, given, strict=True):
+        if sharding is not None:
+            spec = mesh.of_sharding(sharding)
+            if spec is None:
+                raise ValueError(f"the ILP splits along whole mesh axes, and {parameter} is given as {sharding}")
+            specs[parameter] = spec
+    return specs
 
 
 def _warn_of_ops_without_strategies(instructions: Sequence[Instruction]) -> None:

@@ -6,7 +6,7 @@ a handler that is registered with `strategies_of`; the handlers stand in `follow
 of tensorflow-alpa's auto_sharding.cc.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -105,12 +105,14 @@ class StrategyBuilder:
         aliases: dict[Instruction, Instruction],
         communication: Communication,
         options: SolverOptions,
+        given: Mapping[Instruction, Spec],
     ):
         self.graph = graph
         self.batch = batch
         self.aliases = aliases
         self.communication = communication
         self.options = options
+        self.given = given
         self.mesh: Mesh = communication.mesh
         self.replicated_penalty = communication.replicated_penalty
         self.nodes: dict[Instruction, Node] = {}

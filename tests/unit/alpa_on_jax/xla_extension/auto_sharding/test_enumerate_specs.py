@@ -75,6 +75,16 @@ def test_an_activation_may_be_split_along_two_dims():
     assert (FIRST, SECOND) not in weight
 
 
+def test_a_parameter_with_a_given_spec_has_no_other():
+    from alpa_on_jax.xla_extension.auto_sharding.ilp import build_ilp
+
+    graph = graph_of(lambda x: x + 1, X)
+    (parameter,) = graph.parameters
+    for spec in [(NONE, NONE), (SECOND, FIRST)]:
+        ilp = build_ilp(graph, [], Communication(options((2, 2))), options((2, 2)), {parameter: spec})
+        assert [strategy.spec for strategy in strategies_of(ilp, parameter)] == [spec]
+
+
 def test_a_constant_is_whole():
     ilp = ilp_of(lambda x: x + np.arange(4, dtype=np.float32), X, chosen=options((4, 1)))
     assert [s.spec for s in strategies_of(ilp, only(ilp.graph, "constant"))] == [(NONE,)]
