@@ -1,14 +1,20 @@
 """An object in a thread of its own, which is asked as a Ray actor is: `actor.method.remote(...)` gives a reference.
 
 Invariant: what an actor is asked for is done in that order, but for the methods that may be called at any time, which
-answer at once, whatever else it does.
+answer at once, whatever else it does. When Python ends, the threads have come to the end of their work: one that came
+back from compiling or computing after that would abort the process.
 """
 
+import atexit
 import queue
 import threading
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
+
+_EXIT_S = 60.0  # Within this the threads have ended when Python ends, or are not waited for.
 
 
 class Reference:
@@ -37,7 +43,9 @@ class Actor:
         self._asked: queue.SimpleQueue[tuple[futures.Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._at_any_time = frozenset(at_any_time)
         self._has_ended = False
-        threading.Thread(target=self._run, daemon=True, name=name).start()
+        self._thread = threading.Thread(target=self._run, daemon=True, name=name)
+        self._thread.start()
+        _actors.add(self)
         self._object: Any = None
         made = futures.Future[Any]()
         self._asked.put((made, make))
@@ -70,6 +78,19 @@ class Actor:
         """Take no more; what it was asked for before is still done."""
         self._has_ended = True
         self._asked.put(None)
+
+
+_actors: weakref.WeakSet[Actor] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    actors = list(_actors)
+    for actor in actors:
+        actor._end()
+    until = time.monotonic() + _EXIT_S
+    for actor in actors:
+        actor._thread.join(max(0.0, until - time.monotonic()))
 
 
 class _Method:
