@@ -1,6 +1,7 @@
 """Replacements in `alpa.pipeline_parallel.compile_executable`: where stages are sharded."""
 
 import functools
+import logging
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -9,6 +10,8 @@ from alpa_on_jax.alpa.global_env import temporarily
 from alpa_on_jax.in_process.launching import is_here
 from alpa_on_jax.replacing import replace
 from alpa_on_jax.xla_extension.planner import Planner
+
+logger = logging.getLogger(__name__)
 
 
 def apply(module: ModuleType) -> None:
@@ -25,5 +28,16 @@ def apply(module: ModuleType) -> None:
 
 
 def _must_be_here(virtual_meshes: Sequence[Any], rest: Sequence[Any]) -> bool:
-    """Whether the stages are to run in this process, or their planner measures: a compile worker has no devices."""
-    return is_here(virtual_meshes[0]) or any(isinstance(each, Planner) for each in rest)
+    """Whether the stages are to run in this process, or their planner measures: a compile worker has no devices.
+
+    Nor are there compile workers where Ray has not a free CPU for each: Alpa would wait for the last of them in vain.
+    """
+    if is_here(virtual_meshes[0]) or any(isinstance(each, Planner) for each in rest):
+        return True
+    import ray
+
+    free = int(ray.available_resources().get("CPU", 0))
+    if free < len(virtual_meshes):
+        logger.info("%d stages are sharded in this process: Ray has %d CPUs free", len(virtual_meshes), free)
+    return free < len(virtual_meshes)
+
