@@ -1,11 +1,11 @@
-"""Replacements in `alpa.pipeline_parallel.computation`: cutting at layer markers, running one stage."""
+"""Replacements in `alpa.pipeline_parallel.computation`: cutting at layer markers, order of results, running stages."""
 
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import jax
-from jax._src import source_info_util
+from jax._src import core, source_info_util
 
 from alpa_on_jax import errors
 from alpa_on_jax.replacing import replace, replace_in_class
@@ -32,6 +32,21 @@ def apply(module: ModuleType) -> None:
             inside = mark != "end"
         return slice_at_markers(closed_jaxpr)
 
+    def outvars_def_order(self: Any) -> list[core.Var]:
+        """The results of a stage in the order in which it computes them.
+
+        Alpa's takes for granted that no value is two results. One is where a layer both hands it to the next and needs
+        it in its own backward pass.
+        """
+        *computed, end = self.eqns
+        position = {var: number for number, eqn in enumerate(computed) for var in eqn.outvars}
+
+        def when(inner: core.Atom) -> int:
+            return -1 if isinstance(inner, core.Literal) else position.get(inner, -1)
+
+        results = sorted(zip(end.invars, end.outvars, strict=True), key=lambda result: when(result[0]))
+        return [outer for _, outer in results]
+
     def get_runnable(self: Any, mesh: Any = None) -> Callable[..., list[jax.Array]]:
         """A function that runs the stage on the first device; stages that were compiled already are not again."""
         compiled = self.__dict__.get("_compiled")
@@ -49,4 +64,5 @@ def apply(module: ModuleType) -> None:
         return run
 
     replace(module, slice_closed_jaxpr_by_full_pipeline_marks)
+    replace_in_class(module.JaxPipelineComputation, outvars_def_order)
     replace_in_class(module.XlaPipelineComputation, get_runnable)
