@@ -6,7 +6,7 @@ had a custom call. There the program is cut into phases (`xla_extension.phases`)
 the mark as the barrier that it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -23,9 +23,22 @@ def apply(module: ModuleType) -> None:
     """Register the rules of `cross_mesh_allreduce_p`, and let its parameters be hashable, as JAX wants them."""
     rewrite_eqns = module.ApplyGradRewriter._rewrite_eqns
 
-    def _rewrite_eqns(self: Any, *args: Any) -> tuple[list[core.JaxprEqn], list[int]]:
-        """The equations that put an all-reduce over meshes, the last of them, in the place of a chain of sums."""
-        eqns, mesh_ids = rewrite_eqns(self, *args)
+    def _rewrite_eqns(
+        self: Any,
+        primitive: core.Primitive,
+        mesh_vars: Sequence[Sequence[core.Atom]],
+        gensym_fn: Callable[[core.AbstractValue], core.Var],
+        outvar: core.Var,
+        literals: Sequence[core.Literal],
+    ) -> tuple[list[core.JaxprEqn], list[int]]:
+        """The equations that put an all-reduce over meshes, the last of them, in the place of a chain of sums.
+
+        Alpa gives the constants of a chain to the first mesh, which may have nothing else to add; here they are added
+        on the first that has.
+        """
+        variables = [[var for var in each if not isinstance(var, core.Literal)] for each in mesh_vars]
+        literals = [*literals, *(var for each in mesh_vars for var in each if isinstance(var, core.Literal))]
+        eqns, mesh_ids = rewrite_eqns(self, primitive, variables, gensym_fn, outvar, literals)
         *before, reduce = eqns
         return [*before, reduce.replace(params={**reduce.params, "group_meshes": tuple(mesh_ids)})], mesh_ids
 
