@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from alpa_cfp.accumulation import LEAST_EACH, of_micro_batch
 from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
 from alpa_cfp.analysis.graph import Graph
@@ -25,11 +23,11 @@ from alpa_cfp.candidates import Candidate, Unit, find_units
 from alpa_cfp.choosing import Choosing
 from alpa_cfp.costs import Rates, Work, estimated_s, fitted, read_local, work_of
 from alpa_cfp.cut import Cutter
-from alpa_cfp.problem import Boundaries, find_boundaries
+from alpa_cfp.problem import Boundaries, Crossing, find_boundaries
 from alpa_cfp.search import Solution
 from alpa_cfp.sources import Source
 from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import partition_to_run
+from alpa_on_jax.xla_extension.partition import Collective, partition_to_run
 from alpa_on_jax.xla_extension.planner import PhaseCost
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 
@@ -37,6 +35,10 @@ logger = logging.getLogger(__name__)
 
 # What contracts in a block, by shapes: blocks that agree in it take equally long but for what is done at their ends.
 Kind = tuple[object, ...]
+# How much the mesh's calibration counts against a segment: a few segments cannot tell communication from computing.
+_CALIBRATED = 10.0
+# How often at most segments are measured because what was learnt speaks for another plan.
+_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,37 +117,33 @@ class Composer:
             NothingFitsError: no plan fits into the budget.
         """
         units = find_units(module, blocks, self.mesh, candidates)
-        boundaries = find_boundaries(module, blocks, units)
+        kinds = tuple(kind_of(blocks.graph, block) for block in blocks.blocks)
+        stage = _Stage(module, blocks, units, find_boundaries(module, blocks, units), kinds)
 
         def best() -> Solution:
-            choosing = Choosing(units, boundaries, self.fitted, None, 1.0, limit_s, micro_batches)
+            choosing = Choosing(units, stage.boundaries, self.fitted, None, 1.0, limit_s, micro_batches)
             return choosing.best(1, budget_bytes)[0]
 
         solution = best()
-        if self.source is not None and self._learn(self.source, module, blocks, units, boundaries, solution):
-            solution = best()
-        passes_s = self._passes_s(blocks, units, boundaries, solution)
+        unknown = {number for number, kind in enumerate(kinds) if kind not in self.slower}
+        if self.source is not None and unknown:
+            segments = find_segments(blocks)
+            distinct = (segments.segments[kind].blocks for kind in segments.kinds)
+            parts = [part for part in distinct if unknown.intersection(part)]
+            # What is learnt may speak for another plan.
+            for _ in range(_ROUNDS):
+                before = solution
+                self._learn(self.source, stage, solution, parts)
+                solution = best()
+                if solution.choices == before.choices:
+                    break
         arrays_s = self.rates.array_s * (len(blocks.graph.parameters) + len(blocks.graph.results))
+        passes_s = self._passes_s(stage, solution)
         return Composed(units, solution, passes_s, self.rates.dispatch_s, arrays_s, self.device_bytes)
 
-    def _learn(
-        self,
-        source: Source,
-        module: HloModule,
-        blocks: Blocks,
-        units: Sequence[Unit],
-        boundaries: Boundaries,
-        solution: Solution,
-    ) -> bool:
-        """Measure the segments with blocks of kinds that are not known yet; whether there are any."""
-        kinds = [kind_of(blocks.graph, block) for block in blocks.blocks]
-        unknown = {number for number, kind in enumerate(kinds) if kind not in self.slower}
-        if not unknown:
-            return False
-        segments = find_segments(blocks)
-        distinct = (segments.segments[kind].blocks for kind in segments.kinds)
-        parts = [part for part in distinct if unknown.intersection(part)]
-        modules = [self._segment(module, blocks, units, part, solution) for part in parts]
+    def _learn(self, source: Source, stage: "_Stage", solution: Solution, parts: Sequence[Sequence[int]]) -> None:
+        """Measure parts of a stage, as they are in a plan, and learn how long blocks of their kinds take."""
+        modules = [self._segment(stage, part, solution) for part in parts]
         measured: list[tuple[Sequence[int], float]] = []
         for part, segment, profile in zip(parts, modules, source(modules), strict=True):
             program = segment.partitioned
@@ -158,64 +156,93 @@ class Composer:
             self._works.append(work_of(program, read_local(program)))
             self._seconds.append(seconds)
             measured.append((part, seconds))
-        self.fitted = fitted(self._works, self._seconds, self.rates)
+        self.fitted = fitted(self._works, self._seconds, self.rates, trust_communication=_CALIBRATED)
         for part, seconds in measured:
-            slower = seconds / self._estimated_s(units, boundaries, solution, part)
-            self.slower |= {kinds[number]: slower for number in part}
-        for number in unknown:
-            self.slower.setdefault(kinds[number], 1.0)
-        return True
+            slower = seconds / self._estimated_s(stage, solution, part)
+            self.slower |= {stage.kinds[number]: slower for number in part}
+        for part in parts:
+            for number in part:
+                self.slower.setdefault(stage.kinds[number], 1.0)
 
-    def _segment(
-        self, module: HloModule, blocks: Blocks, units: Sequence[Unit], part: Sequence[int], solution: Solution
-    ) -> HloModule:
+    def _segment(self, stage: "_Stage", part: Sequence[int], solution: Solution) -> HloModule:
         """Some blocks as a program of their own, as they are in a plan."""
-        order = Order(blocks.graph)
-        ops = order.of(op for number in part for op in (*blocks.blocks[number].members, *blocks.blocks[number].glue))
-        cut = Cutter(module, blocks).cut(ops, "segment")
-        annotate(
-            cut.module,
-            cut.blocks,
-            self.mesh,
-            [units[number].candidates[solution.choices[number]].strategy for number in part],
-        )
+        blocks = [stage.blocks.blocks[number] for number in part]
+        ops = Order(stage.blocks.graph).of(op for block in blocks for op in (*block.members, *block.glue))
+        cut = Cutter(stage.module, stage.blocks).cut(ops, "segment")
+        strategies = [stage.units[number].candidates[solution.choices[number]].strategy for number in part]
+        annotate(cut.module, cut.blocks, self.mesh, strategies)
         cut.module.partitioned = partition_to_run(cut.module)
         return cut.module
 
-    def _estimated_s(
-        self, units: Sequence[Unit], boundaries: Boundaries, solution: Solution, part: Sequence[int]
-    ) -> float:
+    def _estimated_s(self, stage: "_Stage", solution: Solution, part: Sequence[int]) -> float:
         """What some blocks take together, with everything."""
-        chosen = solution.choices
-        own = sum(estimated_s(units[number].candidates[chosen[number]].work, self.fitted) for number in part)
-        return own + sum(
-            self._between_s(each.amounts[chosen[each.first], chosen[each.second]])
-            for each in boundaries.crossings
-            if each.first in part and each.second in part
+        candidates = [stage.units[number].candidates[solution.choices[number]] for number in part]
+        own_s = sum(self._each_s(candidate) for candidate in candidates)
+        once_s = estimated_s(_together([candidate.once for candidate in candidates]), self.fitted)
+        return (
+            own_s
+            + once_s
+            + sum(
+                self._between_s(each, solution)
+                for each in stage.boundaries.crossings
+                if each.first in part and each.second in part
+            )
         )
 
-    def _between_s(self, amounts: np.ndarray) -> float:
+    def _each_s(self, candidate: Candidate) -> float:
+        """What a block takes for a micro-batch."""
+        all_s, once_s = estimated_s(candidate.work, self.fitted), estimated_s(candidate.once, self.fitted)
+        return of_micro_batch(once_s, all_s)
+
+    def _between_s(self, crossing: Crossing, solution: Solution) -> float:
+        amounts = crossing.amounts[solution.choices[crossing.first], solution.choices[crossing.second]]
         return float(self.fitted.communication_s(amounts))
 
-    def _passes_s(
-        self, blocks: Blocks, units: Sequence[Unit], boundaries: Boundaries, solution: Solution
-    ) -> tuple[float, float]:
+    def _passes_s(self, stage: "_Stage", solution: Solution) -> tuple[float, float]:
         """What the forward and the backward pass of a micro-batch take, without starting their programs."""
-        chosen, forward_s, backward_s = solution.choices, 0.0, 0.0
-        for block, unit in zip(blocks.blocks, units, strict=True):
-            candidate = unit.candidates[chosen[unit.block]]
-            all_s, once_s = estimated_s(candidate.work, self.fitted), estimated_s(candidate.once, self.fitted)
-            each_s = of_micro_batch(once_s, all_s) * self.slower.get(kind_of(blocks.graph, block), 1.0)
+        forward_s, backward_s = 0.0, 0.0
+        for block, unit, kind in zip(stage.blocks.blocks, stage.units, stage.kinds, strict=True):
+            candidate = unit.candidates[solution.choices[unit.block]]
+            each_s = self._each_s(candidate) * self.slower.get(kind, 1.0)
             # The contractions of a block share one iteration space, so each takes about as long.
             roles = [entry.role for entry in block.entries]
             part = roles.count("forward") / len(roles) if roles else 0.0
             forward_s += part * each_s
             backward_s += (1 - part) * each_s
-        between_s = sum(
-            self._between_s(each.amounts[chosen[each.first], chosen[each.second]]) for each in boundaries.crossings
-        )
+        between_s = sum(self._between_s(each, solution) for each in stage.boundaries.crossings)
         part = forward_s / (forward_s + backward_s) if forward_s else 0.0
         return forward_s + part * between_s, backward_s + (1 - part) * between_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A stage, and what is found out about it without measuring.
+
+    Attributes:
+        module: The stage, unoptimised.
+        blocks: Its blocks.
+        units: Its units.
+        boundaries: Their boundaries.
+        kinds: Of each block.
+    """
+
+    module: HloModule
+    blocks: Blocks
+    units: tuple[Unit, ...]
+    boundaries: Boundaries
+    kinds: tuple[Kind, ...]
+
+
+def _together(works: Sequence[Work]) -> Work:
+    """What several blocks do, whose collectives of one kind and size of groups are combined."""
+    bytes_of: dict[tuple[str, int], float] = {}
+    for each in (collective for work in works for collective in work.collectives):
+        bytes_of[each.kind, each.group_size] = bytes_of.get((each.kind, each.group_size), 0) + each.size_bytes
+    return Work(
+        sum(work.flops for work in works),
+        sum(work.written_bytes for work in works),
+        tuple(Collective(kind, int(size), group) for (kind, group), size in bytes_of.items()),
+    )
 
 
 def kind_of(graph: Graph, block: ParallelBlock) -> Kind:

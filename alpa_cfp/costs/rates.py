@@ -63,15 +63,21 @@ def estimated_s(work: Work, rates: Rates) -> float:
     return flops / rates.flops_per_s + written / rates.bytes_per_s + communication
 
 
-def fitted(works: Sequence[Work], seconds: Sequence[float], rates: Rates) -> Rates:
+def fitted(works: Sequence[Work], seconds: Sequence[float], rates: Rates, *, trust_communication: float = 0.1) -> Rates:
     """The rates with which estimates come closest to measured times without overhead, by their relative errors.
 
     What the programs say nothing about stays as in `rates`: it counts as so many weak observations.
+
+    Args:
+        works: What the programs do.
+        seconds: What they took.
+        rates: What is known before.
+        trust_communication: How much its latency and its link count, where a program counts 1.
     """
     usual = np.array([1 / rates.flops_per_s, 1 / rates.bytes_per_s, rates.latency_s, 1 / rates.link_bytes_per_s])
     amounts = np.array([_amounts(work) for work in works]).reshape(-1, 4) * usual
     times = np.maximum(np.array(seconds, dtype=np.float64), 1e-6)
-    weak = 0.1 * np.eye(4)
+    weak = np.diag([0.1, 0.1, trust_communication, trust_communication])
     factors, _ = nnls(np.vstack([amounts / times[:, None], weak]), np.concatenate([np.ones(len(times)), np.diag(weak)]))
     flop, byte, latency, link = np.maximum(factors, 0.02) * usual
     return replace(

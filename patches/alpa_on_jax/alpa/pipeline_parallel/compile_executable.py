@@ -40,4 +40,3 @@ def _must_be_here(virtual_meshes: Sequence[Any], rest: Sequence[Any]) -> bool:
     if free < len(virtual_meshes):
         logger.info("%d stages are sharded in this process: Ray has %d CPUs free", len(virtual_meshes), free)
     return free < len(virtual_meshes)
-

@@ -1,0 +1,129 @@
+"""Stage costs that are composed from segments: what is measured for them, and how close they come."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from alpa_cfp.analysis.blocks import find_blocks
+from alpa_cfp.analysis.reading import read_graph
+from alpa_cfp.apply import annotate
+from alpa_cfp.composing import Composed, Composer, kind_of
+from alpa_cfp.costs import Rates, estimated_s, read_local, work_of
+from alpa_cfp.database import Profile, utc_now
+from alpa_cfp.sources import Source
+from alpa_cfp.workloads.sizes import TINY
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition import partition_to_run
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from unit.alpa_cfp.steps import model_module, two_layer_blocks, two_layer_module
+
+MESH = LogicalMesh((1, 4))
+NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
+RATES = Rates(flops_per_s=3e9, bytes_per_s=2e9, latency_s=3e-4, link_bytes_per_s=5e8, dispatch_s=2e-5, array_s=1e-6)
+HALF = Rates(flops_per_s=1.5e9, bytes_per_s=1e9, latency_s=6e-4, link_bytes_per_s=2.5e8, dispatch_s=4e-5, array_s=2e-6)
+
+
+class Machine:
+    """A mesh on which programs take as long as they do by some rates."""
+
+    def __init__(self, rates: Rates = RATES, *, is_broken: bool = False) -> None:
+        self.rates, self.is_broken = rates, is_broken
+        self.asked: list[HloModule] = []
+
+    def __call__(self, modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
+        del samples
+        self.asked += [module for module in modules if module.name != "calibration"]
+        return [self._profile(module) for module in modules]
+
+    def seconds(self, module: HloModule) -> float:
+        program = module.partitioned
+        assert program is not None
+        arrays = len(program.input_shardings) + len(program.output_shardings)
+        return estimated_s(work_of(program, read_local(program)), self.rates) + self.rates.overhead_s(arrays)
+
+    def _profile(self, module: HloModule) -> Profile:
+        if self.is_broken and module.name != "calibration":
+            return Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did")
+        seconds = self.seconds(module)
+        return Profile(
+            status="measured", created_at=utc_now(), samples_s=(seconds,), compile_s=0.1, **cast(Any, NOTHING)
+        )
+
+
+def composer(machine: Machine | None) -> Composer:
+    return Composer(MESH, 1 << 30, cast(Source, machine))
+
+
+def composed(composer: Composer, module: HloModule, budget: int | None = None, micro_batches: int = 4) -> Composed:
+    blocks = find_blocks(read_graph(module.bytecode))
+    return composer.compose(module, blocks, {}, micro_batches, budget, 60.0)
+
+
+def gpt(layers: int) -> HloModule:
+    return model_module("gpt", dataclasses.replace(TINY, layers=layers))
+
+
+def test_what_is_composed_of_a_mesh_of_known_rates_is_what_the_whole_takes_there() -> None:
+    machine, module = Machine(), two_layer_module()
+    found = composed(composer(machine), module, micro_batches=1)
+    whole = dataclasses.replace(module)
+    strategies = [
+        unit.candidates[choice].strategy for unit, choice in zip(found.units, found.solution.choices, strict=True)
+    ]
+    annotate(whole, two_layer_blocks(), MESH, strategies)
+    whole.partitioned = partition_to_run(whole)
+    once_s = sum(
+        estimated_s(unit.candidates[choice].once, RATES)
+        for unit, choice in zip(found.units, found.solution.choices, strict=True)
+    )
+    # The rates are fitted to a few programs, so not exact; sums of gradients and the update are left out.
+    assert sum(cost.time_s for cost in found.costs(1)) == pytest.approx(machine.seconds(whole) - once_s, rel=0.1)
+
+
+def test_on_a_machine_that_is_half_as_fast_stages_take_twice_as_long() -> None:
+    once, twice = (composed(composer(Machine(rates)), gpt(2)) for rates in (RATES, HALF))
+    assert sum(twice.passes_s) == pytest.approx(2 * sum(once.passes_s), rel=0.1)
+
+
+def test_deeper_stages_of_the_same_kinds_of_blocks_are_not_measured_and_cost_a_layer_more_each() -> None:
+    machine = Machine()
+    known = composer(machine)
+    costs = {4: sum(composed(known, gpt(4)).passes_s)}
+    programs = len(machine.asked)
+    assert 0 < programs <= 4
+    costs |= {layers: sum(composed(known, gpt(layers)).passes_s) for layers in (2, 3)}
+    assert len(machine.asked) == programs
+    assert costs[4] - costs[3] == pytest.approx(costs[3] - costs[2], rel=0.05)
+
+
+def test_a_block_is_of_the_same_kind_in_the_middle_and_at_the_end_of_a_stage() -> None:
+    kinds = []
+    for layers in (2, 5):
+        graph = read_graph(gpt(layers).bytecode)
+        kinds.append({kind_of(graph, block) for block in find_blocks(graph).blocks})
+    assert kinds[0] == kinds[1]
+
+
+def test_where_segments_cannot_be_measured_stages_are_estimated(caplog: pytest.LogCaptureFixture) -> None:
+    broken = composer(Machine(is_broken=True))
+    found = composed(broken, two_layer_module())
+    assert set(broken.slower.values()) == {1.0}
+    assert "a segment cannot be measured" in caplog.text
+    assert sum(found.passes_s) > 0
+
+
+def test_without_profiles_nothing_is_known_and_all_is_estimated() -> None:
+    assert (
+        composed(composer(None), two_layer_module()).passes_s == composed(composer(None), two_layer_module()).passes_s
+    )
+
+
+def test_forward_and_backward_are_parts_of_one_whole() -> None:
+    found = composed(composer(None), gpt(2))
+    forward, backward = found.costs(2)
+    (alone,) = found.costs(1)
+    assert backward.time_s > forward.time_s > 0
+    assert forward.time_s + backward.time_s == pytest.approx(alone.time_s + found.dispatch_s)
+    assert forward.temporary_bytes == alone.temporary_bytes == found.solution.memory.transient
