@@ -54,6 +54,7 @@ NOT_A_USERS = {
     "the reason in `The group cannot be used any more`, after what no rank sends": (
         "what arrived is no header of an array",
     ),
+    "the reason in `AutoStageOption: cached_profile_result=<path> cannot be read`": ("it has a <> and no dictionary",),
     "the reason in `This is a mistake in alpa_on_jax`": ("the gradients leave accumulate_grad in another sharding",),
     "looked at by the commands before, with a message of their own": (
         "mesh <> needs <> devices, and this process has",

@@ -14,6 +14,7 @@ import jax
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.device_mesh import check_mesh_costs, check_mesh_shape
 from alpa_on_jax.alpa.global_env import temporarily
+from alpa_on_jax.alpa.pipeline_parallel import stage_checks, stage_run
 from alpa_on_jax.in_process import launching as in_process
 from alpa_on_jax.replacing import replace_in_class
 from alpa_on_jax.xla_extension.planner import StagePlanner
@@ -34,20 +35,23 @@ def _check_pipeshard_parallel(module: ModuleType) -> None:
         """As alpa's own; without a cluster, the stages are on devices of this process.
 
         Raises:
-            errors.StageOptionError: stages are to be chosen by their times, and cannot be timed.
+            errors.StageOptionError, errors.NeedsForkError, errors.ClusterResourcesError: stages are to be chosen by
+                their times, and cannot be timed.
+            errors.NoStagesError: none can be chosen.
         """
         if self.devices is None and module.get_global_virtual_physical_mesh() is None:
             device_mesh = sys.modules["alpa.device_mesh"]
             device_mesh.set_global_virtual_physical_mesh(in_process.virtual_mesh(module.VirtualPhysicalMesh))
-        if not isinstance(self.stage_option, module.AutoStageOption) or not in_process.is_here(
-            self.devices or module.get_global_virtual_physical_mesh()
-        ):
+        if not isinstance(self.stage_option, module.AutoStageOption):
             return compile_original(self, *args)
-        if not isinstance(self.as_option, StagePlanner) or not self.as_option.composes:
-            raise errors.StageOptionError.here()
-        # There is no cluster to be cut into submeshes, only these devices.
-        config = sys.modules["alpa.global_env"].global_config
-        with temporarily(config, profile_with_whole_ray_cluster=False):
+        mesh, config = self.devices or module.get_global_virtual_physical_mesh(), {}
+        if in_process.is_here(mesh):
+            if not isinstance(self.as_option, StagePlanner) or not self.as_option.composes:
+                raise errors.StageOptionError.here()
+            # There is no cluster to be cut into submeshes, only these devices.
+            config = {"profile_with_whole_ray_cluster": False}
+        run = stage_checks.checked(mesh, self.stage_option, is_cluster=not config)
+        with temporarily(sys.modules["alpa.global_env"].global_config, **config), stage_run.started(run):
             return compile_original(self, *args)
 
     replace_in_class(module.PipeshardParallel, compile_executable)

@@ -41,6 +41,7 @@ from alpa_on_jax.errors.methods import (
     MeshShapeError,
     MethodError,
     MethodOptionError,
+    NoStagesError,
     StageOptionError,
     StagePlanError,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "NeedsForkError",
     "NoClusterError",
     "NoPortError",
+    "NoStagesError",
     "NotAnArrayError",
     "NotCallableError",
     "NotJittableError",

@@ -9,6 +9,8 @@ from alpa_on_jax.errors.base import AlpaOnJaxError
 class ClusterError(AlpaOnJaxError, RuntimeError):
     """alpa.init or alpa.shutdown cannot do what was asked."""
 
+    WORKER_GONE = "it has ended: killed, out of memory, or a crash; Ray's logs on that node have more"
+
 
 class NoClusterError(ClusterError, ConnectionError):
     """`alpa.init(cluster="ray")` knows of no cluster that it may use, or cannot reach it."""
@@ -107,6 +109,14 @@ class ClusterResourcesError(ClusterError, ValueError):
         return cls(
             f"the Ray cluster did not have {len(bundles)} nodes with {dict(bundles[0])} free within {limit_s:g} s. In "
             f"the whole cluster {left} are free: something else holds the rest, perhaps another program that uses alpa"
+        )
+
+    @classmethod
+    def not_free(cls, wanted: int, free: int, limit_s: float) -> "ClusterResourcesError":
+        return cls(
+            f"AutoStageOption times stages on {wanted} devices of the cluster, of which only {free} were free within "
+            f"{limit_s:g} s: a mesh that this program uses already has the others. Parallelize this function first, or "
+            "call alpa.shutdown() and alpa.init(...) before"
         )
 
 

@@ -60,9 +60,95 @@ class StageOptionError(AlpaOnJaxError, ValueError):
             "UniformStageOption(num_stages=2) or ManualStageOption(...)"
         )
 
+    @classmethod
+    def meshes_made(cls) -> "StageOptionError":
+        return cls(
+            "PipeshardParallel: AutoStageOption cuts the cluster into meshes, and this has been done already for a "
+            "function that was parallelized before. Call alpa.shutdown() and alpa.init(...) in between, or choose "
+            "the stages: UniformStageOption(num_stages=2) or ManualStageOption(...)"
+        )
+
+    @classmethod
+    def shapes(cls, shapes: Any) -> "StageOptionError":
+        return cls(
+            f"AutoStageOption: manually_specified_submeshes={shapes!r} is no list of submeshes. Give, for "
+            'submesh_physical_shape_space="manual", hosts and devices of each: ((1, 1), (1, 2), (2, 2))'
+        )
+
+    @classmethod
+    def shape(cls, shape: tuple[int, int], hosts: int, devices: int) -> "StageOptionError":
+        return cls(
+            f"AutoStageOption: a submesh of {shape[0]} x {shape[1]} devices cannot be cut out of a cluster of {hosts} "
+            f"hosts with {devices} devices each: it has some devices of one host, or all devices of several"
+        )
+
+    @classmethod
+    def no_power_of_two(cls, devices: int) -> "StageOptionError":
+        return cls(
+            f"AutoStageOption halves the devices of a host, of which there are {devices}. Use a power of two: "
+            "alpa.init(..., num_devices_per_node=...)"
+        )
+
+    @classmethod
+    def unreadable_cached(cls, path: str, error: Exception) -> "StageOptionError":
+        return cls(
+            f"AutoStageOption: cached_profile_result={path!r} cannot be read as results of stages: {error}. Alpa "
+            "writes them, as profile-results-<time>.npy, into the folder in which a program runs"
+        )
+
+    @classmethod
+    def other_cached(cls, path: str | None, stage: str) -> "StageOptionError":
+        return cls(
+            f"AutoStageOption: cached_profile_result={path!r} has results of another model, or of other layers, than "
+            f"this one: {stage} does not fit. Leave the option out to measure anew"
+        )
+
 
 class StagePlanError(AlpaOnJaxError, RuntimeError):
     """A planner has no plan for a candidate stage of a pipeline; alpa goes on with the others."""
+
+
+class NoStagesError(AlpaOnJaxError, RuntimeError):
+    """There is no way to put the layers of a model on the devices in stages."""
+
+    SHAPES = (
+        "stages on these submeshes cannot come to all of the devices, each of which must be used: give other submeshes "
+        "(submesh_physical_shape_space), or cut the model into more layers"
+    )
+    NO_CANDIDATES = "too few of the candidate stages could be planned; each that could not has a warning"
+    IN_FLIGHT = (
+        "each stage fits into memory alone, but not together with the micro-batches that the stages after it have at "
+        "work: use larger submeshes, smaller micro-batches, or AutoLayerOption(remat_mode=...)"
+    )
+
+    @classmethod
+    def of(
+        cls, num_layers: int, num_devices: int, shapes: Sequence[tuple[int, int]], reasons: Sequence[str]
+    ) -> "NoStagesError":
+        submeshes = ", ".join(f"{hosts} x {devices}" for hosts, devices in shapes)
+        return cls(
+            f"PipeshardParallel: AutoStageOption finds no stages for {num_layers} layers on {num_devices} devices, "
+            f"with submeshes of {submeshes}. {'. '.join(reasons)}"
+        )
+
+    @classmethod
+    def lost(cls, count: int, name: str, reason: str) -> str:
+        return (
+            f"{count} candidate stages could not be compiled or timed, and each has a warning; the first was {name}: "
+            f"{reason}"
+        )
+
+    @classmethod
+    def memory(cls, count: int, name: str, needed: int, available: int) -> str:
+        return (
+            f"{count} candidate stages do not fit into memory: the smallest, {name}, needs {needed / 2**20:,.1f} MiB "
+            f"of the {available / 2**20:,.1f} MiB that a device has. Use larger submeshes, smaller micro-batches, or "
+            "AutoLayerOption(remat_mode=...)"
+        )
+
+    @classmethod
+    def imbalance(cls, tolerance: float) -> str:
+        return f"stage_imbalance_tolerance={tolerance:g} leaves candidates out: give a larger one"
 
 
 class FollowError(AlpaOnJaxError, RuntimeError):

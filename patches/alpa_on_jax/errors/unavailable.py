@@ -21,3 +21,10 @@ class NeedsForkError(AlpaOnJaxError, NotImplementedError):
             "times, use alpa_cfp.CFPShardParallel, which measures parts of the program itself. A file that profile_all "
             "wrote elsewhere can still be loaded"
         )
+
+    @classmethod
+    def hlo_cost_model(cls) -> "NeedsForkError":
+        return cls(
+            "AutoStageOption(use_hlo_cost_model=True) estimates stages by a cost model in Alpa's fork of jaxlib, from "
+            "times of single ops that only the fork can measure. Leave it False: stages are timed on the cluster"
+        )

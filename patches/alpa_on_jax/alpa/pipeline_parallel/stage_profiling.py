@@ -3,7 +3,8 @@
 Alpa enumerates the candidate stages, and chooses among them, by itself. For each submesh shape it has
 `distributed_profile_on_mesh` compile and time them. Here an option that is a `StagePlanner` is asked first, in the
 driver: its plans go along with the stages to alpa's compile workers, or it says what the stages cost, and none of them
-is compiled. Invariant: without such an option everything is alpa's own.
+is compiled. Invariant: without such an option everything is alpa's own, but for its workers
+(`stage_workers`) and what is read from files (`stage_results`).
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from alpa_on_jax import errors
+from alpa_on_jax.alpa.pipeline_parallel import stage_results, stage_workers
 from alpa_on_jax.replacing import replace
 from alpa_on_jax.xla_extension.planner import PlannedStage, StagePlanner
 
@@ -24,7 +26,9 @@ Stage = tuple[Any, Any, tuple[Any, dict[str, Any]]]
 
 
 def apply(module: ModuleType) -> None:
-    """Ask a planner of stages before stages are compiled."""
+    """Ask a planner of stages before stages are compiled; replace what starts and asks alpa's workers."""
+    stage_workers.apply(module)
+    stage_results.apply(module)
     original, timers = module.distributed_profile_on_mesh, module.timers
 
     @functools.wraps(original)
