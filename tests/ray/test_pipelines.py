@@ -1,4 +1,4 @@
-"""Pipelines over two hosts, a stage on each: steps against the serial ones, and what becomes of a lost host."""
+"""Pipelines over two hosts: how their meshes communicate, what is measured for stages, what becomes of a lost host."""
 
 import os
 import signal
