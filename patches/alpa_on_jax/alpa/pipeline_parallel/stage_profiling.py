@@ -9,17 +9,14 @@ is compiled. Invariant: without such an option everything is alpa's own, but for
 
 import dataclasses
 import functools
-import logging
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 from alpa_on_jax import errors
-from alpa_on_jax.alpa.pipeline_parallel import stage_results, stage_workers
+from alpa_on_jax.alpa.pipeline_parallel import stage_results, stage_run, stage_workers
 from alpa_on_jax.replacing import replace
 from alpa_on_jax.xla_extension.planner import PlannedStage, StagePlanner
-
-logger = logging.getLogger(__name__)
 
 # (index, config, (logical mesh, fields of the auto-sharding option)), as alpa has a candidate stage.
 Stage = tuple[Any, Any, tuple[Any, dict[str, Any]]]
@@ -82,7 +79,8 @@ def _plan(
                     memory_budget_per_device=None,
                 )
             except errors.StagePlanError as error:
-                logger.warning("no plan for stage %s: %s", index, error)
+                with stage_run.current() as run:
+                    run.lose((index, config, (logical_mesh, fields)), str(error))
                 continue
             planned = own.planned_stage(config.n_modules)
             if planned.costs is None:
