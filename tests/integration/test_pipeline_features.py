@@ -21,11 +21,13 @@ from alpa import (
     CreateStateParallel,
     FollowParallel,
     ManualLayerOption,
+    ManualShardingOption,
     ManualStageOption,
     UniformStageOption,
 )
 from alpa.device_mesh import ReplicatedDistributedArray
 from alpa.util import count_communication_primitives
+from jax.sharding import PartitionSpec
 
 from integration.pipelines import NUM_MICRO_BATCHES, hold_steps, pipeline
 from integration.serial import assert_equal_up_to_rounding
@@ -276,3 +278,37 @@ def test_what_is_known_of_a_pipeline_is_written_to_a_folder(trained: Any, tmp_pa
     assert len(programs) == 6
     assert all("ENTRY" in program.read_text() for program in programs)
     assert len((tmp_path / "step_resharding_tasks.txt").read_text().split("ReshardingTask(")) > 1
+
+
+def test_what_a_stage_is_given_split_stays_split_behind_it() -> None:
+    batch = {"x": np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)}
+    matrices = {name: weights()[name] for name in ("first", "second")}
+
+    def step_with(value_and_grad: Any) -> Any:
+        def step(matrices: Any, batch: Any) -> Any:
+            def loss(matrices: Any) -> jax.Array:
+                hidden = jnp.tanh(batch["x"] @ matrices["first"])
+                alpa.mark_pipeline_boundary()
+                return jnp.mean((hidden @ matrices["second"]) ** 2)
+
+            _, grads = value_and_grad(loss)(matrices)
+            return jax.tree.map(lambda weight, grad: weight - 0.1 * grad, matrices, grads)
+
+        return step
+
+    split = {"first": PartitionSpec(None, "model"), "second": PartitionSpec("model", None)}
+    method = pipeline(
+        2,
+        layer_option=MANUAL,
+        default_auto_sharding_option=AutoShardingOption(enable_auto_sharding=False),
+        manual_sharding_option=ManualShardingOption(None, [("data", "model")] * 2, (split, None)),
+    )
+    # Nothing says that the new weights lie as the old ones: they are not donated.
+    step = alpa.parallelize(step_with(alpa.value_and_grad), method=method, donate_argnums=())
+    expected = jax.tree.map(np.asarray, jax.jit(step_with(jax.value_and_grad))(matrices, batch))
+    assert_equal_up_to_rounding(jax.tree.map(np.asarray, step(matrices, batch)), expected)
+    executable = step.get_last_executable()
+    given, results = executable.get_input_placement_specs()[0], executable.get_output_placement_specs()
+    for name in matrices:
+        assert results[name].sharding_specs == given[name].sharding_specs
+        assert "Chunked" in str(given[name].sharding_specs)

@@ -53,6 +53,13 @@ def slice_stages(module: HloModule) -> list[tuple[str, HloModule]]:
     return result
 
 
+def has_stages(module: HloModule) -> bool:
+    """Whether `module` has pipeline markers."""
+    with mlir.context():
+        parsed = mlir.parse(module.bytecode)
+        return bool(_find_stages(mlir.main_function(parsed)))
+
+
 def _find_stages(main: Operation) -> list[_Stage]:
     markers: dict[str, dict[str, Operation]] = {}
     for op in mlir.block_operations(mlir.entry_block(main)):

@@ -18,7 +18,7 @@ from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.pass_context import get_option
 from alpa_on_jax.xla_extension.propagation import propagate
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
-from alpa_on_jax.xla_extension.stages import slice_stages
+from alpa_on_jax.xla_extension.stages import has_stages, slice_stages
 
 if TYPE_CHECKING:
     from alpa_on_jax.xla_extension.executable import CompileOptions
@@ -41,7 +41,8 @@ def run_auto_sharding(module: HloModule, options: "CompileOptions") -> None:
     if get_option("auto_sharding::enable") and (math.prod(mesh.shape) > 1 or planner.current() is not None):
         _choose(module)
     else:
-        propagate(module, mesh, to_outputs=options.propagate_to_outputs)
+        # Of a program in stages also the results: they are those of a stage, which lie as its end marker does.
+        propagate(module, mesh, to_outputs=options.propagate_to_outputs or has_stages(module))
     stages = slice_stages(module)
     if stages:
         auto_sharding.set_auto_sharded_hlo_stages(([name for name, _ in stages], [stage for _, stage in stages]))
