@@ -10,7 +10,8 @@ file with what became of each test. Two such files, of two versions of JAX, make
     python tools/alpa_tests.py alpa --output results.json --ray 1
 
 The file is written after each test, and a run with the same file goes on where the last one ended. The second command
-runs those tests again that ask for a Ray cluster, on one that it starts, of one node.
+runs those tests again that ask for a Ray cluster, on one that it starts, of one node. Its devices count as GPUs where a
+test asks how many there are.
 
 Invariants: no Ray cluster is attached to that was not started here, and without `--ray` a test that asks for one ends
 there as "needs_ray"; nothing is written into the checkout, since each test runs in an empty folder; a test's outcome is
@@ -35,8 +36,9 @@ from typing import Any, NoReturn
 
 log = logging.getLogger("alpa_tests")
 
-FOLDERS = ("shard_parallel", "util", "runtime")
+FOLDERS = ("shard_parallel", "pipeline_parallel", "util", "runtime")
 NUM_DEVICES = 4  # Alpa's tests/README.md asks for a machine of at least 4.
+_CLUSTER_DEVICES = "ALPA_TESTS_CLUSTER_DEVICES"
 # What becomes of a test without a cluster that it needs; a file that counts GPUs when it is imported is for one, too.
 WITHOUT_RAY = ("needs_ray", "not_loaded")
 
@@ -107,8 +109,11 @@ def run_here(test: str) -> Outcome:
     sys.path.insert(0, os.getcwd())
     file, cls, name = test.split("::")
     module = "tests." + file.removesuffix(".py").replace("/", ".")
+    # Some tests take a name from JAX before they import alpa, with which removed names come back.
+    import alpa  # noqa: F401
+
     if "RAY_ADDRESS" in os.environ:
-        _count_no_gpus()
+        _count_devices_as_gpus(int(os.environ[_CLUSTER_DEVICES]))
     else:
         _refuse_ray()
     try:
@@ -157,16 +162,18 @@ def _refuse_ray() -> None:
         sys.modules["ray"].init = _needs_ray  # type: ignore[attr-defined]
 
 
-def _count_no_gpus() -> None:
-    """Let a file that asks for the number of GPUs while it is imported have 0, where JAX raises without GPUs."""
+def _count_devices_as_gpus(num_devices: int) -> None:
+    """Let a file that asks for the number of GPUs while it is imported have the cluster's devices; JAX raises there."""
     import jax
 
-    original: Callable[..., int] = jax.local_device_count
+    def counting(original: Callable[..., int]) -> Callable[..., int]:
+        def count(backend: str | None = None) -> int:
+            return num_devices if backend == "gpu" and jax.default_backend() == "cpu" else original(backend)
 
-    def local_device_count(backend: str | None = None) -> int:
-        return 0 if backend == "gpu" and jax.default_backend() == "cpu" else original(backend)
+        return count
 
-    jax.local_device_count = local_device_count
+    jax.device_count = counting(jax.device_count)
+    jax.local_device_count = counting(jax.local_device_count)
 
 
 @contextlib.contextmanager
@@ -177,7 +184,11 @@ def ray_cluster(num_nodes: int, num_devices: int) -> Iterator[str | None]:
         return
     with tempfile.TemporaryDirectory(prefix="alpa-ray-", ignore_cleanup_errors=True) as folder:
         (Path(folder) / "ray").mkdir()
-        os.environ |= {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"}
+        os.environ |= {
+            "RAY_TMPDIR": folder,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            _CLUSTER_DEVICES: str(num_nodes * num_devices),
+        }
         from ray.cluster_utils import Cluster
 
         from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
