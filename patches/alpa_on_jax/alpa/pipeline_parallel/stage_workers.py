@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from alpa_on_jax.alpa.pipeline_parallel.stage_run import current
+from alpa_on_jax.ray_mesh import hosts
 from alpa_on_jax.ray_mesh.worker_pool import NoAnswer, WorkerPool
 from alpa_on_jax.replacing import replace, replace_in_class
 
@@ -73,7 +74,7 @@ def apply(module: ModuleType) -> None:
         auto_stage_option: Any,
         profile_results: dict[Any, Any],
     ) -> dict[Any, Any]:
-        """Time compiled candidate stages on meshes of one shape, on all of them at a time.
+        """Time compiled candidate stages on meshes of one shape, on several of them at a time (`timed_at_once`).
 
         Returns:
             `profile_results`, with those that could be timed.
@@ -92,7 +93,7 @@ def apply(module: ModuleType) -> None:
         with current() as run:
             try:
                 group = module.retrieve_placement_group()
-                for mesh in meshes[: len(tasks)]:
+                for mesh in timed_at_once(meshes, is_alone=config.backend == "cpu")[: len(tasks)]:
                     pool.add(functools.partial(_start_profiling, ray, module.ProfileWorker, mesh, group))
                 progress = tqdm.tqdm(pool.do(tasks), total=len(tasks))
                 for task, answer in progress:
@@ -125,6 +126,23 @@ def apply(module: ModuleType) -> None:
     replace(module, compile_all, profile_all)
     # Alpa's catches errors and makes the mesh anew. The pool does, which also knows why.
     replace_in_class(module.ProfileWorker, profile=module.ProfileWorker._profile_impl)
+
+
+def timed_at_once(meshes: Sequence[Any], *, is_alone: bool) -> list[Any]:
+    """Those of some virtual meshes on which stages are timed at the same time.
+
+    Args:
+        meshes: The meshes.
+        is_alone: Whether devices of one machine share its cores, so that one mesh of it is timed at a time.
+    """
+    chosen: list[Any] = []
+    used: set[str] = set()
+    for mesh in meshes:
+        machines = {host[hosts.ADDRESS] for host in mesh.host_info}
+        if not is_alone or not used & machines:
+            used |= machines
+            chosen.append(mesh)
+    return chosen
 
 
 def _pool(kind: str, config: Any, start_limit_s: float) -> WorkerPool:
