@@ -14,7 +14,7 @@ from typing import Any
 from alpa_cfp.accumulation import once_a_step
 from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
 from alpa_cfp.analysis.repeated import repeated_parts
-from alpa_cfp.analysis.segments import kinds_of
+from alpa_cfp.analysis.segments import digests_of
 from alpa_cfp.analysis.updates import Update, find_updates
 from alpa_cfp.apply import annotate
 from alpa_cfp.costs import BlockMemory, Work, memory_of, read_local, work_of
@@ -88,13 +88,15 @@ def find_units(
     units: list[Unit] = []
     cutter, repeated = Cutter(module, blocks), repeated_parts(blocks)
     ops_of_block = [tuple(sorted((*block.members, *block.glue))) for block in blocks.blocks]
-    for number, kind in enumerate(kinds_of(blocks.graph, ops_of_block)):
+    first_of: dict[bytes, int] = {}
+    for number, digest in enumerate(digests_of(blocks.graph, ops_of_block)):
         inputs, outputs = cutter.boundary(ops_of_block[number])
+        kind = first_of.setdefault(digest, number)
         if kind == number:
             part = cutter.cut(ops_of_block[number], f"block{kind}")
             late = _late(blocks, blocks.blocks[number], part, repeated)
             words = (
-                part.module.bytecode,
+                digest,
                 part.module.aliases,
                 part.blocks.blocks,
                 late,

@@ -158,7 +158,8 @@ class Composer:
             measured.append((part, seconds))
         self.fitted = fitted(self._works, self._seconds, self.rates, trust_communication=_CALIBRATED)
         for part, seconds in measured:
-            slower = seconds / self._estimated_s(stage, solution, part)
+            each_s, once_s = self._estimated_s(stage, solution, part)
+            slower = of_micro_batch(once_s, seconds) / each_s
             self.slower |= {stage.kinds[number]: slower for number in part}
         for part in parts:
             for number in part:
@@ -174,20 +175,16 @@ class Composer:
         cut.module.partitioned = partition_to_run(cut.module)
         return cut.module
 
-    def _estimated_s(self, stage: "_Stage", solution: Solution, part: Sequence[int]) -> float:
-        """What some blocks take together, with everything."""
+    def _estimated_s(self, stage: "_Stage", solution: Solution, part: Sequence[int]) -> tuple[float, float]:
+        """What some blocks take together for a micro-batch, and once a step."""
         candidates = [stage.units[number].candidates[solution.choices[number]] for number in part]
-        own_s = sum(self._each_s(candidate) for candidate in candidates)
-        once_s = estimated_s(_together([candidate.once for candidate in candidates]), self.fitted)
-        return (
-            own_s
-            + once_s
-            + sum(
-                self._between_s(each, solution)
-                for each in stage.boundaries.crossings
-                if each.first in part and each.second in part
-            )
+        between_s = sum(
+            self._between_s(each, solution)
+            for each in stage.boundaries.crossings
+            if each.first in part and each.second in part
         )
+        once_s = estimated_s(together([candidate.once for candidate in candidates]), self.fitted)
+        return sum(map(self._each_s, candidates)) + between_s, once_s
 
     def _each_s(self, candidate: Candidate) -> float:
         """What a block takes for a micro-batch."""
@@ -233,7 +230,7 @@ class _Stage:
     kinds: tuple[Kind, ...]
 
 
-def _together(works: Sequence[Work]) -> Work:
+def together(works: Sequence[Work]) -> Work:
     """What several blocks do, whose collectives of one kind and size of groups are combined."""
     bytes_of: dict[tuple[str, int], float] = {}
     for each in (collective for work in works for collective in work.collectives):

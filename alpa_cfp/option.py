@@ -112,6 +112,13 @@ class CFPOption(AutoShardingOption):
         with Session(self, composes=self.composes) as session:
             yield replace(self, refine=0, session=session)
 
+    def same_for(self, logical_mesh: Any, fields: dict[str, Any]) -> tuple[int, ...]:
+        """See `StagePlanning`: alpa's fields say something to the ILP only."""
+        from alpa_cfp.planner import lengths_of  # not at the top: see above
+
+        del fields
+        return lengths_of(logical_mesh.shape)
+
     def planned_stage(self, phases: int) -> PlannedStage:
         """See `StagePlanning`."""
         assert self.session is not None

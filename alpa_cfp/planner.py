@@ -99,13 +99,13 @@ def _shapes(mesh: LogicalMesh) -> list[LogicalMesh]:
     """
     count = mesh.num_devices
     others = [(rows, count // rows) for rows in range(1, math.isqrt(count) + 1) if count % rows == 0]
-    found = {_lengths(mesh.shape): mesh}
+    found = {lengths_of(mesh.shape): mesh}
     for shape in others:
-        found.setdefault(_lengths(shape), LogicalMesh(shape))
+        found.setdefault(lengths_of(shape), LogicalMesh(shape))
     return list(found.values())
 
 
-def _lengths(shape: Sequence[int]) -> tuple[int, ...]:
+def lengths_of(shape: Sequence[int]) -> tuple[int, ...]:
     """The sizes of the axes that devices differ in: meshes that agree in them are the same."""
     return tuple(size for size in shape if size > 1)
 
@@ -255,7 +255,7 @@ def with_plan(module: HloModule, blocks: Blocks, mesh: LogicalMesh, plan: Sequen
 
 
 def _check(plan: Plan, blocks: Blocks, meshes: Sequence[LogicalMesh]) -> None:
-    if _lengths(plan.mesh_shape) not in {_lengths(mesh.shape) for mesh in meshes}:
+    if lengths_of(plan.mesh_shape) not in {lengths_of(mesh.shape) for mesh in meshes}:
         raise PlanError.other_mesh(plan.mesh_shape, meshes[0].shape)
     if plan.program != digest_of(blocks.graph) or len(plan.strategies) != len(blocks.blocks):
         raise PlanError.other_program()

@@ -22,6 +22,9 @@ from alpa_on_jax.xla_extension.sharding import LogicalMesh
 if TYPE_CHECKING:
     from alpa_cfp.option import CFPOption
 
+# Bytes of a device of which nothing is known, as alpa needs a number.
+_NO_LIMIT = 1 << 60
+
 
 class Session:
     """What plans are made with.
@@ -76,10 +79,13 @@ class Session:
 
     def _memory(self, logical_mesh: Any) -> int:
         """What a device may hold: asked for before anything measures there, and so holds the devices."""
-        key = self._mesh_key(logical_mesh)
+        key, option = self._mesh_key(logical_mesh), self._option
+        if option.memory_budget_bytes is not None:
+            return option.memory_budget_bytes
+        if option.costs != "measure":
+            return _NO_LIMIT
         if key not in self._memories:
-            given = self._option.memory_budget_bytes
-            self._memories[key] = memory_of_submesh(logical_mesh.virtual_mesh) if given is None else given
+            self._memories[key] = memory_of_submesh(logical_mesh.virtual_mesh)
         return self._memories[key]
 
     def _profiler(self, logical_mesh: Any, mesh: LogicalMesh) -> Profiler:

@@ -18,7 +18,7 @@ from alpa_cfp.analysis.blocks import BlockFactor, Blocks, ParallelBlock, find_bl
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.graph import Op
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.analysis.segments import kinds_of
+from alpa_cfp.analysis.segments import digests_of
 from alpa_cfp.analysis.structure import Structure, find_structure
 from alpa_cfp.workloads.model import Model, train_step
 from alpa_cfp.workloads.models import abstract
@@ -61,12 +61,12 @@ def table(model: Model) -> list[str]:
     blocks = find_blocks(read_graph(HloModule.from_stablehlo(model.name, traced.lower().as_text()).bytecode))
     paths = _paths(model)
     structure = find_structure(blocks.graph)
-    kinds = kinds_of(blocks.graph, [(*block.members, *block.glue) for block in blocks.blocks])
+    kinds = digests_of(blocks.graph, [(*block.members, *block.glue) for block in blocks.blocks])
     counts = Counter(kinds)
     rows = [
-        _row(blocks, structure, paths, block, counts[block.index])
+        _row(blocks, structure, paths, block, counts[kind])
         for block, kind in zip(blocks.blocks, kinds, strict=True)
-        if kind == block.index
+        if kinds.index(kind) == block.index
     ]
     return ["| " + " | ".join(cells) + " |" for cells in (HEADER, ("---",) * len(HEADER), *rows)]
 

@@ -72,11 +72,10 @@ def digest_of(graph: Graph) -> str:
     return _Fingerprints(graph).of([op.index for op in graph.ops if not graph.free[op.index]]).hex()
 
 
-def kinds_of(graph: Graph, parts: Sequence[Sequence[int]]) -> list[int]:
-    """For each part, which is some ops, the index of the first one that is the same program."""
+def digests_of(graph: Graph, parts: Sequence[Sequence[int]]) -> list[bytes]:
+    """For each part, which is some ops, what is the same for equal programs, of this graph or of another one."""
     fingerprints, order = _Fingerprints(graph), Order(graph)
-    first_of: dict[bytes, int] = {}
-    return [first_of.setdefault(fingerprints.of(order.of(ops)), number) for number, ops in enumerate(parts)]
+    return [fingerprints.of(order.of(ops)) for ops in parts]
 
 
 def tiles(sequence: Sequence[int]) -> list[tuple[int, int]]:

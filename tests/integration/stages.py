@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 import ray
-from alpa import AutoLayerOption, AutoStageOption, PipeshardParallel
+from alpa import AutoLayerOption, AutoShardingOption, AutoStageOption, PipeshardParallel
 from alpa.device_mesh import get_global_cluster
 from alpa.pipeline_parallel import stage_construction
 from alpa.util import get_num_available_gpus
@@ -40,12 +40,13 @@ def stage_option(**options: Any) -> AutoStageOption:
     return AutoStageOption(**(usual | options))
 
 
-def step_in_stages(model: str = MODEL, **options: Any) -> Any:
-    """A training step of a model, cut into two layers."""
+def step_in_stages(model: str = MODEL, by: AutoShardingOption | None = None, **options: Any) -> Any:
+    """A training step of a model, cut into two layers; `by` shards stages (the ILP if not told)."""
     method = PipeshardParallel(
         num_micro_batches=NUM_MICRO_BATCHES,
         layer_option=AutoLayerOption(layer_num=2),
         stage_option=stage_option(**options),
+        default_auto_sharding_option=by,
     )
     return alpa.parallelize(train_step(build(model), alpa.value_and_grad), method=method)
 

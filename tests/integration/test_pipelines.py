@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from alpa import AutoLayerOption, UniformStageOption
+from alpa import AutoLayerOption, AutoStageOption, UniformStageOption
+from alpa.pipeline_parallel.stage_construction import get_last_dp_result
 
 from alpa_cfp import CFPOption, CFPPipeshardParallel
 from alpa_cfp.database import ProfileDatabase
-from integration.pipelines import COVERING, FACTORS, Case, cases, hold_steps
+from integration.pipelines import COVERING, FACTORS, Case, cases, hold_steps, pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_pipelines")]
 
@@ -45,3 +46,17 @@ def test_cfp_measures_the_parts_of_each_stage_on_devices_like_the_stages(tmp_pat
         measured = [(key, profile) for key, profile in profiles.items() if profile.status == "measured"]
     assert measured
     assert {np.prod(key.mesh_shape) for key, _ in measured} == {4}
+
+
+def test_stages_are_chosen_within_one_process_where_their_costs_are_composed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    option = CFPOption(costs="estimate", stage_costs="compose", progress=False)
+    stages = AutoStageOption(submesh_physical_shape_space="manual", manually_specified_submeshes=((1, 4),))
+    method = pipeline(2, stage_option=stages, default_auto_sharding_option=option)
+    hold_steps("mlp", method)
+    _, layers, shapes, _, _ = get_last_dp_result()
+    assert (layers, shapes) == ([[0], [1]], [(1, 4)] * 2)
+    # Three candidates on two meshes each, 1x4 and 2x2, though alpa has four options for each; and the two stages.
+    assert len(option.plans) == 3 * 2 + 2

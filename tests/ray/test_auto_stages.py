@@ -14,8 +14,11 @@ import jax
 import numpy as np
 import pytest
 from alpa import ManualLayerOption, PipeshardParallel
+from alpa.pipeline_parallel import stage_profiling
 from alpa.pipeline_parallel.stage_construction import get_last_dp_result
 
+from alpa_cfp import CFPOption
+from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.workloads.models import build
 from alpa_on_jax import errors
 from integration.serial import assert_equal_up_to_rounding, expected_steps
@@ -131,3 +134,31 @@ def test_an_inference_in_stages_chosen_by_the_times_of_single_layers_equals_the_
     with held(1):
         actual = np.asarray(alpa.parallelize(predict, method=method)(weights, batch))
     assert_equal_up_to_rounding(actual, np.asarray(jax.jit(predict)(weights, batch)))
+
+
+@pytest.mark.parametrize("stage_costs", ["profile", "compose"])
+def test_a_step_in_stages_that_cfp_plans_equals_the_serial_one(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage_costs: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    timed: list[int] = []
+    profile_all = stage_profiling.profile_all
+
+    def profile(stages: Any, *rest: Any) -> Any:
+        timed.append(len(stages))
+        return profile_all(stages, *rest)
+
+    monkeypatch.setattr(stage_profiling, "profile_all", profile)
+    option = CFPOption(database="profiles.sqlite", samples=2, progress=False, refine=0, stage_costs=stage_costs)
+    built = build(MODEL)
+    with held(2):
+        step = step_in_stages(by=option)
+        values = jax.tree.map(np.asarray, step(jax.tree.map(np.array, built.state), built.batch))
+        _, layers, *_ = get_last_dp_result()
+    (expected,) = expected_steps(MODEL, NUM_MICRO_BATCHES, 1)
+    assert_equal_up_to_rounding(values, (expected.state, expected.metrics, expected.grads))
+    assert layers == [[0], [1]]
+    # Three candidates: layer 0, layer 1, both. Where costs are composed, none is compiled.
+    assert sum(timed) == (3 if stage_costs == "profile" else 0)
+    with ProfileDatabase.open("profiles.sqlite", readonly=True) as profiles:
+        assert {key.mesh_shape for key, _ in profiles.items()} == {(1, NUM_DEVICES)}

@@ -9,6 +9,13 @@ from alpa_on_jax.errors.base import AlpaOnJaxError
 class ShardingOptionError(AlpaOnJaxError, ValueError):
     """A manual sharding does not fit the mesh or the array."""
 
+    @classmethod
+    def part_of_axis(cls, parameter: object, sharding: object) -> "ShardingOptionError":
+        return cls(
+            f"the ILP splits along whole mesh axes, and {parameter} is given as {sharding}: give another sharding of "
+            "it, or a mesh of another shape"
+        )
+
 
 class IndivisibleShardingError(ShardingOptionError):
     """A sharding that was set on an input or output does not divide its array."""

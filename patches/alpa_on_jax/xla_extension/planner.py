@@ -9,7 +9,7 @@ only by the pass that was called with it, in the same thread.
 import contextlib
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -78,6 +78,15 @@ class PlannedStage:
 
 class StagePlanning(Planner, Protocol):
     """An option with which candidate stages are planned one after the other."""
+
+    def same_for(self, logical_mesh: Any, fields: dict[str, Any]) -> Hashable:
+        """What is equal for candidates that get the same plan if their programs are the same, and so cost the same.
+
+        Args:
+            logical_mesh: Alpa's `LogicalDeviceMesh`, of the submesh that all candidates are for.
+            fields: Those of the option that are others for the candidate.
+        """
+        ...
 
     def planned_stage(self, phases: int) -> PlannedStage:
         """What there is to say of the stage that was annotated last, which has so many programs for a micro-batch."""

@@ -7,6 +7,7 @@ is compiled. Invariant: without such an option everything is alpa's own, but for
 (`stage_workers`) and what is read from files (`stage_results`).
 """
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -64,31 +65,60 @@ def _plan(
         Those that alpa is to time, with the option's fields of each.
     """
     to_be_timed: dict[Any, Stage] = {}
-    with option.planning_stages() as planning:
+    with option.planning_stages() as planning, stage_run.current() as run:
+        known: dict[Any, _Planned | errors.StagePlanError] = {}
         # The largest first: a planner learns most from it.
-        for index, config, (logical_mesh, fields) in sorted(stages, key=_size, reverse=True):
+        for stage in sorted(stages, key=_size, reverse=True):
+            index, config, (logical_mesh, fields) = stage
             own = dataclasses.replace(planning, **fields)
-            hlo = config.compile_config.hlo
-            try:
-                names, hlos, stage_plan = module.run_auto_sharding_pass(
-                    type(hlo)(dataclasses.replace(hlo.get_module())),
-                    logical_mesh,
-                    "stages",
-                    num_micro_batches,
-                    own,
-                    memory_budget_per_device=None,
-                )
-            except errors.StagePlanError as error:
-                with stage_run.current() as run:
-                    run.lose((index, config, (logical_mesh, fields)), str(error))
-                continue
-            planned = own.planned_stage(config.n_modules)
-            if planned.costs is None:
+            key = (id(config), own.same_for(logical_mesh, fields))
+            if key not in known:
+                known[key] = _planned(module, stage, num_micro_batches, own)
+            planned = known[key]
+            if isinstance(planned, errors.StagePlanError):
+                run.lose(stage, str(planned))
+            elif planned.result is None:
                 to_be_timed[index] = (index, config, (logical_mesh, {**fields, **planned.fields}))
             else:
-                annotated = dict(zip(names, hlos, strict=True))
-                results[index] = _composed(module, config, annotated, planned, stage_plan.logical_mesh_shape)
+                results[index] = copy.deepcopy(planned.result)
     return [to_be_timed[index] for index, *_ in stages if index in to_be_timed]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Planned:
+    """What becomes of a candidate stage.
+
+    Attributes:
+        fields: Those of the option that are others for it.
+        result: Alpa's `StageProfileResult`, where it need not be timed.
+    """
+
+    fields: dict[str, Any]
+    result: Any
+
+
+def _planned(
+    module: ModuleType, stage: Stage, num_micro_batches: int, planning: Any
+) -> "_Planned | errors.StagePlanError":
+    """Plan a stage; or why it has no plan."""
+    _, config, (logical_mesh, _) = stage
+    hlo = config.compile_config.hlo
+    try:
+        names, hlos, stage_plan = module.run_auto_sharding_pass(
+            type(hlo)(dataclasses.replace(hlo.get_module())),
+            logical_mesh,
+            "stages",
+            num_micro_batches,
+            planning,
+            memory_budget_per_device=None,
+        )
+    except errors.StagePlanError as error:
+        return error
+    planned = planning.planned_stage(config.n_modules)
+    if planned.costs is None:
+        return _Planned(planned.fields, None)
+    annotated = dict(zip(names, hlos, strict=True))
+    return _Planned(planned.fields, _composed(module, config, annotated, planned, stage_plan.logical_mesh_shape))
 
 
 def _size(stage: Stage) -> int:

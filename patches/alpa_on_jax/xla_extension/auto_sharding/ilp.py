@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from alpa_on_jax import errors
 from alpa_on_jax.xla_extension import mlir
 
 # Imported for the strategies that they register.
@@ -129,13 +130,17 @@ def build_ilp(
 
 
 def _given_specs(graph: Graph, given: Sequence[ArraySharding | None], mesh: Mesh) -> dict[Instruction, Spec]:
-    """What alpa has set on parameters, as it does for `stage_input_shardings`."""
+    """What alpa has set on parameters, as it does for `stage_input_shardings`.
+
+    Raises:
+        ShardingOptionError: one of them splits along a part of an axis.
+    """
     specs = {}
     for parameter, sharding in zip(graph.parameters, given, strict=True):
         if sharding is not None:
             spec = mesh.of_sharding(sharding)
             if spec is None:
-                raise ValueError(f"the ILP splits along whole mesh axes, and {parameter} is given as {sharding}")
+                raise errors.ShardingOptionError.part_of_axis(parameter, sharding)
             specs[parameter] = spec
     return specs
 

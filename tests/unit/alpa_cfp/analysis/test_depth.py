@@ -11,7 +11,7 @@ import pytest
 
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.analysis.segments import Segments, find_segments, kinds_of
+from alpa_cfp.analysis.segments import Segments, digests_of, find_segments
 from alpa_cfp.workloads.model import train_step
 from alpa_cfp.workloads.models import abstract
 from alpa_cfp.workloads.sizes import TINY
@@ -33,7 +33,7 @@ def segments_of(name: str, layers: int) -> Segments:
 def kinds_of_blocks(segments: Segments) -> int:
     """How many kinds of blocks there are, each of which is measured."""
     blocks = segments.blocks
-    return len(set(kinds_of(blocks.graph, [(*block.members, *block.glue) for block in blocks.blocks])))
+    return len(set(digests_of(blocks.graph, [(*block.members, *block.glue) for block in blocks.blocks])))
 
 
 @pytest.mark.parametrize("layers", DEEP)

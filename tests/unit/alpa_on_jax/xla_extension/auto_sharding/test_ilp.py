@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from alpa_on_jax import errors
 from alpa_on_jax.xla_extension.auto_sharding.communication import INFINITY_COST
-from alpa_on_jax.xla_extension.auto_sharding.ilp import Ilp
+from alpa_on_jax.xla_extension.auto_sharding.ilp import Ilp, shard_with_ilp
 from alpa_on_jax.xla_extension.auto_sharding.options import SolverOptions
 from alpa_on_jax.xla_extension.auto_sharding.solver import Solution, solve
 from alpa_on_jax.xla_extension.auto_sharding.specs import Mesh
 from alpa_on_jax.xla_extension.propagation import donation_pairs
+from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
 from unit.alpa_on_jax.xla_extension.auto_sharding.programs import MESH_SHAPES, ilp_of_module, options, search_of
 from unit.alpa_on_jax.xla_extension.helpers import lower
 
@@ -235,3 +236,12 @@ def test_no_choice_costs_less_than_the_solution_of_a_random_program(mesh_shape, 
         return
     assert solution.objective == pytest.approx(search.cost(solution.choices), abs=1e-4)
     assert solution.objective == pytest.approx(cheapest, abs=1e-4)
+
+
+def test_an_input_that_is_given_along_a_part_of_an_axis_is_refused() -> None:
+    mesh = LogicalMesh((1, 4))
+    module = lower(lambda x: x * 2, (np.ones((8, 8), np.float32),))
+    half = ArraySharding(mesh, ((Axis(1, 1, 2),), ()))
+    module.input_protos = (half.to_proto().SerializeToString(),)
+    with pytest.raises(errors.ShardingOptionError, match="the ILP splits along whole mesh axes, and"):
+        shard_with_ilp(module, options((1, 4)))
