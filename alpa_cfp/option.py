@@ -47,6 +47,8 @@ class CFPOption(AutoShardingOption):
             puts it together from profiles of its segments; no stage is compiled to choose stages then.
         plan: A plan, or the file of one, that is used as it is; nothing is measured or searched then.
         plans: The plans that were made or used with this option in this process, the newest last.
+        stage_plans: Of candidate stages, by digests of their programs and meshes. One that is chosen keeps the plan
+            that it was chosen by.
         session: What plans are made with; None for one of each plan's own.
     """
 
@@ -64,6 +66,7 @@ class CFPOption(AutoShardingOption):
     stage_costs: StageCosts = "profile"
     plan: Plan | Path | str | None = None
     plans: list[Plan] = field(default_factory=list, compare=False, repr=False)
+    stage_plans: dict[tuple[str, tuple[int, ...]], Plan] = field(default_factory=dict, compare=False, repr=False)
     session: "Session | None" = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +85,7 @@ class CFPOption(AutoShardingOption):
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes to other processes: without what was made in this one."""
-        return {**self.__dict__, "plans": [], "session": None}
+        return {**self.__dict__, "plans": [], "stage_plans": {}, "session": None}
 
     def annotate_module(self, module: HloModule, request: PlanRequest) -> None:
         """Plan `module` and write the plan into it: what alpa's auto-sharding pass asks for (see `Planner`).
@@ -93,11 +96,14 @@ class CFPOption(AutoShardingOption):
         from alpa_cfp.planner import plan_module  # not at the top: alpa pickles options, and workers need no planner
 
         try:
-            self.plans.append(plan_module(module, request, self, self.session))
+            plan = plan_module(module, request, self, self.session)
         except (NoPlanError, NothingFitsError, NothingRunsError) as error:
             if self.session is None:
                 raise
             raise StagePlanError(str(error)) from error
+        self.plans.append(plan)
+        if self.session is not None:
+            self.stage_plans[plan.program, plan.mesh_shape] = plan
 
     @property
     def composes(self) -> bool:

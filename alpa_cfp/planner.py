@@ -67,12 +67,15 @@ def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption", se
     given = _given(request)
     meshes = [given] if option.logical_mesh_shapes == "given" else _shapes(given)
     blocks = functools.cache(lambda: find_blocks(read_graph(module.bytecode)))
-    if option.plan is None:
+    chosen = option.plan
+    if chosen is None and session is None and option.stage_plans:
+        chosen = option.stage_plans.get((digest_of(blocks().graph), given.shape))
+    if chosen is None:
         with Session(option) if session is None else contextlib.nullcontext(session) as using:
             plans = _plans(module, blocks, meshes, request, option, using)
         made = min(plans, key=lambda made: _expected_s(made.plan))
     else:
-        plan = option.plan if isinstance(option.plan, Plan) else Plan.load(option.plan)
+        plan = chosen if isinstance(chosen, Plan) else Plan.load(chosen)
         _check(plan, blocks(), meshes)
         made = _written(module, blocks(), plan)
     plan = made.plan
