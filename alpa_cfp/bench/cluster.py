@@ -36,6 +36,19 @@ def attached(case: Case, cluster: Cluster) -> Iterator[LogicalDeviceMesh]:
     """While the context lasts, the case's mesh over all devices of the cluster's hosts.
 
     Raises:
+        HostsMeshError, HostsError, alpa_on_jax.errors.ClusterError: see `joined`.
+    """
+    with joined(case, cluster):
+        yield get_global_physical_mesh(create_if_not_exist=True).get_logical_mesh(mesh_shape(case.mesh))
+
+
+@contextlib.contextmanager
+def joined(case: Case, cluster: Cluster) -> Iterator[tuple[int, int]]:
+    """While the context lasts, alpa's global cluster is of the cluster's hosts; nothing runs on them by itself.
+
+    Gives the number of hosts and of the devices of each.
+
+    Raises:
         HostsMeshError: the mesh has not as many devices as the hosts.
         HostsError: a host failed, or was lost.
         alpa_on_jax.errors.ClusterError: see `alpa.init`.
@@ -52,7 +65,7 @@ def attached(case: Case, cluster: Cluster) -> Iterator[LogicalDeviceMesh]:
         counts = get_global_cluster().host_num_devices
         check_fits(case.mesh, len(counts), counts[0])
         try:
-            yield get_global_physical_mesh(create_if_not_exist=True).get_logical_mesh(mesh_shape(case.mesh))
+            yield len(counts), counts[0]
         except errors.MeshLostError as error:
             raise HostsError(error.what) from error
         except RayError as error:

@@ -107,7 +107,7 @@ def plan_only(case: Case, option: CFPOption, devices: Any = None) -> Plan:
     model = abstract(case.model, case.size)
     asked = _PlanOnly(**{field.name: getattr(option, field.name) for field in dataclasses.fields(option)})
     method = CFPShardParallel(devices or logical_mesh(case.mesh), case.num_micro_batches, asked)
-    step: Any = _parallelized(model, method)
+    step: Any = parallelized(model, method)
     try:
         step.get_executable(model.state, model.batch)
     except _MadeError:
@@ -146,7 +146,8 @@ def _alpa_method(case: Case, name: str, option: CFPOption, devices: Any) -> Any:
     return makers[name]()
 
 
-def _parallelized(model: Model, method: Any) -> Any:
+def parallelized(model: Model, method: Any) -> Any:
+    """The training step of a model by a method of alpa's: (state, batch) -> (new state, loss)."""
     # Alpa takes what is no array, shapes for one, as static unless it is told.
     return alpa.parallelize(
         training_step(model, alpa.value_and_grad),
@@ -159,7 +160,7 @@ def _parallelized(model: Model, method: Any) -> Any:
 
 def _by_alpa(case: Case, method: Any) -> Planned:
     model = build(case.model, case.size)
-    step = _parallelized(model, method)
+    step = parallelized(model, method)
     # A step donates its state, and the model's own is needed again.
     state = jax.tree.map(jnp.copy, model.state)
     started = time.perf_counter()

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from alpa_cfp.bench.running import Comparison, Outcome
+from alpa_cfp.bench.running import Compared, Comparison, Measured, Outcome
 
 FORMAT = 1
 
@@ -14,7 +14,19 @@ def to_json(found: Comparison, machine: dict[str, Any], command: str) -> str:
 
     `cfp`'s plan is left out: it has a file format of its own.
     """
+    on_hosts = "hosts" in machine
     content = {
+        **compared(found, machine, command),
+        "profiled": found.profiled,
+        "profiles_before": found.known,
+        "methods": {outcome.method: _method(outcome, on_hosts) for outcome in found.outcomes},
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def compared(found: Compared, machine: dict[str, Any], command: str) -> dict[str, Any]:
+    """What is there of every comparison: what ran, where, when and by which command."""
+    return {
         "format": FORMAT,
         "command": command,
         "machine": machine,
@@ -23,14 +35,11 @@ def to_json(found: Comparison, machine: dict[str, Any], command: str) -> str:
         "parameters": found.parameters,
         "serial_loss": found.loss,
         "tolerance": found.tolerance,
-        "profiled": found.profiled,
-        "profiles_before": found.known,
-        "methods": {outcome.method: _method(outcome, "hosts" in machine) for outcome in found.outcomes},
     }
-    return json.dumps(content, indent=1) + "\n"
 
 
-def _method(outcome: Outcome, on_hosts: bool) -> dict[str, Any]:
+def measured(outcome: Measured, on_hosts: bool) -> dict[str, Any]:
+    """What is there of every method: whether it is right, and its times."""
     samples = outcome.samples
     step = samples.to_json() if samples else None
     ratio = outcome.to_ilp.to_json() if outcome.to_ilp else None
@@ -40,7 +49,6 @@ def _method(outcome: Outcome, on_hosts: bool) -> dict[str, Any]:
             if numbers is not None:
                 del numbers[name]
     return {
-        "planning_s": outcome.planning_s,
         "is_right": outcome.is_right,
         # JSON has no infinity, which is what a step that gives no number differs by.
         "difference": min(outcome.difference.relative, 1e300),
@@ -48,6 +56,13 @@ def _method(outcome: Outcome, on_hosts: bool) -> dict[str, Any]:
         "step": step,
         "step_ms": [round(seconds * 1e3, 4) for seconds in samples.seconds] if samples else [],
         "to_alpa_ilp": ratio,
+    }
+
+
+def _method(outcome: Outcome, on_hosts: bool) -> dict[str, Any]:
+    return {
+        "planning_s": outcome.planning_s,
+        **measured(outcome, on_hosts),
         "same_program_as": outcome.same_as or None,
         "memory_bytes": outcome.memory_bytes,
         "collectives": [asdict(each) for each in outcome.traffic],

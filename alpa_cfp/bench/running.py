@@ -19,43 +19,53 @@ from alpa_cfp.bench.programs import Traffic
 from alpa_cfp.bench.progress import Progress
 from alpa_cfp.bench.timing import WARMUP, Ratio, Samples, interleave, pool, ratio
 from alpa_cfp.database import ProfileDatabase
+from alpa_cfp.workloads.model import Model
 from alpa_cfp.workloads.models import build
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a method.
+class Measured:
+    """A method's step, held against the serial one and timed.
 
     Attributes:
         method: Its name.
-        planning_s: What planning and compiling it took the first time, in seconds.
-        memory_bytes: What one device needs.
-        traffic: What a step communicates.
         difference: How far the first step is from the serial one.
         is_right: Whether that is within the tolerance.
         samples: Times of its steps, of all copies; None where it is wrong.
         to_ilp: Its time by that of Alpa's ILP; None for the ILP itself, or where one of them is not there.
+    """
+
+    method: str
+    difference: Difference
+    is_right: bool
+    samples: Samples | None
+    to_ilp: Ratio | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Measured):
+    """What became of a method.
+
+    Attributes:
+        planning_s: What planning and compiling it took the first time, in seconds.
+        memory_bytes: What one device needs.
+        traffic: What a step communicates.
         same_as: The first method that has the very same program; "" where none has.
         predicted_s: What CFP predicted for a step; None for the others.
         plan: CFP's plan; None for the others.
     """
 
-    method: str
     planning_s: float
     memory_bytes: int
     traffic: tuple[Traffic, ...]
-    difference: Difference
-    is_right: bool
-    samples: Samples | None
-    to_ilp: Ratio | None
     same_as: str
     predicted_s: float | None
     plan: Plan | None
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """What came out.
+class Compared:
+    """What ran, and how each method did.
 
     Attributes:
         case: What ran.
@@ -63,8 +73,6 @@ class Comparison:
         parameters: How many numbers the model learns.
         loss: That of the serial run's first step.
         tolerance: By how much a step may differ from the serial one.
-        profiled: How many programs CFP measured for its plan; None without CFP.
-        known: How many there were in the profile database before.
         outcomes: In the order in which the methods were named.
     """
 
@@ -73,14 +81,27 @@ class Comparison:
     parameters: int
     loss: float
     tolerance: float
-    profiled: int | None
-    known: int
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[Measured, ...]
 
     @property
     def is_right(self) -> bool:
         """Whether every method gave what the serial run gave."""
         return all(outcome.is_right for outcome in self.outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Compared):
+    """What came out.
+
+    Attributes:
+        outcomes: In the order in which the methods were named.
+        profiled: How many programs CFP measured for its plan; None without CFP.
+        known: How many there were in the profile database before.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    profiled: int | None
+    known: int
 
     def of(self, method: str) -> Outcome | None:
         """The outcome of a method, if it is there."""
@@ -115,7 +136,7 @@ def compare(
     model = build(case.model, case.size)
     expected = run_serially(model, case.num_micro_batches)
     progress.advance()
-    before = _counted(option) if CFP in methods else 0
+    before = num_profiles(option) if CFP in methods else 0
     copies: dict[str, list[Planned]] = {}
     profiled: int | None = None
     differences: dict[str, Difference] = {}
@@ -130,13 +151,17 @@ def compare(
             differences[method] = max(differences.get(method, found), found, key=lambda each: each.relative)
             progress.advance()
         if method == CFP:
-            profiled = _counted(option) - before
+            profiled = num_profiles(option) - before
     limit = tolerance(None if devices is None else alpa.global_config.backend)
     right = [method for method in methods if differences[method].relative <= limit]
     samples = _timed({method: copies[method] for method in right}, effort, progress)
     outcomes = tuple(_outcome(method, copies, samples, differences[method], limit, effort.seed) for method in methods)
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(model.state.params))
-    return Comparison(case, effort, parameters, expected.loss, limit, profiled, before, outcomes)
+    return Comparison(case, effort, num_parameters(model), expected.loss, limit, outcomes, profiled, before)
+
+
+def num_parameters(model: Model) -> int:
+    """How many numbers a model learns."""
+    return sum(leaf.size for leaf in jax.tree.leaves(model.state.params))
 
 
 def _timed(copies: dict[str, list[Planned]], effort: Effort, progress: Progress) -> dict[str, Samples]:
@@ -177,6 +202,7 @@ def _outcome(
     )
 
 
-def _counted(option: CFPOption) -> int:
+def num_profiles(option: CFPOption) -> int:
+    """How many programs the option's database has profiles of."""
     with ProfileDatabase.open(option.database) as database:
         return database.counts().keys

@@ -8,9 +8,11 @@ import textwrap
 from collections.abc import Sequence
 
 from alpa_cfp.bench.case import CFP, ILP, METHODS
-from alpa_cfp.bench.running import Comparison, Outcome
+from alpa_cfp.bench.running import Compared, Comparison, Measured, Outcome
+from alpa_cfp.bench.timing import Ratio
 
 _GAP = "  "
+STEP_COLUMNS = ("step", "spread", "ratio to ILP", "95% interval")
 _IN_ONE_PROCESS = "all in one process, in random order"
 
 
@@ -23,19 +25,19 @@ def lines(found: Comparison, machine: dict[str, object], width: int | None = Non
         width: Of the terminal, which no line exceeds if it can be; None for lines as long as they are.
     """
     return [
-        *_wrapped(_head(found, machine), width),
+        *wrapped(head(found, machine), width),
         "",
-        *_parts(_times(found), width),
+        *fitting(_times(found), width),
         "",
-        *_parts(_communication(found), width),
+        *fitting(_communication(found), width),
         "",
-        *_wrapped(_verdict(found) or ["no two of the programs are known to be the same"], width),
+        *wrapped(_verdict(found) or ["no two of the programs are known to be the same"], width),
         "",
-        *_wrapped(_meaning(found, machine), width),
+        *wrapped(_meaning(found, machine), width),
     ]
 
 
-def _wrapped(said: Sequence[str], width: int | None) -> list[str]:
+def wrapped(said: Sequence[str], width: int | None) -> list[str]:
     """Lines broken between words; what follows a name and two spaces stays below itself."""
     if width is None:
         return list(said)
@@ -47,10 +49,10 @@ def _wrapped(said: Sequence[str], width: int | None) -> list[str]:
     return out
 
 
-def _parts(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+def fitting(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
     """A table as lines; one that is too wide as several, below each other, each with the first column."""
     if len(rows[0]) == 1:
-        return _wrapped([row[0] for row in rows], width)
+        return wrapped([row[0] for row in rows], width)
     widths = [max(len(row[column]) for row in rows) + len(_GAP) for column in range(len(rows[0]))]
     parts: list[list[int]] = [[0]]
     for column in range(1, len(widths)):
@@ -91,7 +93,7 @@ def time_text(seconds: float) -> str:
     return f"{milliseconds:.{1 if milliseconds >= 10 else 2}f} ms"
 
 
-def title(found: Comparison) -> str:
+def title(found: Compared) -> str:
     """What ran, in a few words."""
     case = found.case
     parts = f" in {case.num_micro_batches} micro-batches" if case.num_micro_batches else ""
@@ -113,7 +115,8 @@ def _are_virtual(machine: dict[str, object]) -> bool:
     return str(machine["devices"]).endswith(" cpu")
 
 
-def _head(found: Comparison, machine: dict[str, object]) -> list[str]:
+def head(found: Compared, machine: dict[str, object]) -> list[str]:
+    """What ran, where, and whether it is right."""
     right = sum(outcome.is_right for outcome in found.outcomes)
     within = max((each.difference.relative for each in found.outcomes if each.is_right), default=0.0)
     return [
@@ -124,27 +127,47 @@ def _head(found: Comparison, machine: dict[str, object]) -> list[str]:
     ]
 
 
-def _times(found: Comparison) -> list[list[str]]:
-    header = ["method", "planning", "step", "spread", "ratio to ILP", "95% interval", "memory", "predicted"]
-    rows = [header, *(_row(outcome) for outcome in found.outcomes)]
-    kept = [number for number in range(len(header)) if number < 4 or any(row[number] for row in rows[1:])]
+def wrong(found: Compared) -> list[str]:
+    """A line for each method that is wrong."""
+    return [
+        f"{each.method} is WRONG: {each.difference.where} differs from the serial run by "
+        f"{each.difference.relative:.1e} of its largest entry; it was not timed"
+        for each in found.outcomes
+        if not each.is_right
+    ]
+
+
+def filled(rows: list[list[str]]) -> list[list[str]]:
+    """A table without the columns that have nothing below their name."""
+    kept = [number for number in range(len(rows[0])) if any(row[number] for row in rows[1:])]
     return [[row[number] for number in kept] for row in rows]
 
 
-def _row(outcome: Outcome) -> list[str]:
-    planning, memory = f"{outcome.planning_s:.1f} s", size_text(outcome.memory_bytes)
+def step_cells(outcome: Measured) -> list[str]:
+    """What the columns `STEP_COLUMNS` have for a method."""
     if outcome.samples is None:
-        return [outcome.method, planning, "WRONG", "", "", "", memory, ""]
+        return ["WRONG", "", "", ""]
     by = outcome.to_ilp
     return [
-        outcome.method,
-        planning,
         time_text(outcome.samples.median_s),
         f"± {outcome.samples.spread:.0%}",
         "1" if outcome.method == ILP else f"{by.paired:.2f}" if by else "",
         f"{by.paired_low:.2f} to {by.paired_high:.2f}" if by else "",
-        memory,
-        time_text(outcome.predicted_s) if outcome.predicted_s is not None else "",
+    ]
+
+
+def _times(found: Comparison) -> list[list[str]]:
+    rows = [["method", "planning", *STEP_COLUMNS, "memory", "predicted"], *(_row(each) for each in found.outcomes)]
+    return filled(rows)
+
+
+def _row(outcome: Outcome) -> list[str]:
+    return [
+        outcome.method,
+        f"{outcome.planning_s:.1f} s",
+        *step_cells(outcome),
+        size_text(outcome.memory_bytes),
+        time_text(outcome.predicted_s) if outcome.is_right and outcome.predicted_s is not None else "",
     ]
 
 
@@ -161,25 +184,23 @@ def _communication(found: Comparison) -> list[list[str]]:
 
 
 def _verdict(found: Comparison) -> list[str]:
-    said = [
-        f"{each.method} is WRONG: {each.difference.where} differs from the serial run by "
-        f"{each.difference.relative:.1e} of its largest entry; it was not timed"
-        for each in found.outcomes
-        if not each.is_right
-    ]
+    said = wrong(found)
     said += [f"{each.method} has the same program as {each.same_as}" for each in found.outcomes if each.same_as]
     own, ilp = found.of(CFP), found.of(ILP)
     alike = own is not None and ilp is not None and (own.same_as == ILP or ilp.same_as in (CFP, own.same_as or CFP))
     if own is not None and own.to_ilp is not None and not alike:
-        by = own.to_ilp
-        if by.paired_low <= 1 <= by.paired_high:
-            said.append("CFP's step takes as long as the one that Alpa's ILP planned, as far as this run can tell")
-        else:
-            said.append(
-                f"CFP's step takes {by.paired:.2f} of the time of the step that Alpa's ILP planned: "
-                f"{abs(1 - by.paired):.0%} {'less' if by.paired < 1 else 'more'}"
-            )
+        said.append(against_ilp("CFP's step", own.to_ilp))
     return said
+
+
+def against_ilp(step: str, by: Ratio) -> str:
+    """What a ratio to the ILP's time says of a step."""
+    if by.paired_low <= 1 <= by.paired_high:
+        return f"{step} takes as long as the one that Alpa's ILP planned, as far as this run can tell"
+    return (
+        f"{step} takes {by.paired:.2f} of the time of the step that Alpa's ILP planned: "
+        f"{abs(1 - by.paired):.0%} {'less' if by.paired < 1 else 'more'}"
+    )
 
 
 def _meaning(found: Comparison, machine: dict[str, object]) -> list[str]:
@@ -198,12 +219,18 @@ def _meaning(found: Comparison, machine: dict[str, object]) -> list[str]:
     ]
     if found.of(CFP) is not None:
         said.append("predicted      what CFP's plan was thought to take, from the parts that it measured")
-    if _are_virtual(machine):
-        said.append(
-            f"The {found.case.num_devices} devices are virtual and share {machine['cores']} cores: times compare "
-            "programs here, and say nothing about other machines."
-        )
+    said += on_virtual_devices(found, machine)
     return said
+
+
+def on_virtual_devices(found: Compared, machine: dict[str, object]) -> list[str]:
+    """What times mean where the devices are virtual."""
+    if not _are_virtual(machine):
+        return []
+    return [
+        f"The {found.case.num_devices} devices are virtual and share {machine['cores']} cores: times compare "
+        "programs here, and say nothing about other machines."
+    ]
 
 
 def _profiles(found: Comparison) -> str:

@@ -46,7 +46,7 @@ def outcome(method: str, milliseconds: float, ilp_ms: float = 50.0, **changes: A
 def comparison(*outcomes: Outcome) -> Comparison:
     """A comparison of them; of CFP and the ILP if none is named."""
     some = outcomes or (outcome(CFP, 40.0, predicted_s=0.0385), outcome(ILP, 50.0))
-    return Comparison(Case("gpt", "2x4", TINY), Effort(2, 2), 438_016, 4.2, 1e-4, 84, 0, some)
+    return Comparison(Case("gpt", "2x4", TINY), Effort(2, 2), 438_016, 4.2, 1e-4, some, 84, 0)
 
 
 def wrong(method: str) -> Outcome:
