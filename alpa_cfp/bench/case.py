@@ -60,6 +60,34 @@ class Case:
         return self.size.batch // (self.num_micro_batches or 1)
 
 
+# The ways in which `--method` can parallelize.
+SHARD, PIPESHARD = "shard", "pipeshard"
+COMPOSED = "cfp-compose"
+# Of pipelines, in the order of the table.
+PIPELINE_METHODS = {
+    CFP: "alpa's pipeline with CFP inside; candidate stages are compiled and timed by alpa",
+    COMPOSED: "alpa's pipeline with CFP inside; candidate stages cost what profiles of their segments add up to",
+    ILP: "alpa's pipeline with Alpa's own planner inside; candidate stages are compiled and timed by alpa",
+}
+# Those of alpa for training.
+SCHEDULES = ("1f1b", "gpipe", "1f1b_overlap_friendly")
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """How a case is made a pipeline.
+
+    Attributes:
+        layers: Into how many layers alpa cuts the model; stages are made of them.
+        stages: How many stages, a layer each; None if alpa chooses by what candidate stages cost.
+        schedule: One of `SCHEDULES`.
+    """
+
+    layers: int
+    stages: int | None
+    schedule: str
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A Ray cluster, and how much of it is used.

@@ -9,7 +9,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from alpa_cfp.bench.case import METHODS, PROPAGATION, Case, Cluster, Effort
+from alpa_cfp.bench.case import CFP, COMPOSED, METHODS, PROPAGATION, Case, Cluster, Effort
+from alpa_cfp.cli import pipelines
 from alpa_cfp.cli.cluster import add_cluster, devices_of, read_cluster
 from alpa_cfp.cli.errors import UserError
 from alpa_cfp.cli.files import check_are_different, check_can_write
@@ -29,6 +30,9 @@ _OF_THIS_PROCESS = "it is plain jax.jit of one process, which has none of the ho
 _EXAMPLES = """methods:
 {methods}
 
+methods of pipelines ({composed} is {cfp} with --stage-costs compose):
+{of_pipelines}
+
 models, with their usual size (--size changes it):
 {sizes}
 
@@ -37,6 +41,8 @@ examples:
   alpa-cfp bench --size tiny --rounds 5               the same in a minute or less
   alpa-cfp bench --model moe --mesh 1x8 --methods cfp alpa-ilp
   alpa-cfp bench --ray 10.0.0.1:6379 --mesh 2x4       on the hosts of a Ray cluster, here two with four devices each
+  alpa-cfp bench --method pipeshard --mesh 1x4 --micro-batches 4      pipelines of two stages in this process
+  alpa-cfp bench --method pipeshard --ray 10.0.0.1:6379 --micro-batches 4 --reports stages
   alpa-cfp bench --size layers=4 hidden=256 --micro-batches 2 --json result.json --picture result.png
 
 On a CPU as many virtual devices are made as the mesh needs. Exit code 0: every method gives what one device gives
@@ -51,9 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES.format(
         methods="\n".join(f"  {name.ljust(width)}  {words}" for name, words in METHODS.items()),
         sizes=describe_sizes(),
+        of_pipelines=pipelines.describe_methods(),
+        composed=COMPOSED,
+        cfp=CFP,
     )
     add_workload(parser)
     add_cluster(parser)
+    pipelines.add_pipelines(parser)
     parser.add_argument(
         "--methods", nargs="+", metavar="METHOD", help="some of those below (default: all that run there)"
     )
@@ -65,8 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="steps timed of each copy (default %(default)s)",
     )
     parser.add_argument(
-        "--copies", type=int, default=Effort().copies, metavar="N",
-        help="of each program: where arrays lie in memory changes its time by some per cent (default %(default)s)",
+        "--copies", type=int, metavar="N",
+        help="of each program: where arrays lie in memory changes its time by some per cent (default "
+        f"{Effort().copies})",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured there")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it (.png, .svg or .pdf; needs matplotlib)")
@@ -79,12 +90,15 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UserError: something on the command line cannot be.
     """
+    of_pipelines = pipelines.is_pipeline(arguments)
     case = read_workload(arguments)
     cluster = read_cluster(arguments, case)
-    methods = _methods(arguments.methods, cluster)
     for name in ("rounds", "copies"):
-        if getattr(arguments, name) < 1:
-            raise UserError(f"--{name} is {getattr(arguments, name)}, and must be at least 1")
+        if (number := getattr(arguments, name)) is not None and number < 1:
+            raise UserError(f"--{name} is {number}, and must be at least 1")
+    if of_pipelines:
+        return pipelines.run(arguments, case, cluster, WRONG_RESULT)
+    methods = _methods(arguments.methods, cluster)
     if arguments.save_plan is not None and "cfp" not in methods:
         raise UserError("--save-plan writes the plan of the method cfp, which is not among --methods")
     check_can_draw(arguments.picture)
@@ -111,7 +125,7 @@ def _compare(case: Case, methods: list[str], arguments: argparse.Namespace, clus
         from alpa_cfp.bench.running import compare, steps_of
         from alpa_cfp.bench.table import lines
 
-    effort = Effort(arguments.rounds, arguments.copies, seed=arguments.seed)
+    effort = Effort(arguments.rounds, arguments.copies or Effort().copies, seed=arguments.seed)
     with devices_of(case, cluster) as devices, Progress(steps_of(methods, effort)) as progress:
         option = CFPOption(
             database=arguments.database, samples=effort.samples, seed=arguments.seed, progress=progress.is_bar

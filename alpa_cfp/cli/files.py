@@ -46,6 +46,19 @@ def check_can_write(path: Path | None, option: str) -> None:
         raise UserError(f"{option} {path} {reason}")
 
 
+def check_can_fill(path: Path | None, option: str) -> None:
+    """See before the work whether a folder can be made, or be written into.
+
+    Raises:
+        UserError: it is a file, or neither can be.
+    """
+    if path is None:
+        return
+    where = path if path.exists() else path.absolute().parent
+    if not where.is_dir() or not os.access(where, os.W_OK):
+        raise UserError(f"{option} {path} is no folder to write into: name one of yours, or a new one in one of yours")
+
+
 def check_are_different(files: Mapping[str, Path | None]) -> None:
     """See before the work that no file is named twice: the second would be written over the first.
 

@@ -1,5 +1,6 @@
 """`alpa-cfp bench` as a user runs it: a process of its own, which makes its devices itself."""
 
+import io
 import json
 import os
 import subprocess
@@ -7,6 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from alpa_cfp import CFPOption
+from alpa_cfp.bench.case import CFP, COMPOSED, ILP, Case, Effort, Pipeline
+from alpa_cfp.bench.pipelines import compare
+from alpa_cfp.bench.places import places
+from alpa_cfp.bench.progress import Progress
+from alpa_cfp.cli.main import main
+from alpa_cfp.workloads.sizes import TINY
 
 METHODS = ["cfp", "alpa-ilp", "propagation"]
 CODE = "import sys; from alpa_cfp.cli.main import main; sys.exit(main())"
@@ -36,3 +45,50 @@ def test_three_methods_are_planned_checked_timed_and_kept(tmp_path: Path) -> Non
     # Each thing that begins is a line, since stderr is no terminal; and no bar.
     assert "planning cfp\n" in result.stderr
     assert "%|" not in result.stderr
+
+
+def test_pipelines_are_planned_checked_timed_and_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "bench --method pipeshard --model mlp --size tiny --mesh 1x4 --micro-batches 2 --pipeline-layers 4"
+    words += " --costs estimate --rounds 2 --database d.sqlite --json result.json --reports reports"
+    assert main(words.split()) == 0
+    said = capsys.readouterr().out
+    assert "2 of 2 methods give the serial run's loss and state" in said
+    assert "as a pipeline: 4 layers, 2 stages, 1f1b" in said
+    content = json.loads(Path("result.json").read_text())
+    assert content["are_interleaved"]
+    for method in content["methods"].values():
+        assert [stage["layers"] for stage in method["stages"]] == [[0, 1], [2, 3]]
+        assert [stage["submesh"] for stage in method["stages"]] == [[1, 2], [1, 2]]
+        assert method["memory_bytes"] == max(stage["memory_bytes"] for stage in method["stages"]) > 0
+        assert method["step"]["samples"] == 2
+    reports = sorted(str(path.relative_to("reports")) for path in Path("reports").rglob("*.*"))
+    assert reports == [f"cfp/stage-{number}.{ending}" for number in range(2) for ending in ("html", "json", "txt")]
+    assert Path("reports/cfp/stage-1.txt").read_text().startswith("Plan for a 1x2 mesh")
+    assert not list(tmp_path.glob("profile-results*"))
+
+
+def test_pipelines_that_share_their_devices_are_timed_in_turn(tmp_path: Path) -> None:
+    case, effort = Case("mlp", "1x2", TINY, 2), Effort(2, 1)
+    option = CFPOption(costs="estimate", database=tmp_path / "d.sqlite", progress=False)
+    with places(case, None, 1) as where, Progress(0, io.StringIO()) as progress:
+        found = compare(case, Pipeline(2, 2, "gpipe"), (CFP, ILP), effort, option, progress, where)
+        assert found.is_right
+        assert not found.are_interleaved
+        assert [outcome.to_ilp for outcome in found.outcomes] == [None, None]
+        assert all(outcome.samples is not None for outcome in found.outcomes)
+
+
+def test_stages_are_chosen_by_composed_costs_in_this_process(tmp_path: Path) -> None:
+    case = Case("mlp", "1x2", TINY, 2)
+    option = CFPOption(costs="estimate", database=tmp_path / "d.sqlite", progress=False)
+    with places(case, None, 1) as where, Progress(0, io.StringIO()) as progress:
+        found = compare(case, Pipeline(2, None, "1f1b"), (COMPOSED,), Effort(2, 1), option, progress, where)
+    (outcome,) = found.outcomes
+    assert outcome.is_right
+    assert outcome.programs == 0
+    assert [layer for stage in outcome.stages for layer in stage.layers] == [0, 1]
+    costs = [stage.cost_s or 0.0 for stage in outcome.stages]
+    assert outcome.predicted_s == pytest.approx(sum(costs) + max(costs))

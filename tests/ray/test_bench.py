@@ -105,3 +105,29 @@ def lose_a_host(case: Case, cluster: Cluster) -> None:
     with attached(case, cluster) as mesh:
         ray.kill(mesh.physical_mesh.workers[1])
         mesh.physical_mesh.sync_workers()
+
+
+def test_pipelines_with_cfp_and_with_the_ilp_are_there_at_once_with_stages_that_alpa_chose(
+    cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "result.json"
+    words = "--method pipeshard --hosts 2 --devices-per-host 1 --model mlp --size tiny --mesh 2x1 --micro-batches 2"
+    words += " --pipeline-layers 2 --stage-costs compose --costs estimate --rounds 2 --json"
+    database = ("--database", str(tmp_path / "profiles.sqlite"))
+    assert run(f"bench --ray {cluster.address} {words}", str(kept), *database) == 0
+    content = json.loads(kept.read_text())
+    assert list(content["methods"]) == ["cfp-compose", "alpa-ilp"]
+    assert content["are_interleaved"]
+    assert [host["devices"] for host in content["machine"]["hosts"]] == [1, 1]
+    for method in content["methods"].values():
+        assert method["is_right"]
+        assert [layer for stage in method["stages"] for layer in stage["layers"]] == [0, 1]
+        costs = [stage["cost_ms"] for stage in method["stages"]]
+        assert method["predicted_ms"] == pytest.approx(sum(costs) + max(costs))
+    assert content["methods"]["cfp-compose"]["programs_to_choose"] == 0
+    ilp = content["methods"]["alpa-ilp"]
+    assert ilp["programs_to_choose"] == ilp["stage_programs"] > 0
+    assert ilp["planning_parts_s"]["profile"] > 0
+    said = capsys.readouterr()
+    assert "2 of 2 methods give the serial run's loss and state" in said.out
+    assert "it/s" not in said.err

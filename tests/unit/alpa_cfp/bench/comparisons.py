@@ -3,10 +3,14 @@
 import dataclasses
 from typing import Any
 
-from alpa_cfp.bench.case import CFP, ILP, Case, Effort
+import numpy as np
+
+from alpa_cfp.bench.case import CFP, COMPOSED, ILP, Case, Effort, Pipeline
 from alpa_cfp.bench.checking import Difference
+from alpa_cfp.bench.pipelines import PipelineComparison, PipelineOutcome, Stage
 from alpa_cfp.bench.programs import Traffic
 from alpa_cfp.bench.running import Comparison, Outcome
+from alpa_cfp.bench.stage_choice import StageChoice
 from alpa_cfp.bench.timing import Samples, ratio
 from alpa_cfp.workloads.sizes import TINY
 
@@ -54,3 +58,38 @@ def wrong(method: str) -> Outcome:
     return outcome(
         method, 1.0, difference=Difference(0.25, "params/w"), is_right=False, samples=None, to_ilp=None, same_as=""
     )
+
+
+def choice(*costs_ms: float) -> StageChoice:
+    """A choice of stages of a layer each, of which the first two are chosen where there are two layers."""
+    table = np.full((2, 2, 1, 1), np.inf)
+    table[0, 0, 0, 0], table[1, 1, 0, 0], table[0, 1, 0, 0] = (cost / 1e3 for cost in costs_ms)
+    seconds = {"plan": 3.0, "compile": 0.0, "profile": 4.5, "search": 0.01}
+    return StageChoice(seconds, 12, 5, table, ((0, 0, 0, 0), (1, 1, 0, 0)))
+
+
+def pipeline_outcome(method: str, milliseconds: float, **changes: Any) -> PipelineOutcome:
+    """A method that is right, with a pipeline of two stages, unless `changes` say otherwise."""
+    stages = tuple(Stage((number,), (1, 2), (2, 1), 2_000_000, (number + 1) / 1e3, None) for number in range(2))
+    plain = PipelineOutcome(
+        method=method,
+        difference=Difference(2e-7, "params/w"),
+        is_right=True,
+        samples=samples(milliseconds),
+        to_ilp=None if method == ILP else ratio(samples(milliseconds), samples(50.0)),
+        planning_s=20.0,
+        stages=stages,
+        choice=choice(1.0, 2.0, 2.5),
+        profiled=None if method == ILP else 7,
+        predicted_s=0.009,
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def pipeline_comparison(*outcomes: PipelineOutcome, **changes: Any) -> PipelineComparison:
+    """A comparison of them; of CFP in two ways and the ILP if none is named."""
+    composed = pipeline_outcome(COMPOSED, 41.0, choice=choice(1.5, 3.0, 3.75))
+    some = outcomes or (pipeline_outcome(CFP, 40.0), composed, pipeline_outcome(ILP, 50.0))
+    case, pipeline = Case("gpt", "2x2", TINY, 4), Pipeline(2, None, "1f1b")
+    plain = PipelineComparison(case, Effort(4, 1), 438_016, 4.2, 1e-4, some, pipeline, True, 3)
+    return dataclasses.replace(plain, **changes)
