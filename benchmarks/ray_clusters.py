@@ -15,10 +15,10 @@ from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
 
 
 @contextlib.contextmanager
-def cluster(*devices_of_nodes: int) -> Iterator[Any]:
+def cluster(*devices_of_nodes: int, cpus: int = 4) -> Iterator[Any]:
     """While the context lasts, a node for each number of devices, and this process connected to the first.
 
-    Gives Ray's `Cluster`.
+    Gives Ray's `Cluster`. Each node says that it has so many CPUs.
     """
     with tempfile.TemporaryDirectory(prefix="alpa-ray-", ignore_cleanup_errors=True) as folder:
         (Path(folder) / "ray").mkdir()
@@ -33,7 +33,7 @@ def cluster(*devices_of_nodes: int) -> Iterator[Any]:
         try:
             for number in devices_of_nodes:
                 options = {"resources": {CPU_DEVICE: number}, "object_store_memory": 200 * 2**20}
-                nodes.add_node(num_cpus=4, include_dashboard=False, **options)
+                nodes.add_node(num_cpus=cpus, include_dashboard=False, **options)
             ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
             yield nodes
         finally:

@@ -1,0 +1,180 @@
+"""Are pipelines with CFP inside planned fast, and are they fast? GPTs of growing depth on two nodes of two devices.
+
+Takes numbers of layers. Each case is one `alpa-cfp bench --method pipeshard` in a process of its own, with a time
+limit, on a Ray cluster that is started for it: alpa chooses the stages by what it measures of them, with the ILP and
+with CFP inside, and by what CFP composes. The nodes offer the devices of all three pipelines, so that their steps are
+timed in turn in one process. Writes `results/pipelines-*` case by case. Invariant: each case begins with an empty
+profile database.
+"""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from alpa_cfp.bench.case import CFP, COMPOSED, ILP
+from alpa_cfp.bench.pipeline_table import layers_text, shape_text
+from benchmarks import machine
+from benchmarks.ray_clusters import cluster
+
+_HOSTS, _DEVICES, _METHODS = 2, 2, 3
+# Alpa's workers and Ray's own have so many of each node.
+_CPUS = 4
+_END_S = 60.0
+_PROGRAMS = "programs_to_choose"
+_KEYS = ("layers", "pipeline_layers", "hidden", "micro_batches")
+_TEXT = (
+    "GPTs in pipelines on a Ray cluster of 2 nodes with 2 virtual CPU devices each, of which alpa chooses the stages: "
+    f"by what it measures of candidate stages, with the ILP ({ILP}) and with CFP ({CFP}) inside, and by what CFP puts "
+    f"together from profiles of segments ({COMPOSED}). Planning is until the pipeline is compiled and its meshes are "
+    "there, with an empty profile database; of it alpa compiles and times candidate stages for `stages`, and CFP plans "
+    "for `CFP`. `programs` are those that alpa compiled of candidate stages, and those that CFP compiled and timed "
+    "before they were chosen. A step is the median of {rounds}, all pipelines in one process and in random order, with "
+    "its ratio to that of the ILP's and the 95% interval; predicted is what the choice of stages took it to cost."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the cases that the command line names."""
+    options = _parser().parse_args(argv)
+    rows: list[dict[str, Any]] = []
+    for layers in options.layers:
+        rows += measure(layers, options)
+        table = _table(rows)
+        print("\n".join(machine.markdown_table(table)), *verdicts(rows), sep="\n", flush=True)
+        if not options.no_results:
+            every = sorted(
+                [*machine.earlier("pipelines", _KEYS, rows), *rows], key=lambda row: [row[key] for key in _KEYS]
+            )
+            text = "\n\n".join([_TEXT.format(rounds=options.rounds), *verdicts(every)])
+            machine.write("pipelines", text, every, _table(every))
+    return 0
+
+
+def measure(layers: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run one case; gives a row a method, or one that says why there is none."""
+    case = {
+        "layers": layers,
+        "pipeline_layers": options.pipeline_layers or layers,
+        "hidden": options.hidden,
+        "micro_batches": options.micro_batches,
+    }
+    devices = _METHODS * _DEVICES
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        cluster(*[devices] * _HOSTS, cpus=_CPUS + _METHODS) as nodes,
+    ):
+        kept = Path(folder) / "result.json"
+        words = (
+            f"bench --method pipeshard --ray {nodes.address} --hosts {_HOSTS} --devices-per-host {_DEVICES} "
+            f"--mesh {_HOSTS}x{_DEVICES} --model gpt --size batch={options.batch} hidden={options.hidden} "
+            f"layers={layers} sequence={options.sequence} vocabulary=256 --micro-batches {options.micro_batches} "
+            f"--stages auto --stage-costs both --pipeline-layers {case['pipeline_layers']} --rounds {options.rounds}"
+        )
+        command = [sys.executable, "-m", "alpa_cfp.cli.main", *words.split()]
+        failure = _run([*command, "--json", str(kept), "--database", str(Path(folder) / "p.sqlite")], options.limit_s)
+        if failure:
+            return [{**case, "method": "", "failure": failure}]
+        content = json.loads(kept.read_text())
+    agreement = content["table_agreement"]
+    return [
+        {**case, "method": name, "parameters": content["parameters"], **row}
+        | ({"table_agreement": agreement} if name == COMPOSED else {})
+        for name, row in content["methods"].items()
+    ]
+
+
+def _run(command: Sequence[str], limit_s: float) -> str:
+    """Run a command; "" if it did well, else why not. One that is late is interrupted, and ends what it has begun."""
+    running = subprocess.Popen(command)
+    try:
+        code = running.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        running.send_signal(signal.SIGINT)
+        try:
+            running.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait()
+        return f"it took more than {limit_s:g} s"
+    return "" if code == 0 else f"it ended with {code}"
+
+
+def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each case: what composing saves, and whether CFP inside is as fast as the ILP inside."""
+    cases: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        cases.setdefault(tuple(row[key] for key in _KEYS), {})[row["method"]] = row
+    return [_verdict(case[0], methods) for case, methods in cases.items() if {CFP, COMPOSED, ILP} <= set(methods)]
+
+
+def _verdict(layers: int, methods: dict[str, dict[str, Any]]) -> str:
+    own, composed, ilp = (methods[name] for name in (CFP, COMPOSED, ILP))
+    by_ilp, by_cfp = (composed["planning_s"] / each["planning_s"] for each in (ilp, own))
+    chosen = "the stages" if _stages(composed) == _stages(own) else "other stages than those"
+    said = (
+        f"{layers} layers: composing takes {by_ilp:.2f} of the planning time of measuring with the ILP and "
+        f"{by_cfp:.2f} of that with CFP; {composed[_PROGRAMS]} programs are compiled to choose stages, against "
+        f"{ilp[_PROGRAMS]} and {own[_PROGRAMS]}. It chooses {chosen} that measuring with CFP chooses."
+    )
+    agreed = composed["table_agreement"]
+    if agreed is not None:
+        said += (
+            f" Its costs of {agreed['stages']} candidate stages are {agreed['median_ratio']:.2f} of the measured ones "
+            f"(median), their rank correlation {agreed['rank_correlation']:.2f}."
+        )
+    return said
+
+
+def _stages(row: dict[str, Any]) -> str:
+    return "; ".join(
+        f"{layers_text(stage['layers'])} on {shape_text(stage['submesh'])} as {shape_text(stage['logical_mesh'])}"
+        for stage in row["stages"]
+    )
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
+    header = ["layers", "method", "planning, s", "CFP, s", "stages, s", "programs", "stages", "step, ms", "to the ILP"]
+    return [[*header, "predicted, ms"], *map(_cells, rows)]
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    name = f"{row['layers']} ({row['pipeline_layers']})" if row["pipeline_layers"] != row["layers"] else row["layers"]
+    if "failure" in row:
+        return [str(name), row["failure"], *[""] * 8]
+    parts, step, ratio = row["planning_parts_s"], row["step"], row["to_alpa_ilp"]
+    return [
+        str(name),
+        row["method"],
+        f"{row['planning_s']:.1f}",
+        f"{parts['plan']:.1f}",
+        f"{parts['compile'] + parts['profile']:.1f}",
+        f"{row['stage_programs']} + {row[_PROGRAMS] - row['stage_programs']}",
+        _stages(row),
+        f"{step['median_ms']:.1f} ± {step['median_ms'] * step['spread']:.1f}" if step else "wrong",
+        f"{ratio['paired']:.2f} ({ratio['paired_low']:.2f} to {ratio['paired_high']:.2f})" if ratio else "",
+        f"{row['predicted_ms']:.1f}",
+    ]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--layers", nargs="+", type=int, default=[4, 8, 16], help="numbers of layers of the model")
+    parser.add_argument("--pipeline-layers", type=int, help="into how many each is cut (default: as many)")
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--sequence", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--micro-batches", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=30, help="steps timed of each (default %(default)s)")
+    parser.add_argument("--limit-s", type=float, default=3600.0, help="for one case (default %(default)s)")
+    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
