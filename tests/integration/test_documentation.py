@@ -46,6 +46,7 @@ NOT_CODE = {
     "architecture.md": "the way of a program, drawn with letters",
     "cluster.md": "what a bench printed on two hosts; tests/ray/test_bench.py runs one",
     "faults.md": "how training goes on on a cluster; tests/ray/test_faults.py does so",
+    "pipelines.md": "what a bench printed on two hosts; tests/ray/test_bench.py runs one",
     "README.md": "what `make demo` prints, and of its plan; its labels are held against the bench's below",
 }
 _COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*((?:make|python|pip|alpa-cfp|git|ray|export) \S|\.ci/run|\.venv[\w-]*/bin/)")
