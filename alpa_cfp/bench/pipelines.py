@@ -219,7 +219,7 @@ def plan_pipeline(
     model = build(case.model, case.size)
     state, batch = (jax.tree.map(np.array, each) for each in (model.state, model.batch))
     if method == COMPOSED and option is not None:
-        option = dataclasses.replace(option, stage_costs="compose", plans=[])
+        option = dataclasses.replace(option, stage_costs="compose")
     before = 0 if option is None else num_profiles(option)
 
     def profiled() -> int:
@@ -314,7 +314,7 @@ def _with_own_database(option: CFPOption) -> Iterator[CFPOption]:
             if (known := database_path(option.database)).exists():
                 copy.merge(known)
         try:
-            yield dataclasses.replace(option, database=own, plans=[])
+            yield dataclasses.replace(option, database=own, plans=[], stage_plans={})
         finally:
             with ProfileDatabase.open(option.database) as kept:
                 kept.merge(own)
