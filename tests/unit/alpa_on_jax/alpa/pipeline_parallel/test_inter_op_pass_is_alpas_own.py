@@ -68,7 +68,7 @@ def replaced_functions(module: ModuleType) -> set[str]:
         found = codes_of(functools.reduce(getattr, name.split("."), module))
         places = {(code.co_filename, code.co_name, code.co_firstlineno) for code in found}
         own = [place for place in places if place == (str(file), definition.name, first_line)]
-        outside = [place for place in places if not place[0].startswith(str(Path(str(alpa.__file__)).parent))]
+        outside = [place for place in places if not Path(place[0]).is_relative_to(Path(str(alpa.__file__)).parent)]
         if not own or outside:
             different.add(name)
     return different
