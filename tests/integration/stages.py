@@ -71,8 +71,8 @@ def costs_of_stages(**options: Any) -> np.ndarray:
 
 def choose_stages(model: str = MODEL, **options: Any) -> None:
     """Compile `step_in_stages`, which begins with the choice of its stages."""
-    state = jax.eval_shape(lambda: build(model).state)
-    step_in_stages(model, **options).get_executable(state, build(model).batch)
+    built = build(model)  # not under eval_shape: it is kept for others
+    step_in_stages(model, **options).get_executable(jax.eval_shape(lambda: built.state), built.batch)
 
 
 @contextlib.contextmanager
