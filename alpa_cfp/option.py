@@ -93,7 +93,10 @@ class CFPOption(AutoShardingOption):
         Raises:
             StagePlanError: it is one of the stages that a pipeline might have, and has no plan.
         """
-        from alpa_cfp.planner import plan_module  # not at the top: alpa pickles options, and workers need no planner
+        from alpa_cfp.planner import (
+            lengths_of,
+            plan_module,
+        )  # not at the top: alpa pickles options, and workers need no planner
 
         try:
             plan = plan_module(module, request, self, self.session)
@@ -103,7 +106,7 @@ class CFPOption(AutoShardingOption):
             raise StagePlanError(str(error)) from error
         self.plans.append(plan)
         if self.session is not None:
-            self.stage_plans[plan.program, plan.mesh_shape] = plan
+            self.stage_plans[plan.program, lengths_of(request.logical_mesh.shape)] = plan
 
     @property
     def composes(self) -> bool:
@@ -128,7 +131,8 @@ class CFPOption(AutoShardingOption):
     def planned_stage(self, phases: int) -> PlannedStage:
         """See `StagePlanning`."""
         assert self.session is not None
-        if (composed := self.session.composed) is not None:
+        if self.session.composes:
+            composed = self.session.composed[self.plans[-1].mesh_shape]
             return PlannedStage(costs=composed.costs(phases), available_bytes=composed.device_bytes)
         # Without why: it is for alpa's compile workers.
         return PlannedStage({"plan": replace(self.plans[-1], account=None)})

@@ -69,7 +69,7 @@ def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption", se
     blocks = functools.cache(lambda: find_blocks(read_graph(module.bytecode)))
     chosen = option.plan
     if chosen is None and session is None and option.stage_plans:
-        chosen = option.stage_plans.get((digest_of(blocks().graph), given.shape))
+        chosen = option.stage_plans.get((digest_of(blocks().graph), lengths_of(given.shape)))
     if chosen is None:
         with Session(option) if session is None else contextlib.nullcontext(session) as using:
             plans = _plans(module, blocks, meshes, request, option, using)
@@ -242,7 +242,7 @@ def _composed(
     """The plan of a stage whose costs are composed; they are left in the session."""
     composer, batches = session.composer(request.logical_mesh, mesh), request.num_micro_batches
     composed = composer.compose(module, blocks, session.candidates, batches, budget, option.search_limit_s)
-    session.composed, solution = composed, composed.solution
+    session.composed[mesh.shape], solution = composed, composed.solution
     strategies = tuple(
         unit.candidates[choice].strategy for unit, choice in zip(composed.units, solution.choices, strict=True)
     )

@@ -1,8 +1,8 @@
 """What plans are made with, and what several plans share: profiles, what measures, candidates.
 
-Takes an option; opens its database at the first use, and starts what measures on a submesh when something has to be
-measured there. A context manager: after it the database is closed, and no process is left. Invariant: a plan does not
-depend on which others were made in the session.
+Takes an option; opens its database, and starts what measures on a submesh when something has to be measured there. A
+context manager: after it the database is closed, and no process is left. Invariant: a plan does not depend on which
+others were made in the session, unless costs of stages are composed: what a stage has taught counts for later ones.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class Session:
         composes: The same.
         database: The profile database.
         candidates: Those of the kinds of blocks that were seen, by what they depend on (see `find_units`).
-        composed: Of the stage that was planned last, where stages are composed.
+        composed: Of the stage that was planned last, where stages are composed, by the shapes of its meshes.
     """
 
     def __init__(self, option: "CFPOption", *, composes: bool = False) -> None:
@@ -45,7 +45,7 @@ class Session:
         self._open = contextlib.ExitStack()
         self.database = self._open.enter_context(ProfileDatabase.open(option.database))
         self.candidates: dict[Any, tuple[Candidate, ...]] = {}
-        self.composed: Composed | None = None
+        self.composed: dict[tuple[int, ...], Composed] = {}
         self._profilers: dict[Any, Profiler] = {}
         self._composers: dict[Any, Composer] = {}
         self._memories: dict[Any, int] = {}
