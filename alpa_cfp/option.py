@@ -93,10 +93,8 @@ class CFPOption(AutoShardingOption):
         Raises:
             StagePlanError: it is one of the stages that a pipeline might have, and has no plan.
         """
-        from alpa_cfp.planner import (
-            lengths_of,
-            plan_module,
-        )  # not at the top: alpa pickles options, and workers need no planner
+        # Not at the top: alpa pickles options, and workers need no planner.
+        from alpa_cfp.planner import lengths_of, plan_module
 
         try:
             plan = plan_module(module, request, self, self.session)
