@@ -17,13 +17,11 @@ from alpa_cfp.profiling import MeasureOptions, Profiler, recorded_devices
 from alpa_cfp.profiling.submeshes import measured_submesh, memory_of_submesh
 from alpa_cfp.sources import Source, recorded
 from alpa_on_jax.xla_extension.executable import Client
+from alpa_on_jax.xla_extension.planner import NO_LIMIT_BYTES
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 
 if TYPE_CHECKING:
     from alpa_cfp.option import CFPOption
-
-# Bytes of a device of which nothing is known, as alpa needs a number.
-_NO_LIMIT = 1 << 60
 
 
 class Session:
@@ -83,7 +81,7 @@ class Session:
         if option.memory_budget_bytes is not None:
             return option.memory_budget_bytes
         if option.costs != "measure":
-            return _NO_LIMIT
+            return NO_LIMIT_BYTES
         if key not in self._memories:
             self._memories[key] = memory_of_submesh(logical_mesh.virtual_mesh)
         return self._memories[key]

@@ -2,7 +2,8 @@
 
 Takes `Blocks`; gives `Segments`: the sequence of blocks cut into runs, and which runs are the same program. Two
 segments are of one *kind* if their ops, attributes, rules, types and inner wiring are equal, op for op; names,
-positions and where values from outside come from do not count. Invariants: every block is in exactly one segment, in
+positions, barriers and where values from outside come from do not count (a part that is cut out has no barriers, and
+those of a pipeline's marks stand in any order). Invariants: every block is in exactly one segment, in
 order; the number of kinds of a model of equal layers does not depend on how many there are.
 """
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.analysis.collection import without_collection
-from alpa_cfp.analysis.graph import Graph
+from alpa_cfp.analysis.graph import BARRIER, Graph
 from alpa_cfp.analysis.ordering import Order
 
 
@@ -24,7 +25,8 @@ class Segment:
         index: Its number.
         blocks: The indices of its blocks.
         kind: The index of the first segment that is the same program.
-        ops: Its ops, in the order of `ordering`; those of segments of one kind correspond to each other.
+        ops: Its ops, in the order of `ordering`; but for barriers, those of segments of one kind correspond to each
+            other.
     """
 
     index: int
@@ -57,12 +59,13 @@ def find_segments(blocks: Blocks) -> Segments:
     fingerprints, order = _Fingerprints(blocks.graph), Order(blocks.graph)
     ops_of_block = [order.of((*block.members, *block.glue)) for block in blocks.blocks]
     numbers: dict[bytes, int] = {}
-    runs = tiles([numbers.setdefault(fingerprints.of(ops), len(numbers)) for ops in ops_of_block])
+    digests = [fingerprints.of(_without_barriers(blocks.graph, ops)) for ops in ops_of_block]
+    runs = tiles([numbers.setdefault(digest, len(numbers)) for digest in digests])
     segments: list[Segment] = []
     first_of: dict[bytes, int] = {}
     for start, stop in runs:
         ops = tuple(order.of(op for block in range(start, stop) for op in ops_of_block[block]))
-        kind = first_of.setdefault(fingerprints.of(ops), len(segments))
+        kind = first_of.setdefault(fingerprints.of(_without_barriers(blocks.graph, ops)), len(segments))
         segments.append(Segment(len(segments), tuple(range(start, stop)), kind, ops))
     return Segments(blocks, tuple(segments))
 
@@ -73,9 +76,16 @@ def digest_of(graph: Graph) -> str:
 
 
 def digests_of(graph: Graph, parts: Sequence[Sequence[int]]) -> list[bytes]:
-    """For each part, which is some ops, what is the same for equal programs, of this graph or of another one."""
+    """For each part, which is some ops, what is the same for equal programs, of this graph or of another one.
+
+    As it is cut out, without its barriers.
+    """
     fingerprints, order = _Fingerprints(graph), Order(graph)
-    return [fingerprints.of(order.of(ops)) for ops in parts]
+    return [fingerprints.of(_without_barriers(graph, order.of(ops))) for ops in parts]
+
+
+def _without_barriers(graph: Graph, ops: Sequence[int]) -> list[int]:
+    return [op for op in ops if graph.ops[op].name != BARRIER]
 
 
 def tiles(sequence: Sequence[int]) -> list[tuple[int, int]]:

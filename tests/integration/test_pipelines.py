@@ -1,8 +1,13 @@
 """Pipelines within this process against the serial run: models, schedules, numbers of stages, who shards a stage."""
 
+import contextlib
 import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import alpa
 import numpy as np
 import pytest
 from alpa import AutoLayerOption, AutoStageOption, UniformStageOption
@@ -10,6 +15,10 @@ from alpa.pipeline_parallel.stage_construction import get_last_dp_result
 
 from alpa_cfp import CFPOption, CFPPipeshardParallel
 from alpa_cfp.database import ProfileDatabase
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.planner import PhaseCost, PlannedStage, PlanRequest
+from alpa_on_jax.xla_extension.propagation import propagate
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
 from integration.pipelines import COVERING, FACTORS, Case, cases, hold_steps, pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_pipelines")]
@@ -48,15 +57,59 @@ def test_cfp_measures_the_parts_of_each_stage_on_devices_like_the_stages(tmp_pat
     assert {np.prod(key.mesh_shape) for key, _ in measured} == {4}
 
 
+def _chosen_here(option: alpa.AutoShardingOption) -> list[list[int]]:
+    """The layers of each stage that alpa chooses on parts of one host, and whose steps equal the serial ones."""
+    stages = AutoStageOption(submesh_physical_shape_space="manual", manually_specified_submeshes=((1, 4), (1, 8)))
+    hold_steps("mlp", pipeline(2, stage_option=stages, default_auto_sharding_option=option))
+    _, layers, *_ = get_last_dp_result()
+    assert layers is not None
+    return layers
+
+
+@pytest.mark.parametrize("shapes", ["given", "all"])
 def test_stages_are_chosen_within_one_process_where_their_costs_are_composed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shapes: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    option = CFPOption(costs="estimate", stage_costs="compose", progress=False)
-    stages = AutoStageOption(submesh_physical_shape_space="manual", manually_specified_submeshes=((1, 4),))
-    method = pipeline(2, stage_option=stages, default_auto_sharding_option=option)
-    hold_steps("mlp", method)
-    _, layers, shapes, _, _ = get_last_dp_result()
-    assert (layers, shapes) == ([[0], [1]], [(1, 4)] * 2)
-    # Three candidates on two meshes each, 1x4 and 2x2, though alpa has four options for each; and the two stages.
-    assert len(option.plans) == 3 * 2 + 2
+    option = CFPOption(costs="estimate", stage_costs="compose", logical_mesh_shapes=shapes, progress=False)
+    layers = _chosen_here(option)
+    candidates, stages = option.plans[: -len(layers)], option.plans[-len(layers) :]
+    # One layer, the other, and both, on 1x4 and 2x2 devices; both on 1x8, 2x4 and 4x2. Alpa has more options for each.
+    assert len(candidates) == 3 * 2 + 3
+    # A chosen stage keeps the plan that it was chosen by.
+    assert all(stage in candidates for stage in stages)
+
+
+@dataclass
+class Priced(alpa.AutoShardingOption):
+    """Splits nothing, and says that a candidate stage takes the size of its program to a power."""
+
+    power: int = 1
+    composes = True
+    sizes: list[int] = field(default_factory=list)
+
+    def annotate_module(self, module: HloModule, request: PlanRequest) -> None:
+        mesh = LogicalMesh(tuple(request.logical_mesh.shape))
+        propagate(module, mesh, to_outputs=True, inputs=[None] * len(module.shape.parameters))
+        self.sizes.append(len(module.bytecode))
+
+    @contextlib.contextmanager
+    def planning_stages(self) -> Iterator["Priced"]:
+        yield self
+
+    def same_for(self, logical_mesh: Any, fields: dict[str, Any]) -> int:
+        return 0
+
+    def planned_stage(self, phases: int) -> PlannedStage:
+        return PlannedStage(costs=(PhaseCost(float(self.sizes[-1]) ** self.power, 0),) * phases)
+
+
+@pytest.mark.parametrize(("power", "layers"), [(0, [[0, 1]]), (2, [[0], [1]])])
+def test_alpa_chooses_stages_by_what_any_planner_of_stages_says_that_they_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: int, layers: list[list[int]]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    option = Priced(power=power)
+    assert _chosen_here(option) == layers
+    # Three candidates on four devices and one on eight, each asked for once: all options are the same to this planner.
+    assert len(option.sizes) == 3 + 1 + len(layers)

@@ -152,13 +152,14 @@ def test_a_step_in_stages_that_cfp_plans_equals_the_serial_one(
     option = CFPOption(database="profiles.sqlite", samples=2, progress=False, refine=0, stage_costs=stage_costs)
     built = build(MODEL)
     with held(2):
-        step = step_in_stages(by=option)
+        step = step_in_stages(by=option, submesh_logical_shape_space="single_node_model_parallel")
         values = jax.tree.map(np.asarray, step(jax.tree.map(np.array, built.state), built.batch))
         _, layers, *_ = get_last_dp_result()
     (expected,) = expected_steps(MODEL, NUM_MICRO_BATCHES, 1)
     assert_equal_up_to_rounding(values, (expected.state, expected.metrics, expected.grads))
     assert layers == [[0], [1]]
-    # Three candidates: layer 0, layer 1, both. Where costs are composed, none is compiled.
+    # Three candidates: layer 0, layer 1, both. Each is in alpa's two logical shapes, which are one to CFP, timed once.
+    # Where costs are composed, none is compiled.
     assert sum(timed) == (3 if stage_costs == "profile" else 0)
     with ProfileDatabase.open("profiles.sqlite", readonly=True) as profiles:
         assert {key.mesh_shape for key, _ in profiles.items()} == {(1, NUM_DEVICES)}

@@ -7,7 +7,6 @@ only by the pass that was called with it, in the same thread.
 """
 
 import contextlib
-import math
 import threading
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -60,6 +59,10 @@ class PhaseCost:
     temporary_bytes: int
 
 
+# What a device has of which nothing is known: alpa divides what is left by what a micro-batch needs.
+NO_LIMIT_BYTES = 1 << 60
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
     """What a planner says of a candidate stage of a pipeline.
@@ -73,7 +76,7 @@ class PlannedStage:
 
     fields: dict[str, Any] = field(default_factory=dict)
     costs: tuple[PhaseCost, ...] | None = None
-    available_bytes: float = math.inf
+    available_bytes: int = NO_LIMIT_BYTES
 
 
 class StagePlanning(Planner, Protocol):

@@ -1,11 +1,12 @@
 """Cut an annotated program at alpa's pipeline markers into one program for each stage.
 
-A marker is a `stablehlo.optimization_barrier` with the attribute `alpa.marker = "<stage>$<kind>"`: what goes through
-a "start" barrier becomes the parameters of the stage's program, what goes through the "end" barrier its results. This
-is what the forked jaxlib's pass SliceAutoShardedStages did. Invariant: an array that crosses from the program into a
-stage, or from one stage into another, has the same sharding on both sides.
+A marker is a run of `stablehlo.optimization_barrier`s with the attribute `alpa.marker = "<stage>$<kind>"`: what goes
+through the "start" barriers becomes the parameters of the stage's program, what goes through the "end" barriers its
+results. This is what the forked jaxlib's pass SliceAutoShardedStages did. Invariant: an array that crosses from the
+program into a stage, or from one stage into another, has the same sharding on both sides.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +26,21 @@ EXCHANGE = "alpa.cross_mesh"
 @dataclass(frozen=True, slots=True)
 class _Stage:
     name: str
-    start: Operation | None  # None where the stage takes nothing: a start marker without operands lowers to nothing
-    end: Operation
+    start: tuple[Operation, ...]  # a start marker without operands lowers to nothing
+    end: tuple[Operation, ...]
 
     @property
     def inputs(self) -> list[Value]:
-        return [] if self.start is None else list(self.start.results)
+        return [value for op in self.start for value in op.results]
+
+    @property
+    def outputs(self) -> list[Value]:
+        return [value for op in self.end for value in op.results]
+
+    @property
+    def computed(self) -> list[Value]:
+        """What goes through the end marker, before it does."""
+        return [value for op in self.end for value in op.operands]
 
 
 def slice_stages(module: HloModule) -> list[tuple[str, HloModule]]:
@@ -61,18 +71,18 @@ def has_stages(module: HloModule) -> bool:
 
 
 def _find_stages(main: Operation) -> list[_Stage]:
-    markers: dict[str, dict[str, Operation]] = {}
-    for op in mlir.block_operations(mlir.entry_block(main)):
-        if MARKER in op.attributes:
-            name, kind = ir.StringAttr(op.attributes[MARKER]).value.rsplit("$", 1)
-            if kind in ("start", "end"):
-                if kind in markers.setdefault(name, {}):
-                    raise ValueError(f"pipeline marker {name!r} starts or ends twice")
-                markers[name][kind] = op
+    markers: dict[str, dict[str, tuple[Operation, ...]]] = {}
+    marked = [op for op in mlir.block_operations(mlir.entry_block(main)) if MARKER in op.attributes]
+    for marker, run in itertools.groupby(marked, lambda op: ir.StringAttr(op.attributes[MARKER]).value):
+        name, kind = marker.rsplit("$", 1)
+        if kind in ("start", "end"):
+            if kind in markers.setdefault(name, {}):
+                raise ValueError(f"pipeline marker {name!r} starts or ends twice")
+            markers[name][kind] = tuple(run)
     for name, pair in markers.items():
         if "end" not in pair:
             raise ValueError(f"pipeline marker {name!r} has a start and no end")
-    return [_Stage(name, pair.get("start"), pair["end"]) for name, pair in markers.items()]
+    return [_Stage(name, pair.get("start", ()), pair["end"]) for name, pair in markers.items()]
 
 
 def _boundary_shardings(main: Operation, mesh: LogicalMesh) -> dict[Value, ArraySharding]:
@@ -103,24 +113,24 @@ def _accumulator(value: Value, known: dict[Value, ArraySharding]) -> ArrayShardi
 
 def _fixed_results(module: HloModule, stage: _Stage) -> frozenset[int]:
     """The results of the stage that are results of the program for which the user has set a sharding."""
-    returned = list(mlir.block_operations(stage.end.block)[-1].operands)
+    returned = list(mlir.block_operations(stage.end[0].block)[-1].operands)
     fixed = {returned[i] for i in module.fixed_outputs}
-    return frozenset(i for i, value in enumerate(stage.end.results) if value in fixed)
+    return frozenset(i for i, value in enumerate(stage.outputs) if value in fixed)
 
 
 def _cut(module: HloModule, mesh: LogicalMesh, stage: _Stage, shardings: dict[Value, ArraySharding]) -> HloModule:
     operations = _operations_between(stage)
     inputs = tuple(shardings[value] for value in stage.inputs)
-    outputs = tuple(shardings[value] for value in stage.end.results)
+    outputs = tuple(shardings[value] for value in stage.outputs)
     cut = ir.Module.create()
     input_types = [value.type for value in stage.inputs]
-    output_types = [value.type for value in stage.end.operands]
+    output_types = [value.type for value in stage.computed]
     function, block = mlir.add_main(cut, input_types, output_types)
     mapping: dict[Value, Value] = dict(zip(stage.inputs, block.arguments, strict=True))
     with ir.InsertionPoint(block):
         for op in operations:
             mlir.clone_into(op, mapping)
-        mlir.create("func.return", [], [mapping[value] for value in stage.end.operands])
+        mlir.create("func.return", [], [mapping[value] for value in stage.computed])
     annotations.declare_mesh(cut, mesh)
     annotations.set_boundary(function, inputs, outputs)
     return HloModule(
@@ -150,7 +160,7 @@ def _operations_between(stage: _Stage) -> list[Operation]:
     exchanges = _exchanges_between(stage)
     needed: set[Operation] = set(exchanges)
     inputs = set(stage.inputs)
-    stack = [*stage.end.operands, *(value for op in exchanges for value in op.operands)]
+    stack = [*stage.computed, *(value for op in exchanges for value in op.operands)]
     while stack:
         value = stack.pop()
         if value in inputs:
@@ -161,17 +171,17 @@ def _operations_between(stage: _Stage) -> list[Operation]:
         if op not in needed:
             needed.add(op)
             stack.extend(operands_from_outside(op))
-    return [op for op in mlir.block_operations(stage.end.block) if op in needed]
+    return [op for op in mlir.block_operations(stage.end[0].block) if op in needed]
 
 
 def _exchanges_between(stage: _Stage) -> list[Operation]:
     """The exchanges with other meshes that stand between the stage's markers."""
-    operations = mlir.block_operations(stage.end.block)
-    if stage.start is None:
+    operations = mlir.block_operations(stage.end[0].block)
+    if not stage.start:
         return []
     return [
         op
-        for op in operations[operations.index(stage.start) : operations.index(stage.end)]
+        for op in operations[operations.index(stage.start[-1]) : operations.index(stage.end[0])]
         if EXCHANGE in op.attributes
     ]
 

@@ -1,9 +1,10 @@
 """Replacements in `alpa.pipeline_parallel.primitive_def`: how a pipeline marker is lowered and differentiated.
 
 Takes alpa's primitive `pipeline_p`, the identity on its operands with a name and a kind, and gives it a lowering to
-one `stablehlo.optimization_barrier` over all operands with the string attribute `alpa.marker` = `name$kind`, where the
-fork of XLA had a custom call. The barrier keeps the marker's operands together and keeps the compiler from moving
-operations over the mark; the attribute is what cuts a module into stages afterwards. A marker without operands
+a `stablehlo.optimization_barrier` for each operand with the string attribute `alpa.marker` = `name$kind`, where the
+fork of XLA had one custom call. A barrier keeps the compiler from moving operations over the mark; the attribute is
+what cuts a module into stages afterwards. One barrier over all operands would make one operation of what has nothing to
+do with each other: all the gradients of a stage, on their way to the update. A marker without operands
 (a layer boundary) has no counterpart in a module and lowers to nothing; alpa reads it from the jaxpr. So does it with
 the mark of gradients, which therefore lowers to its operands: a barrier there would keep alive what nobody uses and
 keep the update from being fused with the gradients.
@@ -39,9 +40,10 @@ def apply(module: ModuleType) -> None:
 def _lower(ctx: mlir.LoweringRuleContext, *operands: ir.Value, name: str, mark_type: str) -> Sequence[ir.Value]:
     if not operands or mark_type == "grad":
         return operands
-    barrier = hlo.OptimizationBarrierOp(operands)
-    barrier.operation.attributes[MARKER_ATTRIBUTE] = ir.StringAttr.get(f"{name}${mark_type}")
-    return barrier.results
+    barriers = [hlo.OptimizationBarrierOp([operand]) for operand in operands]
+    for barrier in barriers:
+        barrier.operation.attributes[MARKER_ATTRIBUTE] = ir.StringAttr.get(f"{name}${mark_type}")
+    return [barrier.results[0] for barrier in barriers]
 
 
 def _make_jvp(pipeline_p: Primitive) -> Callable[..., Any]:

@@ -38,12 +38,15 @@ def apply(module: ModuleType) -> None:
         auto_stage_option: Any,
         profile_results: dict[Any, Any],
     ) -> dict[Any, Any]:
+        equal: list[tuple[Stage, Stage]] = []
         if isinstance(default_as_option, StagePlanner):
             timers(PLANNING).start()
             unknown = [stage for stage in stages if not _is_known(stage, profile_results)]
-            stages = _plan(module, unknown, num_micro_batches, default_as_option, profile_results)
+            stages, equal = _plan(module, unknown, num_micro_batches, default_as_option, profile_results)
             timers(PLANNING).stop()
-        return original(stages, meshes, num_micro_batches, default_as_option, auto_stage_option, profile_results)
+        results = original(stages, meshes, num_micro_batches, default_as_option, auto_stage_option, profile_results)
+        _as_their_equals(equal, results)
+        return results
 
     replace(module, distributed_profile_on_mesh)
 
@@ -58,30 +61,43 @@ def _is_known(stage: Stage, results: dict[Any, Any]) -> bool:
 
 def _plan(
     module: ModuleType, stages: Sequence[Stage], num_micro_batches: int, option: Any, results: dict[Any, Any]
-) -> list[Stage]:
+) -> tuple[list[Stage], list[tuple[Stage, Stage]]]:
     """Plan stages on one shape of submesh; put what they cost into `results`.
 
     Returns:
-        Those that alpa is to time, with the option's fields of each.
+        Those that alpa is to time, with the option's fields of each; and those that are neither planned nor timed
+        because another is the same to the planner, each with that other.
     """
     to_be_timed: dict[Any, Stage] = {}
+    equal: list[tuple[Stage, Stage]] = []
     with option.planning_stages() as planning, stage_run.current() as run:
-        known: dict[Any, _Planned | errors.StagePlanError] = {}
+        first: dict[Any, Stage] = {}
         # The largest first: a planner learns most from it.
         for stage in sorted(stages, key=_size, reverse=True):
             index, config, (logical_mesh, fields) = stage
             own = dataclasses.replace(planning, **fields)
-            key = (id(config), own.same_for(logical_mesh, fields))
-            if key not in known:
-                known[key] = _planned(module, stage, num_micro_batches, own)
-            planned = known[key]
+            same = first.setdefault((id(config), own.same_for(logical_mesh, fields)), stage)
+            if same is not stage:
+                equal.append((stage, same))
+                continue
+            planned = _planned(module, stage, num_micro_batches, own)
             if isinstance(planned, errors.StagePlanError):
                 run.lose(stage, str(planned))
             elif planned.result is None:
                 to_be_timed[index] = (index, config, (logical_mesh, {**fields, **planned.fields}))
             else:
-                results[index] = copy.deepcopy(planned.result)
-    return [to_be_timed[index] for index, *_ in stages if index in to_be_timed]
+                results[index] = planned.result
+    return [to_be_timed[index] for index, *_ in stages if index in to_be_timed], equal
+
+
+def _as_their_equals(equal: Sequence[tuple[Stage, Stage]], results: dict[Any, Any]) -> None:
+    """Give stages the results of others that they are the same as, or the reason why these have none."""
+    with stage_run.current() as run:
+        for stage, same in equal:
+            if same[0] in results:
+                results[stage[0]] = copy.deepcopy(results[same[0]])
+            elif (reason := run.lost.get(stage_run.name_of(same))) is not None:
+                run.lose(stage, reason)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -24,16 +24,18 @@ def merge_equal_values(module: Any) -> None:
 
 
 def shield_markers(block: Any) -> None:
-    """Make each marker unlike every other, and used by a call with a side effect.
+    """Make each marker unlike every other, and used by a call with a side effect, one at the end for all of them.
 
     To MLIR a barrier is a pure function: it would drop one that nothing uses and merge two of equal operands.
     """
     markers = [op for op in mlir.block_operations(block) if MARKER in op.attributes or EXCHANGE in op.attributes]
     for number, marker in enumerate(markers):
         marker.attributes[_NUMBER] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+    if markers:
+        kept = [value for marker in markers for value in marker.results]
         attributes = {"call_target_name": ir.StringAttr.get(_KEEPER), "has_side_effect": ir.BoolAttr.get(True)}
-        with ir.InsertionPoint.after(marker), marker.location:
-            mlir.create("stablehlo.custom_call", [], list(marker.results), attributes)
+        with ir.InsertionPoint.at_block_terminator(block), ir.Location.unknown():
+            mlir.create("stablehlo.custom_call", [], kept, attributes)
 
 
 def unshield_markers(block: Any) -> None:

@@ -1,17 +1,25 @@
 """The blocks of a model are cut at its repeats, and equal runs of blocks are of one kind, however deep the model is."""
 
-from functools import cache
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from itertools import pairwise
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
+from alpa.pipeline_parallel.primitive_def import pipeline_p
 from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_cfp.analysis.blocks import find_blocks
+from alpa_cfp.analysis.graph import BARRIER, Graph
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.analysis.segments import Segments, find_segments, tiles
+from alpa_cfp.analysis.segments import Segments, digests_of, find_segments, tiles
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from unit.alpa_cfp.analysis.llama import LlamaSize, lower
+from unit.alpa_cfp.analysis.programs import graph_of
 
 
 @cache
@@ -112,3 +120,49 @@ def test_what_differs_at_the_ends_does_not_break_a_repeat(count: int) -> None:
     runs = tiles(sequence)
     assert len({tuple(sequence[start:stop]) for start, stop in runs}) == 3
     assert all(stop == start for (_, stop), (start, _) in pairwise(runs))
+
+
+def _step(marked: Callable[..., Sequence[Any]], weights: Sequence[Any], x: Any) -> Any:
+    """A step of two layers of one shape; `marked` takes values and the name of what begins or ends there."""
+    *used, inside = marked(*weights, x, name="layer", mark_type="start")
+    grads = jax.grad(lambda weights: jnp.sum(jnp.tanh(jnp.tanh(inside @ weights[0]) @ weights[1])))(used)
+    # Alpa's marks have their values in an order of their own.
+    second, first = marked(grads[1], grads[0], name="layer", mark_type="end")
+    first_w, second_w, second, first = marked(*weights, second, first, name="update", mark_type="start")
+    return marked(first_w - 0.1 * first, second_w - 0.1 * second, name="update", mark_type="end")
+
+
+def test_the_marks_of_a_pipeline_leave_each_block_the_ops_that_it_has_without_them() -> None:
+    weight, x = jax.ShapeDtypeStruct((16, 16), jnp.float32), jax.ShapeDtypeStruct((8, 16), jnp.float32)
+    with_marks, without = (
+        _ops_of_blocks(graph_of(partial(_step, marked), (weight, weight), x))
+        for marked in (pipeline_p.bind, lambda *values, **_: values)
+    )
+    # Each layer's update in the layer's block, too.
+    assert with_marks == without
+    assert len(with_marks) == 2
+
+
+def test_the_order_of_what_goes_through_a_mark_does_not_matter() -> None:
+    def digest(*order: str) -> bytes:
+        def step(**values: Any) -> Any:
+            marked = dict(
+                zip(order, pipeline_p.bind(*map(values.get, order), name="layer", mark_type="start"), strict=True)
+            )
+            return jnp.tanh(marked["x"] @ marked["w"])
+
+        shapes = {"w": (16, 16), "x": (8, 16)}
+        arrays = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+        graph = graph_of(lambda arrays: step(**arrays), arrays)
+        (found,) = digests_of(graph, [[op.index for op in graph.ops]])
+        return found
+
+    assert digest("w", "x") == digest("x", "w")
+
+
+def _ops_of_blocks(graph: Graph) -> list[Counter[str]]:
+    blocks = find_blocks(graph)
+    return [
+        Counter(graph.ops[op].name for op in (*block.members, *block.glue) if graph.ops[op].name != BARRIER)
+        for block in blocks.blocks
+    ]
