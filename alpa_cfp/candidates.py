@@ -90,25 +90,17 @@ def find_units(
     ops_of_block = [tuple(sorted((*block.members, *block.glue))) for block in blocks.blocks]
     first_of: dict[bytes, int] = {}
     for number, digest in enumerate(digests_of(blocks.graph, ops_of_block)):
-        inputs, outputs = cutter.boundary(ops_of_block[number])
         kind = first_of.setdefault(digest, number)
+        outline = cutter.outline(ops_of_block[number], f"block{kind}")
         if kind == number:
-            part = cutter.cut(ops_of_block[number], f"block{kind}")
-            late = _late(blocks, blocks.blocks[number], part, repeated)
-            words = (
-                digest,
-                part.module.aliases,
-                part.blocks.blocks,
-                late,
-                mesh,
-                limits_of_pass_context(),
-            )
+            late = _late(blocks, blocks.blocks[number], outline.inputs, repeated)
+            words = (digest, outline.aliases, outline.blocks, late, mesh, limits_of_pass_context())
             if words not in known:
-                known[words] = _candidates(part, late, mesh)
+                known[words] = _candidates(cutter.cut(outline), late, mesh)
             candidates = known[words]
         else:
             candidates = units[kind].candidates
-        units.append(Unit(number, kind, inputs, outputs, candidates))
+        units.append(Unit(number, kind, outline.inputs, outline.outputs, candidates))
     return tuple(units)
 
 
@@ -188,13 +180,13 @@ class _Late:
     repeated: frozenset[int]
 
 
-def _late(blocks: Blocks, block: ParallelBlock, part: Part, repeated: Sequence[range]) -> _Late:
-    """When the part's inputs come."""
+def _late(blocks: Blocks, block: ParallelBlock, inputs: Sequence[int], repeated: Sequence[range]) -> _Late:
+    """When the inputs of a part come."""
     graph = blocks.graph
     forward = max((entry.op for entry in block.entries if entry.role == "forward"), default=len(graph.ops))
     late: set[int] = set()
     again: set[int] = set()
-    for number, value in enumerate(part.inputs):
+    for number, value in enumerate(inputs):
         made, came = graph.values[graph.origin(value)].op, graph.values[value].op
         # Cotangents come through the barrier, too, before what is computed again: they are late.
         if made is not None and made > forward:

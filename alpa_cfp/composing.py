@@ -22,7 +22,7 @@ from alpa_cfp.calibration import calibration_programs, rates_of
 from alpa_cfp.candidates import Candidate, Unit, find_units
 from alpa_cfp.choosing import Choosing
 from alpa_cfp.costs import Rates, Work, estimated_s, fitted, read_local, work_of
-from alpa_cfp.cut import Cutter
+from alpa_cfp.cut import cut
 from alpa_cfp.problem import Boundaries, Crossing, find_boundaries
 from alpa_cfp.search import Solution
 from alpa_cfp.sources import Source
@@ -89,10 +89,7 @@ class Composer:
     slower: dict[Kind, float] = field(default_factory=dict, init=False)
     _works: list[Work] = field(default_factory=list, init=False)
     _seconds: list[float] = field(default_factory=list, init=False)
-
-    def __post_init__(self) -> None:
-        if self.source is not None:
-            self.rates = self.fitted = rates_of(self.mesh, self.source(calibration_programs(self.mesh)))
+    _is_calibrated: bool = field(default=False, init=False)
 
     def compose(
         self,
@@ -119,6 +116,7 @@ class Composer:
         units = find_units(module, blocks, self.mesh, candidates)
         kinds = tuple(kind_of(blocks.graph, block) for block in blocks.blocks)
         stage = _Stage(module, blocks, units, find_boundaries(module, blocks, units), kinds)
+        self._calibrate()
 
         def best() -> Solution:
             choosing = Choosing(units, stage.boundaries, self.fitted, None, 1.0, limit_s, micro_batches)
@@ -140,6 +138,12 @@ class Composer:
         arrays_s = self.rates.array_s * (len(blocks.graph.parameters) + len(blocks.graph.results))
         passes_s = self._passes_s(stage, solution)
         return Composed(units, solution, passes_s, self.rates.dispatch_s, arrays_s, self.device_bytes)
+
+    def _calibrate(self) -> None:
+        """Learn how fast the mesh is, once."""
+        if self.source is not None and not self._is_calibrated:
+            self.rates = self.fitted = rates_of(self.mesh, self.source(calibration_programs(self.mesh)))
+        self._is_calibrated = True
 
     def _learn(self, source: Source, stage: "_Stage", solution: Solution, parts: Sequence[Sequence[int]]) -> None:
         """Measure parts of a stage, as they are in a plan, and learn how long blocks of their kinds take."""
@@ -169,11 +173,11 @@ class Composer:
         """Some blocks as a program of their own, as they are in a plan."""
         blocks = [stage.blocks.blocks[number] for number in part]
         ops = Order(stage.blocks.graph).of(op for block in blocks for op in (*block.members, *block.glue))
-        cut = Cutter(stage.module, stage.blocks).cut(ops, "segment")
+        alone = cut(stage.module, stage.blocks, ops, "segment")
         strategies = [stage.units[number].candidates[solution.choices[number]].strategy for number in part]
-        annotate(cut.module, cut.blocks, self.mesh, strategies)
-        cut.module.partitioned = partition_to_run(cut.module)
-        return cut.module
+        annotate(alone.module, alone.blocks, self.mesh, strategies)
+        alone.module.partitioned = partition_to_run(alone.module)
+        return alone.module
 
     def _estimated_s(self, stage: "_Stage", solution: Solution, part: Sequence[int]) -> tuple[float, float]:
         """What some blocks take together for a micro-batch, and once a step."""

@@ -6,7 +6,7 @@ backward and update can be compiled and timed alone. Invariants: the part comput
 derives from constants alone is computed anew in it; equal parts give equal modules.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,27 @@ from alpa_cfp.analysis.reading import read_graph
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.propagation import donation_pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a part will be.
+
+    Attributes:
+        name: What it is called.
+        needed: All ops that it has, in their order there: also those that derive from constants alone.
+        inputs: For each parameter the value of the whole that it is.
+        outputs: For each result the value of the whole that it is.
+        aliases: Pairs (result, parameter) where the result takes the place of a donated parameter of the whole.
+        blocks: Its blocks, in the order of those of the whole, by the numbers of its ops and values.
+    """
+
+    name: str
+    needed: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    aliases: tuple[tuple[int, int], ...]
+    blocks: tuple[ParallelBlock, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +76,38 @@ class Cutter:
             results = (result for operation in self._operations for result in operation.results)
             self._values = [*block.arguments, *results]
 
-    def boundary(self, ops: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The values that come into a part and those that leave it, in the order that `cut` has them in."""
-        return _boundary(self._blocks.graph, self._needed(ops), ops)
-
-    def cut(self, ops: Sequence[int], name: str) -> Part:
-        """Cut `ops` out, together with the blocks that lie in them entirely.
+    def outline(self, ops: Sequence[int], name: str) -> Outline:
+        """What is known of a part before it is cut.
 
         Args:
-            ops: Indices of ops, ascending.
+            ops: Indices of ops; the blocks that lie in them entirely are those of the part.
             name: What the part is called.
         """
-        graph, values = self._blocks.graph, self._values
+        graph = self._blocks.graph
         needed = self._needed(ops)
-        inputs, outputs = _boundary(graph, needed, ops)
+        own = frozenset(op for op in ops if graph.ops[op].name != BARRIER)
+        inputs, outputs = _boundary(graph, needed, own)
+        aliases = _aliases(self._module, graph, inputs, outputs)
+        return Outline(name, tuple(needed), inputs, outputs, aliases, _renumbered(self._blocks, needed, inputs))
+
+    def cut(self, outline: Outline) -> Part:
+        """Cut a part out."""
+        values, inputs, outputs = self._values, outline.inputs, outline.outputs
         with self._whole.context, ir.Location.unknown():
             made = ir.Module.create()
             _, body = mlir.add_main(made, [values[value].type for value in inputs], [values[v].type for v in outputs])
             mapping: dict[Any, Any] = {values[v]: argument for v, argument in zip(inputs, body.arguments, strict=True)}
             with ir.InsertionPoint(body):
-                for op in needed:
+                for op in outline.needed:
                     mlir.clone_into(self._operations[op], mapping)
                 mlir.create("func.return", [], [mapping[values[value]] for value in outputs])
             bytecode = mlir.to_bytecode(made)
-        aliases = _aliases(self._module, graph, inputs, outputs)
-        taken = {parameter for _, parameter in aliases}
-        part = HloModule.from_stablehlo(name, bytecode, [number in taken for number in range(len(inputs))])
-        part.aliases = aliases
-        return Part(part, _blocks_of_part(self._blocks, part, needed), inputs, outputs)
+        taken = {parameter for _, parameter in outline.aliases}
+        part = HloModule.from_stablehlo(outline.name, bytecode, [number in taken for number in range(len(inputs))])
+        part.aliases = outline.aliases
+        block_of = {op: block.index for block in outline.blocks for op in (*block.members, *block.glue)}
+        blocks = Blocks(read_graph(bytecode), outline.blocks, tuple(map(block_of.get, range(len(outline.needed)))), ())
+        return Part(part, blocks, inputs, outputs)
 
     def _needed(self, ops: Sequence[int]) -> list[int]:
         """`ops` and the ops, derived from constants alone, that make their operands, in the order of `ordering`.
@@ -103,12 +128,12 @@ class Cutter:
 
 def cut(module: HloModule, blocks: Blocks, ops: Sequence[int], name: str) -> Part:
     """`Cutter.cut` for a single part."""
-    return Cutter(module, blocks).cut(ops, name)
+    cutter = Cutter(module, blocks)
+    return cutter.cut(cutter.outline(ops, name))
 
 
-def _boundary(graph: Graph, needed: Sequence[int], ops: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _boundary(graph: Graph, needed: Sequence[int], own: Set[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The values that come into the part, in the order of their first use, and those that leave it."""
-    own = {op for op in ops if graph.ops[op].name != BARRIER}
     made = {value for op in needed for value in graph.ops[op].results}
     used = (value for op in needed for value in graph.ops[op].operands)
     inputs = tuple(dict.fromkeys(value for value in used if value not in made))
@@ -136,24 +161,21 @@ def _aliases(
     return tuple((result, number) for result, number in pairs if result is not None and number is not None)
 
 
-def _blocks_of_part(blocks: Blocks, part: HloModule, needed: Sequence[int]) -> Blocks:
-    number = {op: i for i, op in enumerate(needed)}
-    graph = read_graph(part.bytecode)
-    value_of = {
-        value: graph.ops[number[op]].results[i] for op in needed for i, value in enumerate(blocks.graph.ops[op].results)
-    }
+def _renumbered(blocks: Blocks, needed: Sequence[int], inputs: Sequence[int]) -> tuple[ParallelBlock, ...]:
+    """The blocks that lie in a part entirely, with the part's numbers."""
+    ops = {op: i for i, op in enumerate(needed)}
+    # Like those of any graph: first the parameters, then what each op gives.
+    made = (value for op in needed for value in blocks.graph.ops[op].results)
+    values = {value: i for i, value in enumerate(made, len(inputs))}
     inside = [
         block
         for block in blocks.blocks
-        if all(op in number or blocks.graph.ops[op].name == BARRIER for op in (*block.members, *block.glue))
+        if all(op in ops or blocks.graph.ops[op].name == BARRIER for op in (*block.members, *block.glue))
     ]
-    renumbered = tuple(_renumbered(block, i, number, value_of) for i, block in enumerate(inside))
-    index = {block.index: i for i, block in enumerate(inside)}
-    of_op = (blocks.block_of_op[op] for op in needed)
-    return Blocks(graph, renumbered, tuple(None if block is None else index.get(block) for block in of_op), ())
+    return tuple(_with_numbers(block, i, ops, values) for i, block in enumerate(inside))
 
 
-def _renumbered(block: ParallelBlock, index: int, number: dict[int, int], value_of: dict[int, int]) -> ParallelBlock:
+def _with_numbers(block: ParallelBlock, index: int, number: dict[int, int], value_of: dict[int, int]) -> ParallelBlock:
     """`block` with the numbers of the part's ops and values; what parameters it uses is left out."""
     factors = tuple(
         BlockFactor(each.side, each.ways, each.alive, tuple((number[op], factor) for op, factor in each.places))

@@ -9,6 +9,7 @@ import contextlib
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from alpa_cfp.calibration import calibration_programs
 from alpa_cfp.candidates import Candidate
 from alpa_cfp.composing import Composed, Composer
 from alpa_cfp.database import ProfileDatabase
@@ -66,6 +67,8 @@ class Session:
             devices = recorded_devices(self.database, mesh.shape, device_kind=option.device_kind)
             return Source(devices, recorded(devices, self.database))
         profiler = self._profiler(logical_mesh, mesh)
+        # They are what is measured first, after the program has been looked at.
+        profiler.expect(calibration_programs(mesh))
         return Source(profiler.devices, profiler.measure)
 
     def composer(self, logical_mesh: Any, mesh: LogicalMesh) -> Composer:

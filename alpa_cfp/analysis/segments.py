@@ -71,8 +71,9 @@ def find_segments(blocks: Blocks) -> Segments:
 
 
 def digest_of(graph: Graph) -> str:
-    """64 hexadecimal digits that are the same for equal programs."""
-    return _Fingerprints(graph).of([op.index for op in graph.ops if not graph.free[op.index]]).hex()
+    """64 hexadecimal digits that are the same for equal programs, whatever goes through barriers in them."""
+    ops = [op.index for op in graph.ops if not graph.free[op.index]]
+    return _Fingerprints(graph, through_barriers=True).of(_without_barriers(graph, ops)).hex()
 
 
 def digests_of(graph: Graph, parts: Sequence[Sequence[int]]) -> list[bytes]:
@@ -128,13 +129,17 @@ def _best_repeat(sequence: Sequence[int]) -> tuple[int, int, int] | None:
 
 
 class _Fingerprints:
-    """Digests of sets of ops that are equal for equal programs."""
+    """Digests of sets of ops that are equal for equal programs.
 
-    def __init__(self, graph: Graph):
-        self._graph = graph
+    Args:
+        graph: The graph.
+        through_barriers: Whether a value that comes through a barrier is the same as before it, and not from outside.
+    """
+
+    def __init__(self, graph: Graph, *, through_barriers: bool = False):
+        self._graph, self._through = graph, through_barriers
         self._free: dict[int, bytes] = {}
-        returned = set(graph.results)
-        self._returned = returned
+        self._returned = set(map(self._before_barriers, graph.results))
 
     def of(self, ops: Sequence[int]) -> bytes:
         """The digest of the program that consists of `ops`, each behind those that make its operands."""
@@ -144,7 +149,7 @@ class _Fingerprints:
         for index in ops:
             op = graph.ops[index]
             parts: list[object] = [op.name, op.attributes, op.rule]
-            for value in op.operands:
+            for value in map(self._before_barriers, op.operands):
                 producer = graph.values[value].op
                 if producer is not None and graph.free[producer] and producer not in inside:
                     parts.append(self._free_digest(value))
@@ -154,10 +159,18 @@ class _Fingerprints:
                 parts.append(number if known else (number, *self._type(value), producer is None))
             for value in op.results:
                 local.setdefault(value, len(local))
-                leaves = value in self._returned or any(user not in inside for user in graph.values[value].users)
+                leaves = value in self._returned or any(user not in inside for user in self._users(value))
                 parts.append((*self._type(value), leaves))
             digest.update(repr(parts).encode())
         return digest.digest()
+
+    def _before_barriers(self, value: int) -> int:
+        return self._graph.origin(value) if self._through else value
+
+    def _users(self, value: int) -> list[int]:
+        """The ops that use a value; what only passes it on counts where the value is another one behind it."""
+        users = self._graph.values[value].users
+        return [user for user in users if not self._through or self._graph.ops[user].name != BARRIER]
 
     def _type(self, value: int) -> tuple[tuple[int, ...], str]:
         return self._graph.values[value].shape, self._graph.values[value].dtype

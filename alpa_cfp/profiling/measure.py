@@ -12,6 +12,7 @@ closed, and not recorded.
 import contextlib
 import logging
 import random
+import threading
 import time
 from collections.abc import Generator, Sequence
 from functools import partial
@@ -28,6 +29,7 @@ from alpa_cfp.profiling.here import Here
 from alpa_cfp.profiling.isolated import Worker, setup_of
 from alpa_cfp.profiling.keys import DeviceDescription, key_of
 from alpa_cfp.profiling.options import MeasureOptions
+from alpa_on_jax.errors import AlpaOnJaxError
 from alpa_on_jax.xla_extension.executable import Client
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 
@@ -139,6 +141,7 @@ class Profiler:
         self._database = database
         self._options = options
         self._drawn = random.Random(options.seed)
+        self._starting: threading.Thread | None = None
         # Of programs that failed, though not by themselves.
         self._for_now: dict[ProfileKey, Profile] = {}
         if isinstance(mesh, Client):
@@ -153,6 +156,17 @@ class Profiler:
     def worker_pid(self) -> int | None:
         """The id of the process of this machine that measures, while there is one."""
         return self._measurer.pid
+
+    def expect(self, modules: Sequence[HloModule]) -> None:
+        """Start what measures on other hosts, if the profile of one of `modules` is missing, and do not wait for it.
+
+        What goes wrong is said when something is measured.
+        """
+        if self._client is not None or self._starting is not None:
+            return
+        if any(self._database.get(key_of(module, self.devices)[0]) is None for module in modules):
+            self._starting = threading.Thread(target=_start_quietly, args=(self._measurer,), daemon=True)
+            self._starting.start()
 
     def measure(self, modules: Sequence[HloModule], samples: int | None = None) -> list[Profile]:
         """The profile of each of `modules`; equal programs are measured once.
@@ -185,6 +199,7 @@ class Profiler:
 
     def close(self) -> None:
         """End the processes that measure, and let go of what is loaded."""
+        self._wait_until_begun()
         self._measurer.close()
 
     def __enter__(self) -> "Profiler":
@@ -211,6 +226,7 @@ class Profiler:
 
     def _start(self) -> None:
         """Start what measures; where only the devices speak for a process of its own, this one does it instead."""
+        self._wait_until_begun()
         try:
             self._measurer.start()
         except ProfilingError as error:
@@ -218,6 +234,10 @@ class Profiler:
                 raise
             logger.warning("%s. Profiling goes on in this process, which a program that crashes would end", error)
             self._measurer = InTurn(Here(self._client))
+
+    def _wait_until_begun(self) -> None:
+        if self._starting is not None:
+            self._starting.join()
 
     def _record(self, key: ProfileKey, text: str, finished: Finished) -> None:
         profile = finished.profile
@@ -228,6 +248,12 @@ class Profiler:
             self._database.put(key, profile, program_text=text)
         else:
             self._for_now[key] = profile
+
+
+def _start_quietly(measurer: Measurer) -> None:
+    # It is tried again before it is used, and fails again then.
+    with contextlib.suppress(ProfilingError, AlpaOnJaxError):
+        measurer.start()
 
 
 def _lacking(profile: Profile | None, samples: int) -> int:

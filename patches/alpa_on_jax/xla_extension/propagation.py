@@ -109,7 +109,9 @@ def _propagate_dividing(
         main = mlir.main_function(parsed)
         annotations.declare_mesh(parsed, mesh)
         annotations.set_boundary(main, inputs, outputs)
-        mlir.run_passes(parsed, "sdy-propagation-pipeline")
+        # What has no sharding is replicated, as all is on one device.
+        if mesh.num_devices > 1:
+            mlir.run_passes(parsed, "sdy-propagation-pipeline")
         found_in, found_out = annotations.boundary(mlir.main_function(parsed), mesh)
         uneven = False
         for given, found, shapes in (

@@ -48,7 +48,20 @@ def apply(module: ModuleType) -> None:
         _as_their_equals(equal, results)
         return results
 
-    replace(module, distributed_profile_on_mesh)
+    generate = module.generate_stage_info
+
+    @functools.wraps(generate)
+    def generate_stage_info(layers: Any, indices: Any, *others: Any) -> Any:
+        """As alpa's own; what is one candidate on submeshes of several shapes is put together and lowered once."""
+        with stage_run.current() as run:
+            # All else that it takes is given by the layers and these.
+            key = (id(layers), tuple(map(tuple, indices)))
+            if key not in run.configs:
+                # With the layers, whose identity no others may get.
+                run.configs[key] = layers, generate(layers, indices, *others)
+            return run.configs[key][1]
+
+    replace(module, distributed_profile_on_mesh, generate_stage_info)
 
 
 # Alpa's timer of what planners of stages do.

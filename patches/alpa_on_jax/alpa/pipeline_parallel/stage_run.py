@@ -6,7 +6,7 @@ when a construction is over, by whatever way, no worker of it is left.
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +29,8 @@ class StageRun:
         cached: The file of results that alpa was given.
         lost: Why there is no result, for each candidate that could not be compiled or timed.
         variables: Those of the candidates. Alpa calls them by their addresses, which must not be used again.
+        configs: The layers that alpa makes candidates of, and its `StageConfig` of some, by what says which; they are
+            the same for submeshes of all shapes.
     """
 
     num_devices: int = 0
@@ -37,6 +39,7 @@ class StageRun:
     cached: str | None = None
     lost: dict[str, str] = field(default_factory=dict)
     variables: list[Any] = field(default_factory=list)
+    configs: dict[Hashable, tuple[Any, Any]] = field(default_factory=dict)
     _compiling: WorkerPool | None = None
 
     def compile_workers(self, make: Callable[[], WorkerPool]) -> WorkerPool:
