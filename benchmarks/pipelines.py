@@ -1,10 +1,10 @@
-"""Are pipelines with CFP inside planned fast, and are they fast? GPTs of growing depth on two nodes of two devices.
+"""Are pipelines with CFP inside planned fast, and are they fast? On two nodes of two devices.
 
-Takes numbers of layers. Each case is one `alpa-cfp bench --method pipeshard` in a process of its own, with a time
-limit, on a Ray cluster that is started for it: alpa chooses the stages by what it measures of them, with the ILP and
-with CFP inside, and by what CFP composes. The nodes offer the devices of all three pipelines, so that their steps are
-timed in turn in one process. Writes `results/pipelines-*` case by case. Invariant: each case begins with an empty
-profile database.
+Takes numbers of layers of a GPT, and models of the size that `alpa-cfp bench` has for them. Each case is one
+`alpa-cfp bench --method pipeshard` in a process of its own, with a time limit, on a Ray cluster that is started for it:
+alpa chooses the stages by what it measures of them, with the ILP and with CFP inside, and by what CFP composes. The
+nodes offer the devices of all three pipelines, so that their steps are timed in turn in one process. Writes
+`results/pipelines-*` case by case. Invariant: each case begins with an empty profile database.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from typing import Any
 
 from alpa_cfp.bench.case import CFP, COMPOSED, ILP
 from alpa_cfp.bench.pipeline_table import layers_text, shape_text
+from alpa_cfp.workloads.sizes import SIZES
 from benchmarks import machine
 from benchmarks.ray_clusters import cluster
 
@@ -26,10 +27,13 @@ _HOSTS, _DEVICES, _METHODS = 2, 2, 3
 # Alpa's workers and Ray's own have so many of each node.
 _CPUS = 4
 _END_S = 60.0
+# Into how many layers models of their usual sizes are cut.
+_USUAL = 2
+_VOCABULARY = 256
 _PROGRAMS = "programs_to_choose"
-_KEYS = ("layers", "pipeline_layers", "hidden", "micro_batches")
+_KEYS = ("model", "layers", "pipeline_layers", "hidden", "micro_batches")
 _TEXT = (
-    "GPTs in pipelines on a Ray cluster of 2 nodes with 2 virtual CPU devices each, of which alpa chooses the stages: "
+    "Pipelines on a Ray cluster of 2 nodes with 2 virtual CPU devices each, of which alpa chooses the stages: "
     f"by what it measures of candidate stages, with the ILP ({ILP}) and with CFP ({CFP}) inside, and by what CFP puts "
     f"together from profiles of segments ({COMPOSED}). Planning is until the pipeline is compiled and its meshes are "
     "there, with an empty profile database; of it alpa compiles and times candidate stages for `stages`, and CFP plans "
@@ -43,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names."""
     options = _parser().parse_args(argv)
     rows: list[dict[str, Any]] = []
-    for layers in options.layers:
-        rows += measure(layers, options)
+    for case in _cases(options):
+        rows += measure(case, options)
         table = _table(rows)
         print("\n".join(machine.markdown_table(table)), *verdicts(rows), sep="\n", flush=True)
         if not options.no_results:
@@ -56,14 +60,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure(layers: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+def _cases(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What is to be run, by the names of `_KEYS`; GPTs of different depths first."""
+    deep = [("gpt", layers, options.pipeline_layers or layers, options.hidden) for layers in options.layers]
+    usual = [(model, SIZES[model].layers, options.pipeline_layers or _USUAL, 0) for model in options.models]
+    return [dict(zip(_KEYS, (*case, options.micro_batches), strict=True)) for case in (*deep, *usual)]
+
+
+def measure(case: dict[str, Any], options: argparse.Namespace) -> list[dict[str, Any]]:
     """Run one case; gives a row a method, or one that says why there is none."""
-    case = {
-        "layers": layers,
-        "pipeline_layers": options.pipeline_layers or layers,
-        "hidden": options.hidden,
-        "micro_batches": options.micro_batches,
-    }
+    size = f"batch={options.batch} hidden={case['hidden']} layers={case['layers']} sequence={options.sequence}"
+    sizes = f"--size {size} vocabulary={_VOCABULARY}" if case["hidden"] else ""
     devices = _METHODS * _DEVICES
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -72,8 +79,7 @@ def measure(layers: int, options: argparse.Namespace) -> list[dict[str, Any]]:
         kept = Path(folder) / "result.json"
         words = (
             f"bench --method pipeshard --ray {nodes.address} --hosts {_HOSTS} --devices-per-host {_DEVICES} "
-            f"--mesh {_HOSTS}x{_DEVICES} --model gpt --size batch={options.batch} hidden={options.hidden} "
-            f"layers={layers} sequence={options.sequence} vocabulary=256 --micro-batches {options.micro_batches} "
+            f"--mesh {_HOSTS}x{_DEVICES} --model {case['model']} {sizes} --micro-batches {case['micro_batches']} "
             f"--stages auto --stage-costs both --pipeline-layers {case['pipeline_layers']} --rounds {options.rounds}"
         )
         command = [sys.executable, "-m", "alpa_cfp.cli.main", *words.split()]
@@ -110,15 +116,19 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
     cases: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     for row in rows:
         cases.setdefault(tuple(row[key] for key in _KEYS), {})[row["method"]] = row
-    return [_verdict(case[0], methods) for case, methods in cases.items() if {CFP, COMPOSED, ILP} <= set(methods)]
+    return [
+        _verdict(f"{case[0]}, {case[1]} layers", methods)
+        for case, methods in cases.items()
+        if {CFP, COMPOSED, ILP} <= set(methods)
+    ]
 
 
-def _verdict(layers: int, methods: dict[str, dict[str, Any]]) -> str:
+def _verdict(case: str, methods: dict[str, dict[str, Any]]) -> str:
     own, composed, ilp = (methods[name] for name in (CFP, COMPOSED, ILP))
     by_ilp, by_cfp = (composed["planning_s"] / each["planning_s"] for each in (ilp, own))
     chosen = "the stages" if _stages(composed) == _stages(own) else "other stages than those"
     said = (
-        f"{layers} layers: composing takes {by_ilp:.2f} of the planning time of measuring with the ILP and "
+        f"{case}: composing takes {by_ilp:.2f} of the planning time of measuring with the ILP and "
         f"{by_cfp:.2f} of that with CFP; {composed[_PROGRAMS]} programs are compiled to choose stages, against "
         f"{ilp[_PROGRAMS]} and {own[_PROGRAMS]}. It chooses {chosen} that measuring with CFP chooses."
     )
@@ -139,16 +149,28 @@ def _stages(row: dict[str, Any]) -> str:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
-    header = ["layers", "method", "planning, s", "CFP, s", "stages, s", "programs", "stages", "step, ms", "to the ILP"]
+    header = [
+        "model",
+        "layers",
+        "method",
+        "planning, s",
+        "CFP, s",
+        "stages, s",
+        "programs",
+        "stages",
+        "step, ms",
+        "to the ILP",
+    ]
     return [[*header, "predicted, ms"], *map(_cells, rows)]
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
     name = f"{row['layers']} ({row['pipeline_layers']})" if row["pipeline_layers"] != row["layers"] else row["layers"]
     if "failure" in row:
-        return [str(name), row["failure"], *[""] * 8]
+        return [row["model"], str(name), row["failure"], *[""] * 8]
     parts, step, ratio = row["planning_parts_s"], row["step"], row["to_alpa_ilp"]
     return [
+        row["model"],
         str(name),
         row["method"],
         f"{row['planning_s']:.1f}",
@@ -164,10 +186,11 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--layers", nargs="+", type=int, default=[4, 8, 16], help="numbers of layers of the model")
-    parser.add_argument("--pipeline-layers", type=int, help="into how many each is cut (default: as many)")
-    parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--sequence", type=int, default=32)
+    parser.add_argument("--layers", nargs="*", type=int, default=[4, 8, 16], help="numbers of layers of a GPT")
+    parser.add_argument("--models", nargs="*", choices=sorted(SIZES), default=[], help="models of their usual sizes")
+    parser.add_argument("--pipeline-layers", type=int, help=f"into how many each is cut (GPTs: as many; {_USUAL})")
+    parser.add_argument("--hidden", type=int, default=256, help="of a GPT of --layers, as --sequence and --batch")
+    parser.add_argument("--sequence", type=int, default=64)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--micro-batches", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=30, help="steps timed of each (default %(default)s)")

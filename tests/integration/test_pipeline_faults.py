@@ -49,6 +49,15 @@ def test_stages_that_are_to_be_chosen_by_their_times_need_a_cluster_of_ray() -> 
         step(built.state, built.batch)
 
 
+@pytest.mark.parametrize("stages", [1, 4])
+def test_a_stage_of_each_layer_needs_as_many_layers_as_stages(stages: int) -> None:
+    built = build("mlp")
+    method = pipeline(2, stage_option=alpa.UniformStageOption(num_stages=stages))
+    step = alpa.parallelize(train_step(built, alpa.value_and_grad), method=method)
+    with pytest.raises(errors.StageOptionError, match=f"num_stages={stages}.* of each layer, of which there are 2"):
+        step(built.state, built.batch)
+
+
 def test_a_stage_that_fails_is_named_the_other_is_not_left_waiting_and_the_next_call_makes_new_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -35,6 +35,7 @@ def _check_pipeshard_parallel(module: ModuleType) -> None:
         """As alpa's own; without a cluster, the stages are on devices of this process.
 
         Raises:
+            errors.StageOptionError: there are more or fewer layers than stages where each is to be one.
             errors.StageOptionError, errors.NeedsForkError, errors.ClusterResourcesError: stages are to be chosen by
                 their times, and cannot be timed.
             errors.NoStagesError: none can be chosen.
@@ -42,6 +43,8 @@ def _check_pipeshard_parallel(module: ModuleType) -> None:
         if self.devices is None and module.get_global_virtual_physical_mesh() is None:
             device_mesh = sys.modules["alpa.device_mesh"]
             device_mesh.set_global_virtual_physical_mesh(in_process.virtual_mesh(module.VirtualPhysicalMesh))
+        if isinstance(self.stage_option, module.UniformStageOption):
+            _check_uniform(self.stage_option, self.layer_option)
         if not isinstance(self.stage_option, module.AutoStageOption):
             return compile_original(self, *args)
         mesh, config = self.devices or module.get_global_virtual_physical_mesh(), {}
@@ -55,6 +58,13 @@ def _check_pipeshard_parallel(module: ModuleType) -> None:
             return compile_original(self, *args)
 
     replace_in_class(module.PipeshardParallel, compile_executable)
+
+
+def _check_uniform(stage_option: Any, layer_option: Any) -> None:
+    """Of layers that are marked by hand, nobody knows yet how many there are."""
+    stages, layers = stage_option.num_stages, getattr(layer_option, "layer_num", None)
+    if stage_option.submesh_physical_shape is None and isinstance(layers, int) and stages not in (None, layers):
+        raise errors.StageOptionError.uniform(stages, layers)
 
 
 def _check_shard_parallel(module: ModuleType) -> None:

@@ -69,6 +69,14 @@ class StageOptionError(AlpaOnJaxError, ValueError):
         )
 
     @classmethod
+    def uniform(cls, stages: int, layers: int) -> "StageOptionError":
+        return cls(
+            f"UniformStageOption(num_stages={stages}) without a shape makes a stage of each layer, of which there are "
+            f"{layers}. Give as many layers, AutoLayerOption(layer_num={stages}), or the devices of each stage: "
+            "submesh_physical_shape=(1, 2), submesh_logical_shape=(1, 2)"
+        )
+
+    @classmethod
     def shapes(cls, shapes: Any) -> "StageOptionError":
         return cls(
             f"AutoStageOption: manually_specified_submeshes={shapes!r} is no list of submeshes. Give, for "

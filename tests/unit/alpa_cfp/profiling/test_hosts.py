@@ -96,6 +96,42 @@ def test_a_program_with_collectives_is_measured_on_the_devices_of_all_hosts(host
     assert [host.starts for host in hosts] == [1, 1]  # one mesh for both
 
 
+def test_hosts_start_as_soon_as_something_is_expected_that_is_not_known(hosts: list[LocalHost]) -> None:
+    database = ProfileDatabase.in_memory()
+
+    def profiler() -> Profiler:
+        worker = HostsWorker(hosts, new_mesh, Machines(times_alone=True), Losses())
+        return Profiler((Pool([worker]), DEVICES), database, QUIET)
+
+    with profiler() as first:
+        first.expect([SUMMED])
+        first.expect([scaled(2)])
+        assert [profile.status for profile in first.measure([SUMMED])] == ["measured"]
+        assert [host.starts for host in hosts] == [1, 1]
+    with profiler() as second:
+        second.expect([SUMMED])
+    assert [host.starts for host in hosts] == [1, 1]
+    with profiler() as third:
+        third.expect([scaled(2)])
+    # Started for nothing, and ended.
+    assert [host.starts for host in hosts] == [2, 2]
+    assert [host.supervisor for host in hosts] == [None, None]
+
+
+def test_hosts_that_cannot_start_are_an_error_only_when_something_is_measured(
+    hosts: list[LocalHost], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(setup: Setup) -> None:
+        raise HostLostError("it is not there")
+
+    monkeypatch.setattr(hosts[1], "start", start)
+    worker = HostsWorker(hosts, new_mesh, Machines(times_alone=True), Losses())
+    with Profiler((Pool([worker]), DEVICES), ProfileDatabase.in_memory(), QUIET) as profiler:
+        profiler.expect([SUMMED])
+        with pytest.raises(ProfilingError, match="it is not there"):
+            profiler.measure([SUMMED])
+
+
 def test_what_is_not_finished_when_a_host_is_killed_is_measured_on_a_new_mesh(hosts: list[LocalHost]) -> None:
     def kill_once(host: LocalHost) -> None:
         if host.starts == 1:
