@@ -1,6 +1,7 @@
 """`CFPOption`: that CFP plans, and how."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,7 +37,8 @@ class CFPOption(AutoShardingOption):
         refine: How many of the best plans are compiled whole and timed beside the plain ones (data parallel, ZeRO,
             Megatron-style); 0 takes the best predicted one.
         pruning_margin: A candidate is measured only if a plan with it would be among the best when it was so many times
-            faster than estimated; inf measures all.
+            faster than estimated; inf measures all. For candidate stages of a pipeline, which are many, the square root
+            of it counts.
         search_limit_s: How long one search may take; at the limit the best plan so far is taken, with a warning.
         device_kind: Of which devices profiles are replayed, where the database has them of several.
         seed: Of the order in which programs are timed.
@@ -116,8 +118,8 @@ class CFPOption(AutoShardingOption):
         """This option for candidate stages, whose plans share a session; see `StagePlanner`."""
         from alpa_cfp.session import Session  # not at the top: see above
 
-        with Session(self, composes=self.composes) as session:
-            yield replace(self, refine=0, session=session)
+        with Session(self, self.stage_costs) as session:
+            yield replace(self, refine=0, pruning_margin=math.sqrt(self.pruning_margin), session=session)
 
     def same_for(self, logical_mesh: Any, fields: dict[str, Any]) -> tuple[int, ...]:
         """See `StagePlanning`: alpa's fields say something to the ILP only."""
@@ -129,7 +131,7 @@ class CFPOption(AutoShardingOption):
     def planned_stage(self, phases: int) -> PlannedStage:
         """See `StagePlanning`."""
         assert self.session is not None
-        if self.session.composes:
+        if self.session.stages == "compose":
             composed = self.session.composed[self.plans[-1].mesh_shape]
             return PlannedStage(costs=composed.costs(phases), available_bytes=composed.device_bytes)
         # Without why: it is for alpa's compile workers.

@@ -151,9 +151,11 @@ def _made(
 ) -> Made:
     """A new plan, or the one that was made before from the same profiles."""
     budget = option.memory_budget_bytes or request.memory_budget_bytes
-    if session.composes:
+    if session.stages == "compose":
         return _written(module, blocks(), _composed(module, blocks(), mesh, budget, request, option, session))
-    source = session.source(request.logical_mesh, mesh)
+    # On one device there is nothing to choose, and alpa times a candidate stage itself.
+    needs_profiles = session.stages is None or mesh.num_devices > 1
+    source = session.source(request.logical_mesh, mesh) if needs_profiles else None
     if source is None:
         return _written(module, blocks(), _planned(module, blocks(), mesh, None, budget, request, option, session))
     memory = Memory(session.database, module, _words(mesh, source, budget, request, option))
@@ -223,7 +225,7 @@ def _planned(
         strategies(solution.choices),
         solution.time_s + overhead_s,
         solution.memory,
-        option.costs,
+        "estimate" if profiles is None else option.costs,
         measured_s=refined.measured_s,
         needed_bytes=refined.needed_bytes,
         account=known.account(),

@@ -22,7 +22,7 @@ from alpa_on_jax.xla_extension.planner import NO_LIMIT_BYTES
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 
 if TYPE_CHECKING:
-    from alpa_cfp.option import CFPOption
+    from alpa_cfp.option import CFPOption, StageCosts
 
 
 class Session:
@@ -30,17 +30,18 @@ class Session:
 
     Args:
         option: How to plan.
-        composes: Whether what stages cost is composed, and their plans are only as good as that needs.
+        stages: Where costs of candidate stages come from (`CFPOption.stage_costs`), if the plans are for those. They
+            need be only as good as that; alpa times the stages itself where costs are not composed.
 
     Attributes:
-        composes: The same.
+        stages: The same.
         database: The profile database.
         candidates: Those of the kinds of blocks that were seen, by what they depend on (see `find_units`).
         composed: Of the stage that was planned last, where stages are composed, by the shapes of its meshes.
     """
 
-    def __init__(self, option: "CFPOption", *, composes: bool = False) -> None:
-        self._option, self.composes = option, composes
+    def __init__(self, option: "CFPOption", stages: "StageCosts | None" = None) -> None:
+        self._option, self.stages = option, stages
         self._open = contextlib.ExitStack()
         self.database = self._open.enter_context(ProfileDatabase.open(option.database))
         self.candidates: dict[Any, tuple[Candidate, ...]] = {}

@@ -71,8 +71,11 @@ def find_segments(blocks: Blocks) -> Segments:
 
 
 def digest_of(graph: Graph) -> str:
-    """64 hexadecimal digits that are the same for equal programs, whatever goes through barriers in them."""
-    ops = [op.index for op in graph.ops if not graph.free[op.index]]
+    """64 hexadecimal digits that are the same for equal programs, whatever goes through barriers in them.
+
+    Nor does it matter in which order weights are updated: a stage of a pipeline has another than its candidate.
+    """
+    ops = Order(graph).of(op.index for op in graph.ops if not graph.free[op.index])
     return _Fingerprints(graph, through_barriers=True).of(_without_barriers(graph, ops)).hex()
 
 

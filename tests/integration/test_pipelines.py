@@ -57,25 +57,28 @@ def test_cfp_measures_the_parts_of_each_stage_on_devices_like_the_stages(tmp_pat
     assert {np.prod(key.mesh_shape) for key, _ in measured} == {4}
 
 
-def _chosen_here(option: alpa.AutoShardingOption, model: str = "mlp") -> list[list[int]]:
+def _chosen_here(option: alpa.AutoShardingOption, model: str = "mlp", layers: int = 2) -> list[list[int]]:
     """The layers of each stage that alpa chooses on parts of one host, and whose steps equal the serial ones."""
     stages = AutoStageOption(submesh_physical_shape_space="manual", manually_specified_submeshes=((1, 4), (1, 8)))
-    hold_steps(model, pipeline(2, stage_option=stages, default_auto_sharding_option=option))
-    _, layers, *_ = get_last_dp_result()
-    assert layers is not None
-    return layers
+    hold_steps(model, pipeline(layers, stage_option=stages, default_auto_sharding_option=option))
+    _, chosen, *_ = get_last_dp_result()
+    assert chosen is not None
+    return chosen
 
 
-@pytest.mark.parametrize(("model", "shapes"), [("gpt", "given"), ("mlp", "all")])
+# With three layers, a stage has two, whose updates stand in another order in the stage than in its candidate.
+@pytest.mark.parametrize(("model", "layers", "shapes"), [("gpt", 3, "given"), ("mlp", 2, "all")])
 def test_stages_are_chosen_within_one_process_where_their_costs_are_composed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, shapes: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, layers: int, shapes: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
     option = CFPOption(costs="estimate", stage_costs="compose", logical_mesh_shapes=shapes, progress=False)
-    layers = _chosen_here(option, model)
-    candidates, stages = option.plans[: -len(layers)], option.plans[-len(layers) :]
-    # One layer, the other, and both, on 1x4 and 2x2 devices; both on 1x8, 2x4 and 4x2. Alpa has more options for each.
-    assert len(candidates) == 3 * 2 + 3
+    chosen = _chosen_here(option, model, layers)
+    candidates, stages = option.plans[: -len(chosen)], option.plans[-len(chosen) :]
+    assert [layer for stage in chosen for layer in stage] == list(range(layers))
+    assert len(chosen) == 2
+    # Each run of layers on 1x4 and 2x2 devices, and all layers on 1x8, 2x4 and 4x2. Alpa has more options for each.
+    assert len(candidates) == layers * (layers + 1) // 2 * 2 + 3
     # A chosen stage keeps the plan that it was chosen by.
     assert all(stage in candidates for stage in stages)
 
