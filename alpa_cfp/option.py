@@ -35,7 +35,8 @@ class CFPOption(AutoShardingOption):
         database: The profile database; None for the user's (see `ProfileDatabase.open`).
         samples: How often each candidate is timed.
         refine: How many of the best plans are compiled whole and timed beside the plain ones (data parallel, ZeRO,
-            Megatron-style); 0 takes the best predicted one.
+            Megatron-style); 0 takes the best predicted one. Of a pipeline whose stages alpa chooses, this is done for
+            those that it has chosen, where `stage_costs` is "profile".
         pruning_margin: A candidate is measured only if a plan with it would be among the best when it was so many times
             faster than estimated; inf measures all. For candidate stages of a pipeline, which are many, the square root
             of it counts.
@@ -50,7 +51,7 @@ class CFPOption(AutoShardingOption):
         plan: A plan, or the file of one, that is used as it is; nothing is measured or searched then.
         plans: The plans that were made or used with this option in this process, the newest last.
         stage_plans: Of candidate stages, by digests of their programs and meshes. One that is chosen keeps the plan
-            that it was chosen by.
+            that it was chosen by, if that is not refined.
         session: What plans are made with; None for one of each plan's own.
     """
 
@@ -119,7 +120,16 @@ class CFPOption(AutoShardingOption):
         from alpa_cfp.session import Session  # not at the top: see above
 
         with Session(self, self.stage_costs) as session:
-            yield replace(self, refine=0, pruning_margin=math.sqrt(self.pruning_margin), session=session)
+            yield replace(self.closer(), refine=0, session=session)
+
+    def closer(self) -> "CFPOption":
+        """This option with the pruning margin of candidate stages."""
+        return replace(self, pruning_margin=math.sqrt(self.pruning_margin))
+
+    @property
+    def refines_stages(self) -> bool:
+        """Whether the best plans of a chosen stage are timed whole: where its profiles are there, and time is."""
+        return self.refine > 0 and self.costs == "measure" and self.stage_costs == "profile"
 
     def same_for(self, logical_mesh: Any, fields: dict[str, Any]) -> tuple[int, ...]:
         """See `StagePlanning`: alpa's fields say something to the ILP only."""

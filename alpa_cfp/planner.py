@@ -70,6 +70,9 @@ def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption", se
     chosen = option.plan
     if chosen is None and session is None and option.stage_plans:
         chosen = option.stage_plans.get((digest_of(blocks().graph), lengths_of(given.shape)))
+        if chosen is not None and option.refines_stages and given.num_devices > 1:
+            # Its candidates are measured. What has not been done for all candidate stages is done for this one.
+            chosen, option = None, option.closer()
     if chosen is None:
         with Session(option) if session is None else contextlib.nullcontext(session) as using:
             plans = _plans(module, blocks, meshes, request, option, using)

@@ -136,9 +136,9 @@ def test_an_inference_in_stages_chosen_by_the_times_of_single_layers_equals_the_
     assert_equal_up_to_rounding(actual, np.asarray(jax.jit(predict)(weights, batch)))
 
 
-@pytest.mark.parametrize("stage_costs", ["profile", "compose"])
+@pytest.mark.parametrize(("stage_costs", "refine"), [("profile", 0), ("profile", 1), ("compose", 1)])
 def test_a_step_in_stages_that_cfp_plans_equals_the_serial_one(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage_costs: Any
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage_costs: Any, refine: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
     timed: list[int] = []
@@ -149,7 +149,7 @@ def test_a_step_in_stages_that_cfp_plans_equals_the_serial_one(
         return profile_all(stages, *rest)
 
     monkeypatch.setattr(stage_profiling, "profile_all", profile)
-    option = CFPOption(database="profiles.sqlite", samples=2, progress=False, refine=0, stage_costs=stage_costs)
+    option = CFPOption(database="profiles.sqlite", samples=2, progress=False, refine=refine, stage_costs=stage_costs)
     built = build(MODEL)
     with held(2):
         step = step_in_stages(by=option, submesh_logical_shape_space="single_node_model_parallel")
@@ -158,6 +158,9 @@ def test_a_step_in_stages_that_cfp_plans_equals_the_serial_one(
     (expected,) = expected_steps(MODEL, NUM_MICRO_BATCHES, 1)
     assert_equal_up_to_rounding(values, (expected.state, expected.metrics, expected.grads))
     assert layers == [[0], [1]]
+    # Only the plans of stages that are chosen are timed whole, and that where costs are not composed.
+    is_timed = [plan.measured_s is not None for plan in option.plans]
+    assert is_timed == [False] * 3 + [stage_costs == "profile" and refine > 0] * 2
     # Three candidates: layer 0, layer 1, both. Each is in alpa's two logical shapes, which are one to CFP, timed once.
     # Where costs are composed, none is compiled.
     assert sum(timed) == (3 if stage_costs == "profile" else 0)
