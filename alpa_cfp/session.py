@@ -6,6 +6,7 @@ others were made in the session, unless costs of stages are composed: what a sta
 """
 
 import contextlib
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,7 @@ class Session:
             return Source(devices, recorded(devices, self.database))
         profiler = self._profiler(logical_mesh, mesh)
         # They are what is measured first, after the program has been looked at.
-        profiler.expect(calibration_programs(mesh))
+        profiler.expect(partial(calibration_programs, mesh))
         return Source(profiler.devices, profiler.measure)
 
     def composer(self, logical_mesh: Any, mesh: LogicalMesh) -> Composer:

@@ -14,7 +14,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Protocol
@@ -157,14 +157,17 @@ class Profiler:
         """The id of the process of this machine that measures, while there is one."""
         return self._measurer.pid
 
-    def expect(self, modules: Sequence[HloModule]) -> None:
-        """Start what measures on other hosts, if the profile of one of `modules` is missing, and do not wait for it.
+    def expect(self, make: Callable[[], Sequence[HloModule]]) -> None:
+        """Start what measures on other hosts, if the profile of a module is missing, and do not wait for it.
 
         What goes wrong is said when something is measured.
+
+        Args:
+            make: Gives the modules; called only if there are other hosts.
         """
         if self._client is not None or self._starting is not None:
             return
-        if any(self._database.get(key_of(module, self.devices)[0]) is None for module in modules):
+        if any(self._database.get(key_of(module, self.devices)[0]) is None for module in make()):
             self._starting = threading.Thread(target=_start_quietly, args=(self._measurer,), daemon=True)
             self._starting.start()
 
