@@ -171,7 +171,7 @@ class _Fingerprints:
         return self._graph.origin(value) if self._through else value
 
     def _users(self, value: int) -> list[int]:
-        """The ops that use a value; what only passes it on counts where the value is another one behind it."""
+        """The ops that use a value; not the barriers that it goes through, where it is the same behind them."""
         users = self._graph.values[value].users
         return [user for user in users if not self._through or self._graph.ops[user].name != BARRIER]
 
