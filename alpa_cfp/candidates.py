@@ -1,6 +1,6 @@
 """Candidates: each kind of block under each of its strategies, as a program of its own (CFP, sections 4 and 5).
 
-Takes a module, its blocks and a mesh; gives for every kind of block one partitioned program a strategy. Blocks of one
+Takes the parts of a program and a mesh; gives for every kind of block one partitioned program a strategy. Blocks of one
 kind share theirs. Where devices would keep the same state, there is one more for each way to share it. A candidate's
 program says how the values at its boundary lie when nothing but its own strategy decides, which is what a plan has to
 bring them to. Invariant: candidates of a kind are in the order of its strategies.
@@ -12,13 +12,11 @@ from functools import cached_property, partial
 from typing import Any
 
 from alpa_cfp.accumulation import once_a_step
-from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
-from alpa_cfp.analysis.repeated import repeated_parts
-from alpa_cfp.analysis.segments import digests_of
 from alpa_cfp.analysis.updates import Update, find_updates
 from alpa_cfp.apply import annotate
 from alpa_cfp.costs import BlockMemory, Work, memory_of, read_local, work_of
 from alpa_cfp.cut import Cutter, Part
+from alpa_cfp.parts import Late, Parts
 from alpa_cfp.sharing import shared_state, shared_work
 from alpa_cfp.strategies import BlockStrategy, Kept, strategies_of
 from alpa_on_jax.xla_extension.combiner_limits import limits_of_pass_context
@@ -74,37 +72,32 @@ class Unit:
 
 
 def find_units(
-    module: HloModule, blocks: Blocks, mesh: LogicalMesh, known: dict[Any, tuple[Candidate, ...]] | None = None
+    parts: Parts, mesh: LogicalMesh, known: dict[Any, tuple[Candidate, ...]] | None = None
 ) -> tuple[Unit, ...]:
-    """The units of a module, one for each block.
+    """The units of a program, one for each block.
 
     Args:
-        module: An unoptimised module.
-        blocks: Its blocks.
+        parts: Its blocks by themselves.
         mesh: The logical mesh.
-        known: The candidates of blocks that were seen before, of this module or others; new ones are added.
+        known: The candidates of blocks that were seen before, of this program or others; new ones are added.
     """
     known = {} if known is None else known
     units: list[Unit] = []
-    cutter, repeated = Cutter(module, blocks), repeated_parts(blocks)
-    ops_of_block = [tuple(sorted((*block.members, *block.glue))) for block in blocks.blocks]
-    first_of: dict[bytes, int] = {}
-    for number, digest in enumerate(digests_of(blocks.graph, ops_of_block)):
-        kind = first_of.setdefault(digest, number)
-        outline = cutter.outline(ops_of_block[number], f"block{kind}")
-        if kind == number:
-            late = _late(blocks, blocks.blocks[number], outline.inputs, repeated)
-            words = (digest, outline.aliases, outline.blocks, late, mesh, limits_of_pass_context())
+    cutter = Cutter(parts.module, parts.blocks)
+    for number, part in enumerate(parts.parts):
+        outline = part.outline
+        if part.kind == number:
+            words = (part.digest, outline.aliases, outline.blocks, part.late, mesh, limits_of_pass_context())
             if words not in known:
-                known[words] = _candidates(cutter.cut(outline), late, mesh)
+                known[words] = _candidates(cutter.cut(outline), part.late, mesh)
             candidates = known[words]
         else:
-            candidates = units[kind].candidates
-        units.append(Unit(number, kind, outline.inputs, outline.outputs, candidates))
+            candidates = units[part.kind].candidates
+        units.append(Unit(number, part.kind, outline.inputs, outline.outputs, candidates))
     return tuple(units)
 
 
-def _candidates(part: Part, late: "_Late", mesh: LogicalMesh) -> tuple[Candidate, ...]:
+def _candidates(part: Part, late: Late, mesh: LogicalMesh) -> tuple[Candidate, ...]:
     (block,) = part.blocks.blocks
     updates = find_updates(part.blocks.graph, donation_pairs(part.module))
     found: list[Candidate] = []
@@ -120,7 +113,7 @@ def _candidates(part: Part, late: "_Late", mesh: LogicalMesh) -> tuple[Candidate
 
 
 def _candidate(
-    part: Part, late: "_Late", mesh: LogicalMesh, updates: Sequence[Update], strategy: BlockStrategy
+    part: Part, late: Late, mesh: LogicalMesh, updates: Sequence[Update], strategy: BlockStrategy
 ) -> Candidate:
     """The candidate that keeps its state as it is used."""
     module = _partitioned(part, mesh, strategy)
@@ -165,39 +158,6 @@ def _partitioned(
     annotate(module, part.blocks, mesh, [strategy], used)
     module.partitioned = partition_to_run(module)
     return module
-
-
-@dataclass(frozen=True, slots=True)
-class _Late:
-    """Numbers of a part's inputs that are not there in its forward pass.
-
-    Attributes:
-        inputs: Those that the backward passes of later blocks bring.
-        repeated: Those from which the part computes again, or that another part has computed again.
-    """
-
-    inputs: frozenset[int]
-    repeated: frozenset[int]
-
-
-def _late(blocks: Blocks, block: ParallelBlock, inputs: Sequence[int], repeated: Sequence[range]) -> _Late:
-    """When the inputs of a part come."""
-    graph = blocks.graph
-    forward = max((entry.op for entry in block.entries if entry.role == "forward"), default=len(graph.ops))
-    late: set[int] = set()
-    again: set[int] = set()
-    for number, value in enumerate(inputs):
-        made, came = graph.values[graph.origin(value)].op, graph.values[value].op
-        # Cotangents come through the barrier, too, before what is computed again: they are late.
-        if made is not None and made > forward:
-            (again if _is_in(made, repeated) else late).add(number)
-        elif came is not None and _is_in(came, repeated):
-            again.add(number)
-    return _Late(frozenset(late), frozenset(again))
-
-
-def _is_in(op: int, parts: Sequence[range]) -> bool:
-    return any(op in part for part in parts)
 
 
 def distinct(units: Sequence[Unit]) -> list[Candidate]:

@@ -1,6 +1,7 @@
 """What a stage of a pipeline costs, composed from profiles of segments: no stage is compiled for it.
 
-Takes candidate stages; gives a plan for each and what its programs take for a micro-batch. On each mesh, the first
+Takes candidate stages; gives a plan for each, what its programs take for a micro-batch, and where they take and leave
+their arrays. On each mesh, the first
 stage that has a kind of block is cut into its segments, and each distinct one is compiled and timed under the stage's
 best estimated plan. That gives the rates of the mesh, and for the blocks of these segments how much longer than
 estimated they take. All further stages of the same kinds are estimated with both. Invariant: what is measured depends
@@ -24,12 +25,13 @@ from alpa_cfp.choosing import Choosing
 from alpa_cfp.costs import Rates, Work, estimated_s, fitted, read_local, work_of
 from alpa_cfp.cut import cut
 from alpa_cfp.problem import Boundaries, Crossing, find_boundaries
+from alpa_cfp.program import Program
 from alpa_cfp.search import Solution
 from alpa_cfp.sources import Source
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import Collective, partition_to_run
-from alpa_on_jax.xla_extension.planner import PhaseCost
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_on_jax.xla_extension.planner import EndShardings, PhaseCost
+from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class Composed:
         dispatch_s: What starting a program takes.
         arrays_s: What handing over the arguments and results of all programs takes.
         device_bytes: What a device may hold.
+        ends: How arguments and results lie of each of its programs.
     """
 
     units: tuple[Unit, ...]
@@ -60,6 +63,7 @@ class Composed:
     dispatch_s: float
     arrays_s: float
     device_bytes: int
+    ends: dict[str, EndShardings]
 
     def costs(self, phases: int) -> tuple[PhaseCost, ...]:
         """What its programs take, of which there are so many for a micro-batch."""
@@ -93,8 +97,7 @@ class Composer:
 
     def compose(
         self,
-        module: HloModule,
-        blocks: Blocks,
+        program: Program,
         candidates: dict[Any, tuple[Candidate, ...]],
         micro_batches: int,
         budget_bytes: int | None,
@@ -103,8 +106,7 @@ class Composer:
         """What there is to say of a stage.
 
         Args:
-            module: The stage, unoptimised.
-            blocks: Its blocks.
+            program: The stage.
             candidates: Those of the kinds of blocks that were seen; see `find_units`.
             micro_batches: How many a step has.
             budget_bytes: What a device may hold; None without limit.
@@ -113,7 +115,8 @@ class Composer:
         Raises:
             NothingFitsError: no plan fits into the budget.
         """
-        units = find_units(module, blocks, self.mesh, candidates)
+        module, blocks = program.module, program.blocks
+        units = find_units(program.parts, self.mesh, candidates)
         kinds = tuple(kind_of(blocks.graph, block) for block in blocks.blocks)
         stage = _Stage(module, blocks, units, find_boundaries(module, blocks, units), kinds)
         self._calibrate()
@@ -137,7 +140,8 @@ class Composer:
                     break
         arrays_s = self.rates.array_s * (len(blocks.graph.parameters) + len(blocks.graph.results))
         passes_s = self._passes_s(stage, solution)
-        return Composed(units, solution, passes_s, self.rates.dispatch_s, arrays_s, self.device_bytes)
+        ends = self._ends(program, stage, solution)
+        return Composed(units, solution, passes_s, self.rates.dispatch_s, arrays_s, self.device_bytes, ends)
 
     def _calibrate(self) -> None:
         """Learn how fast the mesh is, once."""
@@ -213,6 +217,25 @@ class Composer:
         between_s = sum(self._between_s(each, solution) for each in stage.boundaries.crossings)
         part = forward_s / (forward_s + backward_s) if forward_s else 0.0
         return forward_s + part * between_s, backward_s + (1 - part) * between_s
+
+    def _ends(self, program: Program, stage: "_Stage", solution: Solution) -> dict[str, EndShardings]:
+        """How the arguments and results of a stage's programs lie.
+
+        Where a block leaves what comes from it, and parameters where they are first used: nobody else has to be asked,
+        since all that crosses a marker leaves its block.
+        """
+        graph, places = program.blocks.graph, stage.boundaries.places
+
+        def lies(value: int) -> ArraySharding:
+            place = places.get(graph.origin(value))
+            if place is None:  # it derives from constants, or nothing uses it
+                return ArraySharding.replicated(self.mesh, len(graph.shape(value)))
+            return place.shardings[solution.choices[place.unit]]
+
+        return {
+            ends.name: EndShardings(tuple(map(lies, ends.inputs)), tuple(map(lies, ends.outputs)))
+            for ends in program.stages
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ derives from constants alone is computed anew in it; equal parts give equal modu
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -59,8 +60,30 @@ class Part:
     outputs: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A module as MLIR has it.
+
+    Attributes:
+        module: It itself, without which there are no operations.
+        operations: By the indices of the graph's ops.
+        values: By the ids of the graph's values.
+    """
+
+    module: Any
+    operations: list[Any]
+    values: list[Any]
+
+    @classmethod
+    def of(cls, module: Any) -> "_Whole":
+        block = mlir.entry_block(mlir.main_function(module))
+        operations = mlir.block_operations(block)
+        results = (result for operation in operations for result in operation.results)
+        return cls(module, operations, [*block.arguments, *results])
+
+
 class Cutter:
-    """Cuts parts out of one module; it is read once.
+    """Cuts parts out of one module; it is read once, when the first is cut.
 
     Args:
         module: An unoptimised module.
@@ -68,13 +91,16 @@ class Cutter:
     """
 
     def __init__(self, module: HloModule, blocks: Blocks):
-        self._module, self._blocks, self._order = module, blocks, Order(blocks.graph)
+        self._module, self._blocks = module, blocks
+
+    @cached_property
+    def _order(self) -> Order:
+        return Order(self._blocks.graph)
+
+    @cached_property
+    def _whole(self) -> "_Whole":
         with mlir.context():
-            self._whole = mlir.parse(module.bytecode)
-            block = mlir.entry_block(mlir.main_function(self._whole))
-            self._operations = mlir.block_operations(block)
-            results = (result for operation in self._operations for result in operation.results)
-            self._values = [*block.arguments, *results]
+            return _Whole.of(mlir.parse(self._module.bytecode))
 
     def outline(self, ops: Sequence[int], name: str) -> Outline:
         """What is known of a part before it is cut.
@@ -92,14 +118,15 @@ class Cutter:
 
     def cut(self, outline: Outline) -> Part:
         """Cut a part out."""
-        values, inputs, outputs = self._values, outline.inputs, outline.outputs
-        with self._whole.context, ir.Location.unknown():
+        whole, inputs, outputs = self._whole, outline.inputs, outline.outputs
+        values = whole.values
+        with whole.module.context, ir.Location.unknown():
             made = ir.Module.create()
             _, body = mlir.add_main(made, [values[value].type for value in inputs], [values[v].type for v in outputs])
             mapping: dict[Any, Any] = {values[v]: argument for v, argument in zip(inputs, body.arguments, strict=True)}
             with ir.InsertionPoint(body):
                 for op in outline.needed:
-                    mlir.clone_into(self._operations[op], mapping)
+                    mlir.clone_into(whole.operations[op], mapping)
                 mlir.create("func.return", [], [mapping[values[value]] for value in outputs])
             bytecode = mlir.to_bytecode(made)
         taken = {parameter for _, parameter in outline.aliases}

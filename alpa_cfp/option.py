@@ -93,6 +93,8 @@ class CFPOption(AutoShardingOption):
     def annotate_module(self, module: HloModule, request: PlanRequest) -> None:
         """Plan `module` and write the plan into it: what alpa's auto-sharding pass asks for (see `Planner`).
 
+        A candidate stage whose costs are composed stays as it is (see `planned_stage`).
+
         Raises:
             StagePlanError: it is one of the stages that a pipeline might have, and has no plan.
         """
@@ -115,11 +117,12 @@ class CFPOption(AutoShardingOption):
         return self.stage_costs == "compose"
 
     @contextlib.contextmanager
-    def planning_stages(self) -> Iterator["CFPOption"]:
+    def planning_stages(self, known: dict[str, Any]) -> Iterator["CFPOption"]:
         """This option for candidate stages, whose plans share a session; see `StagePlanner`."""
-        from alpa_cfp.session import Session  # not at the top: see above
+        from alpa_cfp.program import Programs  # not at the top: see above
+        from alpa_cfp.session import Session
 
-        with Session(self, self.stage_costs) as session:
+        with Session(self, self.stage_costs, known.setdefault("programs", Programs())) as session:
             yield replace(self.closer(), refine=0, session=session)
 
     def closer(self) -> "CFPOption":
@@ -138,11 +141,20 @@ class CFPOption(AutoShardingOption):
         del fields
         return lengths_of(logical_mesh.shape)
 
+    def covers(self, logical_mesh: Any, other: Any) -> bool:
+        """See `StagePlanning`: a finer mesh has the shardings of a coarser one, too, which split along several axes.
+
+        Where alpa times the plans, it is to have both.
+        """
+        from alpa_cfp.planner import is_finer  # not at the top: see above
+
+        return self.composes and is_finer(logical_mesh.shape, other.shape)
+
     def planned_stage(self, phases: int) -> PlannedStage:
         """See `StagePlanning`."""
         assert self.session is not None
         if self.session.stages == "compose":
             composed = self.session.composed[self.plans[-1].mesh_shape]
-            return PlannedStage(costs=composed.costs(phases), available_bytes=composed.device_bytes)
+            return PlannedStage({}, composed.costs(phases), composed.device_bytes, composed.ends)
         # Without why: it is for alpa's compile workers.
         return PlannedStage({"plan": replace(self.plans[-1], account=None)})

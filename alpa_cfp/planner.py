@@ -1,23 +1,21 @@
 """The way of a module through CFP: blocks, candidates, costs, search, the best plans timed, the plan written down.
 
-Takes an unoptimised module and what alpa says of the mesh; annotates the module in place. Invariant: with costs that
-are estimated, or measured before, the same module gets the same plan.
+Takes an unoptimised module and what alpa says of the mesh; annotates the module in place, unless it is a candidate
+stage whose costs are composed. Invariant: with costs that are estimated, or measured before, the same module gets the
+same plan.
 """
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from alpa.shard_parallel import auto_sharding
 
-from alpa_cfp.analysis.blocks import Blocks, find_blocks
-from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.analysis.segments import digest_of
+from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.apply import annotate
 from alpa_cfp.calibration import calibration_programs, rates_of
 from alpa_cfp.candidates import distinct, find_units
@@ -27,6 +25,7 @@ from alpa_cfp.errors import PlanError
 from alpa_cfp.explaining.accounting import Planned
 from alpa_cfp.plan import Plan
 from alpa_cfp.problem import find_boundaries
+from alpa_cfp.program import Program
 from alpa_cfp.refining import Refined, Refinement
 from alpa_cfp.remembered import Made, Memory
 from alpa_cfp.search import NothingFitsError
@@ -44,12 +43,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The blocks of the module: they are not looked for where a plan is remembered.
-Analysed = Callable[[], Blocks]
-
 
 def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption", session: Session | None = None) -> Plan:
-    """Plan `module` and write the plan into it; the predicted seconds of a step are alpa's objective.
+    """Plan `module` and write the plan into it, unless the session composes costs of stages; the predicted seconds of a
+    step are alpa's objective.
 
     Args:
         module: An unoptimised module.
@@ -66,21 +63,21 @@ def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption", se
     started = time.perf_counter()
     given = _given(request)
     meshes = [given] if option.logical_mesh_shapes == "given" else _shapes(given)
-    blocks = functools.cache(lambda: find_blocks(read_graph(module.bytecode)))
+    program = Program(module) if session is None else session.programs.of(module)
     chosen = option.plan
     if chosen is None and session is None and option.stage_plans:
-        chosen = option.stage_plans.get((digest_of(blocks().graph), lengths_of(given.shape)))
+        chosen = option.stage_plans.get((program.digest, lengths_of(given.shape)))
         if chosen is not None and option.refines_stages and given.num_devices > 1:
             # Its candidates are measured. What has not been done for all candidate stages is done for this one.
             chosen, option = None, option.closer()
     if chosen is None:
         with Session(option) if session is None else contextlib.nullcontext(session) as using:
-            plans = _plans(module, blocks, meshes, request, option, using)
+            plans = _plans(program, meshes, request, option, using)
         made = min(plans, key=lambda made: _expected_s(made.plan))
     else:
         plan = chosen if isinstance(chosen, Plan) else Plan.load(chosen)
-        _check(plan, blocks(), meshes)
-        made = _written(module, blocks(), plan)
+        _check(plan, program, meshes)
+        made = _written(program, plan)
     plan = made.plan
     for each in dataclasses.fields(module):
         setattr(module, each.name, getattr(made.module, each.name))
@@ -116,13 +113,20 @@ def lengths_of(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(size for size in shape if size > 1)
 
 
+def is_finer(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether a mesh has more axes than another one, of which neighbours together are the axes of the other."""
+    axes, waiting = lengths_of(shape), list(lengths_of(other))
+    size = 1
+    for axis in axes:
+        size *= axis
+        if waiting and size == waiting[0]:
+            waiting.pop(0)
+            size = 1
+    return len(axes) > len(lengths_of(other)) and not waiting and size == 1
+
+
 def _plans(
-    module: HloModule,
-    blocks: Analysed,
-    meshes: Sequence[LogicalMesh],
-    request: PlanRequest,
-    option: "CFPOption",
-    session: Session,
+    program: Program, meshes: Sequence[LogicalMesh], request: PlanRequest, option: "CFPOption", session: Session
 ) -> list[Made]:
     """The best plan for each mesh on which there is one.
 
@@ -132,7 +136,7 @@ def _plans(
     plans, errors = [], []
     for mesh in meshes:
         try:
-            plans.append(_made(module, blocks, mesh, request, option, session))
+            plans.append(_made(program, mesh, request, option, session))
         except NothingFitsError as error:
             errors.append(error)
     if not plans:
@@ -144,28 +148,21 @@ def _expected_s(plan: Plan) -> float:
     return plan.predicted_s if plan.measured_s is None else plan.measured_s
 
 
-def _made(
-    module: HloModule,
-    blocks: Analysed,
-    mesh: LogicalMesh,
-    request: PlanRequest,
-    option: "CFPOption",
-    session: Session,
-) -> Made:
+def _made(program: Program, mesh: LogicalMesh, request: PlanRequest, option: "CFPOption", session: Session) -> Made:
     """A new plan, or the one that was made before from the same profiles."""
     budget = option.memory_budget_bytes or request.memory_budget_bytes
     if session.stages == "compose":
-        return _written(module, blocks(), _composed(module, blocks(), mesh, budget, request, option, session))
+        # As it is: alpa is told what it costs, and where its stages' arguments and results are.
+        return Made(_composed(program, mesh, budget, request, option, session), program.module)
     # On one device there is nothing to choose, and alpa times a candidate stage itself.
     needs_profiles = session.stages is None or mesh.num_devices > 1
     source = session.source(request.logical_mesh, mesh) if needs_profiles else None
     if source is None:
-        return _written(module, blocks(), _planned(module, blocks(), mesh, None, budget, request, option, session))
-    memory = Memory(session.database, module, _words(mesh, source, budget, request, option))
+        return _written(program, _planned(program, mesh, None, budget, request, option, session))
+    memory = Memory(session.database, program.module, _words(mesh, source, budget, request, option))
     made = memory.recall()
     if made is None:
-        plan = _planned(module, blocks(), mesh, source, budget, request, option, session)
-        made = _written(module, blocks(), plan)
+        made = _written(program, _planned(program, mesh, source, budget, request, option, session))
         memory.keep(made, source.keys)
     return made
 
@@ -176,16 +173,15 @@ def _words(mesh: LogicalMesh, source: Source, budget: int | None, request: PlanR
     return repr((mesh.shape, source.devices, budget, request.num_micro_batches, limits_of_pass_context(), options))
 
 
-def _written(module: HloModule, blocks: Blocks, plan: Plan) -> Made:
-    """A plan with a copy of `module` into which it is written."""
-    annotated = dataclasses.replace(module)
-    annotate(annotated, blocks, LogicalMesh(plan.mesh_shape), plan.strategies)
+def _written(program: Program, plan: Plan) -> Made:
+    """A plan with a copy of the module into which it is written."""
+    annotated = dataclasses.replace(program.module)
+    annotate(annotated, program.blocks, LogicalMesh(plan.mesh_shape), plan.strategies)
     return Made(plan, annotated)
 
 
 def _planned(
-    module: HloModule,
-    blocks: Blocks,
+    program: Program,
     mesh: LogicalMesh,
     profiles: Source | None,
     budget: int | None,
@@ -194,7 +190,8 @@ def _planned(
     session: Session,
 ) -> Plan:
     """A new plan."""
-    units = find_units(module, blocks, mesh, session.candidates)
+    module, blocks = program.module, program.blocks
+    units = find_units(program.parts, mesh, session.candidates)
     logger.info(
         "CFP: %d ops, %d blocks of %d kinds, %d candidates",
         len(blocks.graph.ops), len(blocks.blocks), len({unit.kind for unit in units}), len(distinct(units)),
@@ -223,7 +220,7 @@ def _planned(
         programs_measured=0 if profiles is None else len(set(profiles.keys)),
     )  # fmt: skip
     return Plan(
-        digest_of(blocks.graph),
+        program.digest,
         mesh.shape,
         strategies(solution.choices),
         solution.time_s + overhead_s,
@@ -236,8 +233,7 @@ def _planned(
 
 
 def _composed(
-    module: HloModule,
-    blocks: Blocks,
+    program: Program,
     mesh: LogicalMesh,
     budget: int | None,
     request: PlanRequest,
@@ -246,12 +242,12 @@ def _composed(
 ) -> Plan:
     """The plan of a stage whose costs are composed; they are left in the session."""
     composer, batches = session.composer(request.logical_mesh, mesh), request.num_micro_batches
-    composed = composer.compose(module, blocks, session.candidates, batches, budget, option.search_limit_s)
+    composed = composer.compose(program, session.candidates, batches, budget, option.search_limit_s)
     session.composed[mesh.shape], solution = composed, composed.solution
     strategies = tuple(
         unit.candidates[choice].strategy for unit, choice in zip(composed.units, solution.choices, strict=True)
     )
-    return Plan(digest_of(blocks.graph), mesh.shape, strategies, solution.time_s, solution.memory, option.costs)
+    return Plan(program.digest, mesh.shape, strategies, solution.time_s, solution.memory, option.costs)
 
 
 def with_plan(module: HloModule, blocks: Blocks, mesh: LogicalMesh, plan: Sequence[BlockStrategy]) -> HloModule:
@@ -262,8 +258,8 @@ def with_plan(module: HloModule, blocks: Blocks, mesh: LogicalMesh, plan: Sequen
     return planned
 
 
-def _check(plan: Plan, blocks: Blocks, meshes: Sequence[LogicalMesh]) -> None:
+def _check(plan: Plan, program: Program, meshes: Sequence[LogicalMesh]) -> None:
     if lengths_of(plan.mesh_shape) not in {lengths_of(mesh.shape) for mesh in meshes}:
         raise PlanError.other_mesh(plan.mesh_shape, meshes[0].shape)
-    if plan.program != digest_of(blocks.graph) or len(plan.strategies) != len(blocks.blocks):
+    if plan.program != program.digest or len(plan.strategies) != len(program.blocks.blocks):
         raise PlanError.other_program()

@@ -23,7 +23,7 @@ from alpa_on_jax.xla_extension.sharding import ArraySharding
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
+class Place:
     """Where a value is at a unit's boundary, under each of its candidates."""
 
     unit: int
@@ -56,12 +56,14 @@ class Boundaries:
             such a part computes is all there at once, but gone before the next one begins: it counts for one of them.
             In the others it is transient, as far as a single block knows.
         crossings: What it takes to bring values from block to block.
+        places: Where each value is left that leaves a block; a parameter is where it is first used.
     """
 
     state: tuple[np.ndarray, ...]
     waiting: tuple[np.ndarray, ...]
     repeating: tuple[bool, ...]
     crossings: tuple[Crossing, ...]
+    places: dict[int, Place]
 
 
 def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[Unit]) -> Boundaries:
@@ -93,7 +95,7 @@ def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[Unit]) ->
             pair, amounts = (end.unit, source.unit), amounts.swapaxes(0, 1)
         matrices[pair] = matrices.get(pair, 0.0) + amounts
     crossings = tuple(Crossing(*pair, matrix) for pair, matrix in sorted(matrices.items()) if matrix.any())
-    return Boundaries(state, waiting, repeating, crossings)
+    return Boundaries(state, waiting, repeating, crossings, sources)
 
 
 def make_problem(
@@ -142,17 +144,17 @@ def _name(block: int) -> str:
 
 def _sources_and_uses(
     module: HloModule, graph: Graph, units: Sequence[Unit]
-) -> tuple[dict[int, _End], list[tuple[int, _End]]]:
+) -> tuple[dict[int, Place], list[tuple[int, Place]]]:
     """Where each value is left (a parameter: where it is first used, as which it is kept), and where it is needed."""
-    sources: dict[int, _End] = {}
-    uses: list[tuple[int, _End]] = []
+    sources: dict[int, Place] = {}
+    uses: list[tuple[int, Place]] = []
     for unit in units:
         for i, value in enumerate(unit.outputs):
-            sources[value] = _End(unit.block, tuple(candidate.outputs[i] for candidate in unit.candidates))
+            sources[value] = Place(unit.block, tuple(candidate.outputs[i] for candidate in unit.candidates))
     for unit in units:
         for i, value in enumerate(unit.inputs):
             origin = graph.origin(value)
-            end = _End(unit.block, tuple(candidate.inputs[i] for candidate in unit.candidates))
+            end = Place(unit.block, tuple(candidate.inputs[i] for candidate in unit.candidates))
             if graph.values[origin].op is None:
                 sources.setdefault(origin, end)
             uses.append((origin, end))
@@ -182,7 +184,7 @@ def _size(graph: Graph, values: Sequence[int]) -> int:
 
 
 def _bytes(
-    graph: Graph, units: Sequence[Unit], sources: dict[int, _End], values: Sequence[int]
+    graph: Graph, units: Sequence[Unit], sources: dict[int, Place], values: Sequence[int]
 ) -> tuple[np.ndarray, ...]:
     """For each unit the bytes of those of `values` that lie as it says, for each of its candidates."""
     totals = [np.zeros(len(unit.candidates), np.int64) for unit in units]

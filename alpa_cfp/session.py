@@ -17,6 +17,7 @@ from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import NoDevicesError
 from alpa_cfp.profiling import MeasureOptions, Profiler, recorded_devices
 from alpa_cfp.profiling.submeshes import measured_submesh, memory_of_submesh
+from alpa_cfp.program import Programs
 from alpa_cfp.sources import Source, recorded
 from alpa_on_jax.xla_extension.executable import Client
 from alpa_on_jax.xla_extension.planner import NO_LIMIT_BYTES
@@ -33,16 +34,19 @@ class Session:
         option: How to plan.
         stages: Where costs of candidate stages come from (`CFPOption.stage_costs`), if the plans are for those. They
             need be only as good as that; alpa times the stages itself where costs are not composed.
+        programs: Those that were planned before; new ones are added.
 
     Attributes:
-        stages: The same.
+        stages, programs: The same.
         database: The profile database.
         candidates: Those of the kinds of blocks that were seen, by what they depend on (see `find_units`).
         composed: Of the stage that was planned last, where stages are composed, by the shapes of its meshes.
     """
 
-    def __init__(self, option: "CFPOption", stages: "StageCosts | None" = None) -> None:
-        self._option, self.stages = option, stages
+    def __init__(
+        self, option: "CFPOption", stages: "StageCosts | None" = None, programs: Programs | None = None
+    ) -> None:
+        self._option, self.stages, self.programs = option, stages, programs or Programs()
         self._open = contextlib.ExitStack()
         self.database = self._open.enter_context(ProfileDatabase.open(option.database))
         self.candidates: dict[Any, tuple[Candidate, ...]] = {}

@@ -21,6 +21,7 @@ from alpa_cfp.candidates import Unit, find_units
 from alpa_cfp.choosing import Choosing
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import ProfileDatabase
+from alpa_cfp.parts import find_parts
 from alpa_cfp.planner import with_plan
 from alpa_cfp.problem import find_boundaries
 from alpa_cfp.profiling import MeasureOptions, Profiler
@@ -91,7 +92,7 @@ def step_of_module(module: HloModule, mesh_shape: tuple[int, ...]) -> Step:
     """The same for any unoptimised module."""
     mesh = LogicalMesh(mesh_shape)
     blocks = find_blocks(read_graph(module.bytecode))
-    return Step(module, mesh, blocks, find_units(module, blocks, mesh))
+    return Step(module, mesh, blocks, find_units(find_parts(module, blocks), mesh))
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.apply import annotate
 from alpa_cfp.candidates import find_units
 from alpa_cfp.costs import Rates, estimated_s
+from alpa_cfp.parts import find_parts
 from alpa_cfp.problem import find_boundaries, make_problem
 from alpa_cfp.search import search
 from alpa_cfp.strategies import BlockStrategy, Kept
@@ -102,7 +103,7 @@ def test_the_two_best_estimated_plans_of_a_gpt_are_data_parallelism_and_megatron
     program, blocks = gpt()
     # As the literature counts: contractions and communication.
     module, rates = program.module(), Rates(bytes_per_s=math.inf)
-    units = find_units(module, blocks, MESH)
+    units = find_units(find_parts(module, blocks), MESH)
     times = [
         [estimated_s(each.work, rates) if each.strategy.kept is Kept.AS_USED else math.inf for each in unit.candidates]
         for unit in units

@@ -21,7 +21,7 @@ from alpa_on_jax.xla_extension.complex_constants import split_complex_constants
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 from alpa_on_jax.xla_extension.inlining import inline_calls
 from alpa_on_jax.xla_extension.shapes import ProgramShape, Shape
-from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
+from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh, tuple_proto
 
 if TYPE_CHECKING:
     from alpa_on_jax.xla_extension.partition.interface import PartitionedProgram
@@ -132,10 +132,7 @@ class HloModule:
         return [HloSharding(s.to_proto()) for s in self._known(self.input_shardings)]
 
     def spmd_output_sharding(self) -> HloSharding:
-        proto = xc.OpSharding()
-        proto.type = xc.OpSharding.Type.TUPLE
-        proto.tuple_shardings = [s.to_proto() for s in self._known(self.output_shardings)]
-        return HloSharding(proto)
+        return HloSharding(tuple_proto(self._known(self.output_shardings)))
 
     def infer_spmd_shardings(self) -> None:
         """Nothing: the shardings of parameters and results are known since auto-sharding."""

@@ -8,12 +8,13 @@ only by the pass that was called with it, in the same thread.
 
 import contextlib
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.sharding import ArraySharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,14 @@ class PhaseCost:
     temporary_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class EndShardings:
+    """How the arguments and the results of one of a stage's programs lie, in their order."""
+
+    inputs: tuple[ArraySharding, ...]
+    outputs: tuple[ArraySharding, ...]
+
+
 # What a device has of which nothing is known: alpa divides what is left by what a micro-batch needs.
 NO_LIMIT_BYTES = 1 << 60
 
@@ -72,11 +81,13 @@ class PlannedStage:
         costs: Of each program that is run for a micro-batch (forward and backward, or forward alone); None where alpa
             is to compile the stage and time it.
         available_bytes: What a device has, where `costs` are given.
+        ends: Of each of the stage's programs, by name, where `costs` are given; the module may be as it was then.
     """
 
     fields: dict[str, Any] = field(default_factory=dict)
     costs: tuple[PhaseCost, ...] | None = None
     available_bytes: int = NO_LIMIT_BYTES
+    ends: Mapping[str, EndShardings] = field(default_factory=dict)
 
 
 class StagePlanning(Planner, Protocol):
@@ -88,6 +99,12 @@ class StagePlanning(Planner, Protocol):
         Args:
             logical_mesh: Alpa's `LogicalDeviceMesh`, of the submesh that all candidates are for.
             fields: Those of the option that are others for the candidate.
+        """
+        ...
+
+    def covers(self, logical_mesh: Any, other: Any) -> bool:
+        """Whether what is planned on a logical mesh is at least as good as what would be on another one of the same
+        devices, which is not the same: then candidates on that one are left out.
         """
         ...
 
@@ -110,8 +127,12 @@ class StagePlanner(Planner, Protocol):
     @property
     def composes(self) -> bool: ...
 
-    def planning_stages(self) -> AbstractContextManager[StagePlanning]:
-        """An option like this one, for stages on one shape of submesh. After the context no device is held for it."""
+    def planning_stages(self, known: dict[str, Any]) -> AbstractContextManager[StagePlanning]:
+        """An option like this one, for stages on one shape of submesh. After the context no device is held for it.
+
+        Args:
+            known: What it has found out about the same stages for submeshes of other shapes; empty at first.
+        """
         ...
 
 

@@ -197,6 +197,14 @@ class ArraySharding:
         return cls(mesh, _axes_of_tiles(mesh, coordinates, dims[:rank]))
 
 
+def tuple_proto(shardings: Iterable[ArraySharding]) -> Any:
+    """The `OpSharding` of a tuple of arrays."""
+    proto = xc.OpSharding()
+    proto.type = xc.OpSharding.Type.TUPLE
+    proto.tuple_shardings = [sharding.to_proto() for sharding in shardings]
+    return proto
+
+
 def parse_axes(mesh: LogicalMesh, text: str) -> tuple[Axis, ...]:
     """The axes named in Shardy's text, such as `{"x", "y":(1)2}`; axes of size 1 are left out."""
     result = []

@@ -43,6 +43,42 @@ class _Stage:
         return [value for op in self.end for value in op.operands]
 
 
+@dataclass(frozen=True, slots=True)
+class StageEnds:
+    """What goes into a stage and comes out of it, behind its markers.
+
+    Attributes:
+        name: The stage's name.
+        inputs, outputs: The values, by number: a program's parameters come first, then the results of its operations.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def stage_ends(module: HloModule) -> tuple[StageEnds, ...]:
+    """The ends of the stages of `module`, in program order, which need not be annotated.
+
+    Raises:
+        ValueError: a start marker has no end.
+    """
+    with mlir.context():
+        parsed = mlir.parse(module.bytecode)
+        main = mlir.main_function(parsed)
+        block = mlir.entry_block(main)
+        results = (result for op in mlir.block_operations(block) for result in op.results)
+        numbers = {value: number for number, value in enumerate([*block.arguments, *results])}
+        return tuple(
+            StageEnds(
+                stage.name,
+                tuple(numbers[value] for value in stage.inputs),
+                tuple(numbers[value] for value in stage.outputs),
+            )
+            for stage in _find_stages(main)
+        )
+
+
 def slice_stages(module: HloModule) -> list[tuple[str, HloModule]]:
     """The stages of `module`, in program order, each with its name.
 

@@ -10,6 +10,7 @@ import numpy as np
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.candidates import Unit, find_units
+from alpa_cfp.parts import find_parts
 from alpa_cfp.problem import Boundaries, find_boundaries
 from alpa_cfp.workloads.model import train_step
 from alpa_cfp.workloads.models import build
@@ -53,7 +54,7 @@ def two_layer_blocks() -> Blocks:
 @cache
 def two_layer_units() -> tuple[Unit, ...]:
     """Their candidates on `MESH`."""
-    return find_units(two_layer_module(), two_layer_blocks(), MESH)
+    return find_units(find_parts(two_layer_module(), two_layer_blocks()), MESH)
 
 
 @cache

@@ -9,6 +9,7 @@ from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.baselines import baselines
 from alpa_cfp.candidates import find_units
 from alpa_cfp.costs import Rates, estimated_s
+from alpa_cfp.parts import find_parts
 from alpa_cfp.problem import find_boundaries, make_problem
 from alpa_cfp.search import Solution
 from alpa_cfp.strategies import BlockStrategy, Kept
@@ -63,7 +64,7 @@ def plans_of(
     """A model's plain plans with estimated costs, and for each of their blocks and axes what is split."""
     module = model_module(model, size)
     blocks = find_blocks(read_graph(module.bytecode))
-    units = find_units(module, blocks, mesh)
+    units = find_units(find_parts(module, blocks), mesh)
     times = [[estimated_s(candidate.work, RATES) for candidate in unit.candidates] for unit in units]
     plans = baselines(
         blocks.blocks, units, make_problem(units, find_boundaries(module, blocks, units), times, RATES), mesh
@@ -107,7 +108,7 @@ def test_data_parallelism_splits_all_blocks_by_the_same_samples_whatever_they_ta
     """Positions of a sequence are samples of a block too, and profiles are noisy: some blocks may seem faster so."""
     module = model_module("gpt")
     blocks = find_blocks(read_graph(module.bytecode))
-    units = find_units(module, blocks, MESH)
+    units = find_units(find_parts(module, blocks), MESH)
     drawn = random.Random(0)
     times = [[drawn.uniform(1.0, 1.1) for _ in unit.candidates] for unit in units]
     problem = make_problem(units, find_boundaries(module, blocks, units), times, RATES)

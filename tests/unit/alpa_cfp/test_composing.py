@@ -12,6 +12,7 @@ from alpa_cfp.apply import annotate
 from alpa_cfp.composing import Composed, Composer, kind_of, together
 from alpa_cfp.costs import Rates, estimated_s, read_local, work_of
 from alpa_cfp.database import Profile, utc_now
+from alpa_cfp.program import Program
 from alpa_cfp.sources import Source
 from alpa_cfp.workloads.sizes import TINY
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -57,8 +58,7 @@ def composer(machine: Machine | None) -> Composer:
 
 
 def composed(composer: Composer, module: HloModule, budget: int | None = None, micro_batches: int = 4) -> Composed:
-    blocks = find_blocks(read_graph(module.bytecode))
-    return composer.compose(module, blocks, {}, micro_batches, budget, 60.0)
+    return composer.compose(Program(module), {}, micro_batches, budget, 60.0)
 
 
 def gpt(layers: int) -> HloModule:

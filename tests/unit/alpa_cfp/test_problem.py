@@ -11,6 +11,7 @@ from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.candidates import Unit, distinct, find_units
 from alpa_cfp.costs import Rates, estimated_s
+from alpa_cfp.parts import find_parts
 from alpa_cfp.problem import find_boundaries, make_problem
 from alpa_cfp.search import NothingFitsError, SearchProblem, search
 from alpa_cfp.strategies import BlockStrategy
@@ -35,7 +36,7 @@ def update(w: Any, v: Any, x: Any) -> Any:
 def problem_of(module: HloModule) -> tuple[tuple[Unit, ...], SearchProblem]:
     """The units and the problem, with estimated costs."""
     blocks = find_blocks(read_graph(module.bytecode))
-    units = find_units(module, blocks, MESH)
+    units = find_units(find_parts(module, blocks), MESH)
     times = [[estimated_s(candidate.work, RATES) for candidate in unit.candidates] for unit in units]
     return units, make_problem(units, find_boundaries(module, blocks, units), times, RATES)
 

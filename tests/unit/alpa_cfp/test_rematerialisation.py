@@ -17,6 +17,7 @@ from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.baselines import baselines
 from alpa_cfp.candidates import find_units
 from alpa_cfp.costs import Rates
+from alpa_cfp.parts import find_parts
 from alpa_cfp.problem import find_boundaries, make_problem
 from alpa_cfp.search import MemoryUse
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -64,7 +65,7 @@ def predicted(plan: tuple[tuple[int, ...], str], layers: int, *, remat: bool) ->
     text = str(step(layers, remat=remat).compiler_ir("stablehlo"))
     module = HloModule.from_stablehlo("step", text, (True,) * 4 * layers + (False,))
     blocks = find_blocks(read_graph(module.bytecode))
-    units = find_units(module, blocks, mesh)
+    units = find_units(find_parts(module, blocks), mesh)
     times_s = [[1.0] * len(unit.candidates) for unit in units]
     problem = make_problem(units, find_boundaries(module, blocks, units), times_s, Rates())
     if shape == (1,):

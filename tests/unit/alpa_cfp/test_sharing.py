@@ -12,6 +12,7 @@ from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.candidates import distinct, find_units
+from alpa_cfp.parts import find_parts
 from alpa_cfp.planner import with_plan
 from alpa_cfp.sharing import spread
 from alpa_cfp.strategies import BlockStrategy, Kept
@@ -114,7 +115,7 @@ def test_what_is_known_of_a_candidate_that_shares_state_is_what_its_program_says
     model: str, mesh: tuple[int, ...]
 ) -> None:
     module = model_module(model)
-    units = find_units(module, find_blocks(read_graph(module.bytecode)), LogicalMesh(mesh))
+    units = find_units(find_parts(module, find_blocks(read_graph(module.bytecode))), LogicalMesh(mesh))
     shared = [each for each in distinct(units) if each.strategy.kept is not Kept.AS_USED]
     assert shared
     for candidate in shared:

@@ -17,7 +17,8 @@ from typing import Any
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.pipeline_parallel import stage_results, stage_run, stage_workers
 from alpa_on_jax.replacing import replace
-from alpa_on_jax.xla_extension.planner import PlannedStage, StagePlanner
+from alpa_on_jax.xla_extension.planner import PlannedStage, StagePlanner, StagePlanning
+from alpa_on_jax.xla_extension.sharding import tuple_proto
 
 # (index, config, (logical mesh, fields of the auto-sharding option)), as alpa has a candidate stage.
 Stage = tuple[Any, Any, tuple[Any, dict[str, Any]]]
@@ -83,10 +84,10 @@ def _plan(
     """
     to_be_timed: dict[Any, Stage] = {}
     equal: list[tuple[Stage, Stage]] = []
-    with option.planning_stages() as planning, stage_run.current() as run:
+    with stage_run.current() as run, option.planning_stages(run.known) as planning:
         first: dict[Any, Stage] = {}
         # The largest first: a planner learns most from it.
-        for stage in sorted(stages, key=_size, reverse=True):
+        for stage in sorted(_not_covered(stages, planning), key=_size, reverse=True):
             index, config, (logical_mesh, fields) = stage
             own = dataclasses.replace(planning, **fields)
             same = first.setdefault((id(config), own.same_for(logical_mesh, fields)), stage)
@@ -101,6 +102,16 @@ def _plan(
             else:
                 results[index] = planned.result
     return [to_be_timed[index] for index, *_ in stages if index in to_be_timed], equal
+
+
+def _not_covered(stages: Sequence[Stage], planning: StagePlanning) -> list[Stage]:
+    """Those for which no other candidate, of the same layers, is at least as good."""
+    meshes_of: dict[int, list[Any]] = {}
+    for _, config, (logical_mesh, _) in stages:
+        meshes_of.setdefault(id(config), []).append(logical_mesh)
+    return [
+        stage for stage in stages if not any(planning.covers(mesh, stage[2][0]) for mesh in meshes_of[id(stage[1])])
+    ]
 
 
 def _as_their_equals(equal: Sequence[tuple[Stage, Stage]], results: dict[Any, Any]) -> None:
@@ -133,7 +144,7 @@ def _planned(
     _, config, (logical_mesh, _) = stage
     hlo = config.compile_config.hlo
     try:
-        names, hlos, stage_plan = module.run_auto_sharding_pass(
+        *_, stage_plan = module.run_auto_sharding_pass(
             type(hlo)(dataclasses.replace(hlo.get_module())),
             logical_mesh,
             "stages",
@@ -146,31 +157,27 @@ def _planned(
     planned = planning.planned_stage(config.n_modules)
     if planned.costs is None:
         return _Planned(planned.fields, None)
-    annotated = dict(zip(names, hlos, strict=True))
-    return _Planned(planned.fields, _composed(module, config, annotated, planned, stage_plan.logical_mesh_shape))
+    return _Planned(planned.fields, _composed(module, config, planned, stage_plan.logical_mesh_shape))
 
 
 def _size(stage: Stage) -> int:
     return len(stage[1].compile_config.hlo.get_module().bytecode)
 
 
-def _composed(
-    module: ModuleType, config: Any, annotated: dict[str, Any], planned: PlannedStage, mesh_shape: Sequence[int]
-) -> Any:
+def _composed(module: ModuleType, config: Any, planned: PlannedStage, mesh_shape: Sequence[int]) -> Any:
     """What alpa would have found out about a stage, from its shardings and what a planner says that it costs.
 
     Args:
         module: Alpa's.
         config: Alpa's `StageConfig`.
-        annotated: The programs of the stage, by name.
         planned: What the planner says.
         mesh_shape: The logical mesh.
     """
-    num_devices = int(functools.reduce(lambda a, b: a * b, mesh_shape))
     shardings: list[tuple[Any, Any]] = []
-    for name, donated in zip(config.compile_config.names, config.compile_config.module_donate_invars, strict=True):
-        module.setup_computation_alias(annotated[name], donated)
-        shardings.append(module.get_input_output_sharding_proto(annotated[name].get_module(), num_devices))
+    for name in config.compile_config.names:
+        ends = planned.ends[name]
+        inputs = [sharding.to_proto().SerializeToString() for sharding in ends.inputs]
+        shardings.append((inputs, tuple_proto(ends.outputs).SerializeToString()))
     initial = ((), ())
     if config.apply_grad_config is not None:
         initial = module.compute_apply_grad_invar_size(shardings[-1][0], config.apply_grad_config, mesh_shape)

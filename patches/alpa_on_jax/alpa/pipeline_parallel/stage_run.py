@@ -31,6 +31,7 @@ class StageRun:
         variables: Those of the candidates. Alpa calls them by their addresses, which must not be used again.
         configs: The layers that alpa makes candidates of, and its `StageConfig` of some, by what says which; they are
             the same for submeshes of all shapes.
+        known: What a planner of stages has found out about them.
     """
 
     num_devices: int = 0
@@ -40,6 +41,7 @@ class StageRun:
     lost: dict[str, str] = field(default_factory=dict)
     variables: list[Any] = field(default_factory=list)
     configs: dict[Hashable, tuple[Any, Any]] = field(default_factory=dict)
+    known: dict[str, Any] = field(default_factory=dict)
     _compiling: WorkerPool | None = None
 
     def compile_workers(self, make: Callable[[], WorkerPool]) -> WorkerPool:

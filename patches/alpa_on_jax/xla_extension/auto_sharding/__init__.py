@@ -43,8 +43,9 @@ def run_auto_sharding(module: HloModule, options: "CompileOptions") -> None:
     else:
         # Of a program in stages also the results: they are those of a stage, which lie as its end marker does.
         propagate(module, mesh, to_outputs=options.propagate_to_outputs or has_stages(module))
-    stages = slice_stages(module)
-    if stages:
+    # A planner that says what a candidate stage costs leaves it as it is.
+    stages = [] if module.mesh is None else slice_stages(module)
+    if stages or module.mesh is None:
         auto_sharding.set_auto_sharded_hlo_stages(([name for name, _ in stages], [stage for _, stage in stages]))
 
 
