@@ -31,15 +31,16 @@ _END_S = 60.0
 _USUAL = 2
 _VOCABULARY = 256
 _PROGRAMS = "programs_to_choose"
-_KEYS = ("model", "layers", "pipeline_layers", "hidden", "micro_batches")
+_KEYS = ("model", "layers", "pipeline_layers", "hidden", "sequence", "micro_batches")
 _TEXT = (
     "Pipelines on a Ray cluster of 2 nodes with 2 virtual CPU devices each, of which alpa chooses the stages: "
     f"by what it measures of candidate stages, with the ILP ({ILP}) and with CFP ({CFP}) inside, and by what CFP puts "
-    f"together from profiles of segments ({COMPOSED}). Planning is until the pipeline is compiled and its meshes are "
-    "there, with an empty profile database; of it alpa compiles and times candidate stages for `stages`, and CFP plans "
-    "for `CFP`. `programs` are those that alpa compiled of candidate stages, and those that CFP compiled and timed "
-    "before they were chosen. A step is the median of {rounds}, all pipelines in one process and in random order, with "
-    "its ratio to that of the ILP's and the 95% interval; predicted is what the choice of stages took it to cost."
+    f"together from profiles of segments ({COMPOSED}). Size is the hidden size and the length of sequences, where they "
+    "are not those of `alpa-cfp bench`. Planning is until the pipeline is compiled and its meshes are there, with an "
+    "empty profile database; of it alpa compiles and times candidate stages for `stages`, and CFP plans for `CFP`. "
+    "`programs` are those that alpa compiled of candidate stages, and those that CFP compiled and timed before they "
+    "were chosen. A step is the median of so many rounds, all pipelines in one process and in random order, with its "
+    "ratio to that of the ILP's and the 95% interval; predicted is what the choice of stages took it to cost."
 )
 
 
@@ -55,21 +56,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             every = sorted(
                 [*machine.earlier("pipelines", _KEYS, rows), *rows], key=lambda row: [row[key] for key in _KEYS]
             )
-            text = "\n\n".join([_TEXT.format(rounds=options.rounds), *verdicts(every)])
+            text = "\n\n".join([_TEXT, *verdicts(every)])
             machine.write("pipelines", text, every, _table(every))
     return 0
 
 
 def _cases(options: argparse.Namespace) -> list[dict[str, Any]]:
     """What is to be run, by the names of `_KEYS`; GPTs of different depths first."""
-    deep = [("gpt", layers, options.pipeline_layers or layers, options.hidden) for layers in options.layers]
-    usual = [(model, SIZES[model].layers, options.pipeline_layers or _USUAL, 0) for model in options.models]
+    wide = (options.hidden, options.sequence)
+    deep = [("gpt", layers, options.pipeline_layers or layers, *wide) for layers in options.layers]
+    usual = [(model, SIZES[model].layers, options.pipeline_layers or _USUAL, 0, 0) for model in options.models]
     return [dict(zip(_KEYS, (*case, options.micro_batches), strict=True)) for case in (*deep, *usual)]
 
 
 def measure(case: dict[str, Any], options: argparse.Namespace) -> list[dict[str, Any]]:
     """Run one case; gives a row a method, or one that says why there is none."""
-    size = f"batch={options.batch} hidden={case['hidden']} layers={case['layers']} sequence={options.sequence}"
+    size = f"batch={options.batch} hidden={case['hidden']} layers={case['layers']} sequence={case['sequence']}"
     sizes = f"--size {size} vocabulary={_VOCABULARY}" if case["hidden"] else ""
     devices = _METHODS * _DEVICES
     with (
@@ -89,7 +91,7 @@ def measure(case: dict[str, Any], options: argparse.Namespace) -> list[dict[str,
         content = json.loads(kept.read_text())
     agreement = content["table_agreement"]
     return [
-        {**case, "method": name, "parameters": content["parameters"], **row}
+        {**case, "method": name, "rounds": options.rounds, "parameters": content["parameters"], **row}
         | ({"table_agreement": agreement} if name == COMPOSED else {})
         for name, row in content["methods"].items()
     ]
@@ -117,10 +119,15 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
     for row in rows:
         cases.setdefault(tuple(row[key] for key in _KEYS), {})[row["method"]] = row
     return [
-        _verdict(f"{case[0]}, {case[1]} layers", methods)
+        _verdict(f"{case[0]}, {case[1]} layers{_width(case[3], case[4])}", methods)
         for case, methods in cases.items()
         if {CFP, COMPOSED, ILP} <= set(methods)
     ]
+
+
+def _width(hidden: int, sequence: int) -> str:
+    """How wide a model is; "" if it has its usual size."""
+    return f", hidden size {hidden}, sequences of {sequence}" if hidden else ""
 
 
 def _verdict(case: str, methods: dict[str, dict[str, Any]]) -> str:
@@ -152,6 +159,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
     header = [
         "model",
         "layers",
+        "size",
         "method",
         "planning, s",
         "CFP, s",
@@ -161,17 +169,19 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
         "step, ms",
         "to the ILP",
     ]
-    return [[*header, "predicted, ms"], *map(_cells, rows)]
+    return [[*header, "predicted, ms", "rounds"], *map(_cells, rows)]
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
     name = f"{row['layers']} ({row['pipeline_layers']})" if row["pipeline_layers"] != row["layers"] else row["layers"]
+    size = f"{row['hidden']} x {row['sequence']}" if row["hidden"] else "usual"
     if "failure" in row:
-        return [row["model"], str(name), row["failure"], *[""] * 8]
+        return [row["model"], str(name), size, row["failure"], *[""] * 9]
     parts, step, ratio = row["planning_parts_s"], row["step"], row["to_alpa_ilp"]
     return [
         row["model"],
         str(name),
+        size,
         row["method"],
         f"{row['planning_s']:.1f}",
         f"{parts['plan']:.1f}",
@@ -181,6 +191,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{step['median_ms']:.1f} ± {step['median_ms'] * step['spread']:.1f}" if step else "wrong",
         f"{ratio['paired']:.2f} ({ratio['paired_low']:.2f} to {ratio['paired_high']:.2f})" if ratio else "",
         f"{row['predicted_ms']:.1f}",
+        str(row["rounds"]),
     ]
 
 
