@@ -1,5 +1,6 @@
 """Cutting a program at pipeline markers: the stages, run one after the other, compute what the program computes."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -7,10 +8,11 @@ import numpy as np
 import pytest
 from jaxlib.mlir import ir
 
+from alpa_cfp.analysis.reading import read_graph
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import partition
-from alpa_on_jax.xla_extension.stages import MARKER, slice_stages
+from alpa_on_jax.xla_extension.stages import MARKER, slice_stages, stage_ends
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X2,
     annotate,
@@ -71,6 +73,19 @@ def test_a_stage_has_the_shapes_of_what_goes_through_its_markers():
     assert [shape.dims for shape in first.shape.parameters] == [(8, 8), (8, 8)]
     assert [shape.dims for shape in first.shape.results] == [(8, 8)]
     assert first.name == "tested-first"
+
+
+def test_the_ends_of_a_stage_are_the_values_behind_its_markers_also_before_anything_is_annotated():
+    module = marked(_two_stages, (X, W), NAMES)
+    plain = dataclasses.replace(module, mesh=None, input_shardings=None, output_shardings=None)
+    graph = read_graph(plain.bytecode)
+    ends = stage_ends(plain)
+    assert [stage.name for stage in ends] == ["first", "second"]
+    first, second = ends
+    assert [graph.origin(value) for value in first.inputs] == list(graph.parameters)
+    # What the second stage takes is what the first one leaves, and a parameter.
+    assert [graph.origin(value) for value in second.inputs] == [graph.origin(*first.outputs), graph.parameters[1]]
+    assert second.outputs == graph.results
 
 
 def test_a_stage_with_a_loop_that_uses_values_from_outside_it_is_cut_whole():
