@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from alpa_cfp.accumulation import LEAST_EACH, of_micro_batch
-from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
+from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.graph import Graph
 from alpa_cfp.analysis.ordering import Order
 from alpa_cfp.analysis.segments import find_segments
@@ -115,10 +115,10 @@ class Composer:
         Raises:
             NothingFitsError: no plan fits into the budget.
         """
-        module, blocks = program.module, program.blocks
+        blocks = program.blocks
         units = find_units(program.parts, self.mesh, candidates)
         kinds = tuple(kind_of(blocks.graph, block) for block in blocks.blocks)
-        stage = _Stage(module, blocks, units, find_boundaries(module, blocks, units), kinds)
+        stage = _Stage(program, units, find_boundaries(program.module, blocks, units), kinds)
         self._calibrate()
 
         def best() -> Solution:
@@ -140,7 +140,7 @@ class Composer:
                     break
         arrays_s = self.rates.array_s * (len(blocks.graph.parameters) + len(blocks.graph.results))
         passes_s = self._passes_s(stage, solution)
-        ends = self._ends(program, stage, solution)
+        ends = self._ends(stage, solution)
         return Composed(units, solution, passes_s, self.rates.dispatch_s, arrays_s, self.device_bytes, ends)
 
     def _calibrate(self) -> None:
@@ -175,9 +175,9 @@ class Composer:
 
     def _segment(self, stage: "_Stage", part: Sequence[int], solution: Solution) -> HloModule:
         """Some blocks as a program of their own, as they are in a plan."""
-        blocks = [stage.blocks.blocks[number] for number in part]
-        ops = Order(stage.blocks.graph).of(op for block in blocks for op in (*block.members, *block.glue))
-        alone = cut(stage.module, stage.blocks, ops, "segment")
+        whole = stage.program.blocks
+        ops = (op for number in part for op in (*whole.blocks[number].members, *whole.blocks[number].glue))
+        alone = cut(stage.program.module, whole, Order(whole.graph).of(ops), "segment")
         strategies = [stage.units[number].candidates[solution.choices[number]].strategy for number in part]
         annotate(alone.module, alone.blocks, self.mesh, strategies)
         alone.module.partitioned = partition_to_run(alone.module)
@@ -206,7 +206,7 @@ class Composer:
     def _passes_s(self, stage: "_Stage", solution: Solution) -> tuple[float, float]:
         """What the forward and the backward pass of a micro-batch take, without starting their programs."""
         forward_s, backward_s = 0.0, 0.0
-        for block, unit, kind in zip(stage.blocks.blocks, stage.units, stage.kinds, strict=True):
+        for block, unit, kind in zip(stage.program.blocks.blocks, stage.units, stage.kinds, strict=True):
             candidate = unit.candidates[solution.choices[unit.block]]
             each_s = self._each_s(candidate) * self.slower.get(kind, 1.0)
             # The contractions of a block share one iteration space, so each takes about as long.
@@ -218,13 +218,13 @@ class Composer:
         part = forward_s / (forward_s + backward_s) if forward_s else 0.0
         return forward_s + part * between_s, backward_s + (1 - part) * between_s
 
-    def _ends(self, program: Program, stage: "_Stage", solution: Solution) -> dict[str, EndShardings]:
+    def _ends(self, stage: "_Stage", solution: Solution) -> dict[str, EndShardings]:
         """How the arguments and results of a stage's programs lie.
 
         Where a block leaves what comes from it, and parameters where they are first used: nobody else has to be asked,
         since all that crosses a marker leaves its block.
         """
-        graph, places = program.blocks.graph, stage.boundaries.places
+        graph, places = stage.program.blocks.graph, stage.boundaries.places
 
         def lies(value: int) -> ArraySharding:
             place = places.get(graph.origin(value))
@@ -234,7 +234,7 @@ class Composer:
 
         return {
             ends.name: EndShardings(tuple(map(lies, ends.inputs)), tuple(map(lies, ends.outputs)))
-            for ends in program.stages
+            for ends in stage.program.stages
         }
 
 
@@ -243,15 +243,13 @@ class _Stage:
     """A stage, and what is found out about it without measuring.
 
     Attributes:
-        module: The stage, unoptimised.
-        blocks: Its blocks.
+        program: The stage.
         units: Its units.
         boundaries: Their boundaries.
         kinds: Of each block.
     """
 
-    module: HloModule
-    blocks: Blocks
+    program: Program
     units: tuple[Unit, ...]
     boundaries: Boundaries
     kinds: tuple[Kind, ...]

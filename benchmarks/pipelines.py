@@ -84,6 +84,7 @@ def measure(case: dict[str, Any], options: argparse.Namespace) -> list[dict[str,
             f"--mesh {_HOSTS}x{_DEVICES} --model {case['model']} {sizes} --micro-batches {case['micro_batches']} "
             f"--stages auto --stage-costs both --pipeline-layers {case['pipeline_layers']} --rounds {options.rounds}"
         )
+        words += f" --methods {CFP}" if options.without_ilp else ""
         command = [sys.executable, "-m", "alpa_cfp.cli.main", *words.split()]
         failure = _run([*command, "--json", str(kept), "--database", str(Path(folder) / "p.sqlite")], options.limit_s)
         if failure:
@@ -121,7 +122,7 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [
         _verdict(f"{case[0]}, {case[1]} layers{_width(case[3], case[4])}", methods)
         for case, methods in cases.items()
-        if {CFP, COMPOSED, ILP} <= set(methods)
+        if {CFP, COMPOSED} <= set(methods)
     ]
 
 
@@ -131,14 +132,19 @@ def _width(hidden: int, sequence: int) -> str:
 
 
 def _verdict(case: str, methods: dict[str, dict[str, Any]]) -> str:
-    own, composed, ilp = (methods[name] for name in (CFP, COMPOSED, ILP))
-    by_ilp, by_cfp = (composed["planning_s"] / each["planning_s"] for each in (ilp, own))
+    own, composed = methods[CFP], methods[COMPOSED]
     chosen = "the stages" if _stages(composed) == _stages(own) else "other stages than those"
+    measured = {"CFP": own} | ({"the ILP": methods[ILP]} if ILP in methods else {})
+    times = (f"{composed['planning_s'] / row['planning_s']:.2f} of that with {name}" for name, row in measured.items())
+    programs = (str(row[_PROGRAMS]) for row in measured.values())
     said = (
-        f"{case}: composing takes {by_ilp:.2f} of the planning time of measuring with the ILP and "
-        f"{by_cfp:.2f} of that with CFP; {composed[_PROGRAMS]} programs are compiled to choose stages, against "
-        f"{ilp[_PROGRAMS]} and {own[_PROGRAMS]}. It chooses {chosen} that measuring with CFP chooses."
+        f"{case}: of the planning time of measuring, composing takes {' and '.join(times)}; {composed[_PROGRAMS]} "
+        f"programs are compiled to choose stages, against {' and '.join(programs)}. It chooses {chosen} that measuring "
+        "with CFP chooses."
     )
+    steps = [row["step"]["median_ms"] for row in (composed, own) if row["step"]]
+    if len(steps) == 2:
+        said += f" A step takes {steps[0] / steps[1]:.2f} of one of that choice."
     agreed = composed["table_agreement"]
     if agreed is not None:
         said += (
@@ -177,7 +183,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     size = f"{row['hidden']} x {row['sequence']}" if row["hidden"] else "usual"
     if "failure" in row:
         return [row["model"], str(name), size, row["failure"], *[""] * 9]
-    parts, step, ratio = row["planning_parts_s"], row["step"], row["to_alpa_ilp"]
+    parts, step, ratio = row["planning_parts_s"], row["step"], row.get("to_alpa_ilp")
     return [
         row["model"],
         str(name),
@@ -205,6 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--micro-batches", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=30, help="steps timed of each (default %(default)s)")
+    parser.add_argument("--without-ilp", action="store_true", help="plan with CFP only")
     parser.add_argument("--limit-s", type=float, default=3600.0, help="for one case (default %(default)s)")
     parser.add_argument("--no-results", action="store_true", help="print only, write no files")
     return parser

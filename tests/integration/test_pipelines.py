@@ -64,9 +64,14 @@ def test_cfp_measures_the_parts_of_each_stage_on_devices_like_the_stages(tmp_pat
     assert {np.prod(key.mesh_shape) for key, _ in measured} == {4}
 
 
-def _chosen_here(option: alpa.AutoShardingOption, model: str = "mlp", layers: int = 2) -> list[list[int]]:
+def _chosen_here(
+    option: alpa.AutoShardingOption,
+    model: str = "mlp",
+    layers: int = 2,
+    submeshes: tuple[tuple[int, int], ...] = ((1, 4), (1, 8)),
+) -> list[list[int]]:
     """The layers of each stage that alpa chooses on parts of one host, and whose steps equal the serial ones."""
-    stages = AutoStageOption(submesh_physical_shape_space="manual", manually_specified_submeshes=((1, 4), (1, 8)))
+    stages = AutoStageOption(submesh_physical_shape_space="manual", manually_specified_submeshes=submeshes)
     hold_steps(model, pipeline(layers, stage_option=stages, default_auto_sharding_option=option))
     _, chosen, *_ = get_last_dp_result()
     assert chosen is not None
@@ -102,37 +107,39 @@ def _bytes(stage: HloModule, inputs: Sequence[ArraySharding], outputs: Sequence[
 
 
 @functools.cache
-def _composed(model: str, layers: int, shapes: Any) -> tuple[Compared, list[list[int]]]:
+def _composed(model: str, layers: int, shapes: Any, sizes: tuple[int, ...]) -> tuple[Compared, list[list[int]]]:
     """An option that has composed the costs of stages, and the layers of each that alpa has chosen by them."""
     option = Compared(costs="estimate", stage_costs="compose", logical_mesh_shapes=shapes, progress=False)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        return option, _chosen_here(option, model, layers)
+        return option, _chosen_here(option, model, layers, tuple((1, size) for size in sizes))
 
 
 # With three layers, a stage has two, whose updates stand in another order in the stage than in its candidate.
-COMPOSED = pytest.mark.parametrize(("model", "layers", "shapes"), [("gpt", 3, "given"), ("mlp", 2, "all")])
+COMPOSED = pytest.mark.parametrize(
+    ("model", "layers", "shapes", "sizes"), [("gpt", 3, "given", (4,)), ("mlp", 2, "all", (4, 8))]
+)
 
 
 @COMPOSED
 def test_stages_are_chosen_within_one_process_where_their_costs_are_composed(
-    model: str, layers: int, shapes: Any
+    model: str, layers: int, shapes: Any, sizes: tuple[int, ...]
 ) -> None:
-    option, chosen = _composed(model, layers, shapes)
+    option, chosen = _composed(model, layers, shapes, sizes)
     candidates, stages = option.plans[: -len(chosen)], option.plans[-len(chosen) :]
     assert [layer for stage in chosen for layer in stage] == list(range(layers))
     assert len(chosen) == 2
-    # Each run of layers on 2x2 devices, and all layers on 2x4 and 4x2. Alpa has more options for each, and no plan on a
-    # mesh of one axis is better.
-    assert len(candidates) == layers * (layers + 1) // 2 + 2
+    # Each run of layers on 2x2 devices, and all layers on 2x4 and 4x2 where stages may have 8. Alpa has more options,
+    # but on a mesh of one axis no plan is better.
+    assert len(candidates) == layers * (layers + 1) // 2 + 2 * (8 in sizes)
     # A chosen stage keeps the plan that it was chosen by.
     assert all(stage in candidates for stage in stages)
 
 
 @COMPOSED
 def test_alpa_is_told_of_a_composed_stage_what_its_programs_take_and_leave(
-    model: str, layers: int, shapes: Any
+    model: str, layers: int, shapes: Any, sizes: tuple[int, ...]
 ) -> None:
-    option, _ = _composed(model, layers, shapes)
+    option, _ = _composed(model, layers, shapes, sizes)
     equal = sum(told == found for told, found in zip(option.told, option.found, strict=True))
     # Some moments lie in another way where nothing but the propagation of shardings says how.
     assert equal >= 0.97 * len(option.found) > 0
