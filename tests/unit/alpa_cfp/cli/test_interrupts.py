@@ -3,6 +3,7 @@
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,6 +11,14 @@ from alpa_cfp.cli.interrupts import interrupted_afterwards, lost_interrupts_come
 
 # More than it can take; nothing waits for so long.
 _LONG_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def is_interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts, also where the tests run in the background of a shell, which has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Unlucky:
