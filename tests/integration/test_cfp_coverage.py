@@ -62,7 +62,6 @@ def check_of(model: str) -> Callable[[Any, Any], None]:
         ("llama, bf16", "1x8", None),
         ("wide_resnet", "1x8", 2),
         ("wide_resnet", "2x4", None),
-        ("unet", "1x8", None),
         ("unet", "2x2", 2),
     ],
 )

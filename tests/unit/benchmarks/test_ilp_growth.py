@@ -9,7 +9,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 TINY = "--hidden 16 --heads 2 --sequence 8 --vocabulary 32 --micro-batch 4 --meshes 1x2 --no-results"
 
-pytestmark = pytest.mark.slow
+# One process runs the benchmark for all of them.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("the growth of the ILP")]
 
 
 def run(arguments: str) -> str:
