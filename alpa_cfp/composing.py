@@ -1,11 +1,10 @@
 """What a stage of a pipeline costs, composed from profiles of segments: no stage is compiled for it.
 
 Takes candidate stages; gives a plan for each, what its programs take for a micro-batch, and where they take and leave
-their arrays. On each mesh, the first
-stage that has a kind of block is cut into its segments, and each distinct one is compiled and timed under the stage's
-best estimated plan. That gives the rates of the mesh, and for the blocks of these segments how much longer than
-estimated they take. All further stages of the same kinds are estimated with both. Invariant: what is measured depends
-on the distinct segments of the stages, not on how many stages there are.
+their arrays. On each mesh, the first stage that has a kind of block is cut into its segments, and each distinct one is
+compiled and timed under the stage's best estimated plan. That gives the rates of the mesh, and for the blocks of these
+segments how much longer than estimated they take. All further stages of the same kinds are estimated with both.
+Invariant: what is measured depends on the distinct segments of the stages, not on how many stages there are.
 """
 
 import logging
