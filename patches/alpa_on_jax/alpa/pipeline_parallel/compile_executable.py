@@ -1,4 +1,4 @@
-"""Replacements in `alpa.pipeline_parallel.compile_executable`: where stages are sharded."""
+"""Replacements in `alpa.pipeline_parallel.compile_executable`: where stages are sharded; what is cut into layers."""
 
 import functools
 import logging
@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from alpa_on_jax.alpa.global_env import temporarily
+from alpa_on_jax.alpa.pipeline_parallel.late_inlining import inlined
 from alpa_on_jax.in_process.launching import is_here
 from alpa_on_jax.replacing import replace
 from alpa_on_jax.xla_extension.planner import Planner
@@ -15,8 +16,15 @@ logger = logging.getLogger(__name__)
 
 
 def apply(module: ModuleType) -> None:
-    """Let stages be sharded in this process where alpa's compile workers cannot: see `_must_be_here`."""
+    """Let stages be sharded in this process where alpa's compile workers cannot (see `_must_be_here`), and calls be
+    inlined before a program is cut (see `late_inlining`)."""
     original, config = module.shard_each_stage, module.global_config
+    split = module.split_and_process_layers
+
+    @functools.wraps(split)
+    def split_and_process_layers(closed_jaxpr: Any, full_batch_closed_jaxpr: Any, *rest: Any) -> Any:
+        full_batch = None if full_batch_closed_jaxpr is None else inlined(full_batch_closed_jaxpr)
+        return split(inlined(closed_jaxpr), full_batch, *rest)
 
     @functools.wraps(original)
     def shard_each_stage(jax_all_stages: Sequence[Any], virtual_meshes: Sequence[Any], *rest: Any) -> Any:
@@ -24,7 +32,7 @@ def apply(module: ModuleType) -> None:
         with temporarily(config, pipeline_distributed_compile=anywhere):
             return original(jax_all_stages, virtual_meshes, *rest)
 
-    replace(module, shard_each_stage)
+    replace(module, shard_each_stage, split_and_process_layers)
 
 
 def _must_be_here(virtual_meshes: Sequence[Any], rest: Sequence[Any]) -> bool:
