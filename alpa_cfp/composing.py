@@ -220,8 +220,8 @@ class Composer:
     def _ends(self, stage: "_Stage", solution: Solution) -> dict[str, EndShardings]:
         """How the arguments and results of a stage's programs lie.
 
-        Where a block leaves what comes from it, and parameters where they are first used: nobody else has to be asked,
-        since all that crosses a marker leaves its block.
+        Where a block leaves what comes from it, and parameters where they are first used: all that crosses a marker
+        leaves its block. Only moments that no block's strategy places may be elsewhere in the stage as a whole.
         """
         graph, places = stage.program.blocks.graph, stage.boundaries.places
 

@@ -141,7 +141,7 @@ def test_alpa_is_told_of_a_composed_stage_what_its_programs_take_and_leave(
 ) -> None:
     option, _ = _composed(model, layers, shapes, sizes)
     equal = sum(told == found for told, found in zip(option.told, option.found, strict=True))
-    # Some moments lie in another way where nothing but the propagation of shardings says how.
+    # Some moments, and what is computed of them, lie in another way: no strategy says how, the whole stage does.
     assert equal >= 0.97 * len(option.found) > 0
     assert sum(option.told) == pytest.approx(sum(option.found), rel=0.02)
 

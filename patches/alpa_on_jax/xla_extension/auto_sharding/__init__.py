@@ -43,9 +43,11 @@ def run_auto_sharding(module: HloModule, options: "CompileOptions") -> None:
     else:
         # Of a program in stages also the results: they are those of a stage, which lie as its end marker does.
         propagate(module, mesh, to_outputs=options.propagate_to_outputs or has_stages(module))
-    # A planner that says what a candidate stage costs leaves it as it is.
-    stages = [] if module.mesh is None else slice_stages(module)
-    if stages or module.mesh is None:
+    if module.mesh is None:  # a planner that says what a candidate stage costs has left it as it is
+        auto_sharding.set_auto_sharded_hlo_stages(([], []))
+        return
+    stages = slice_stages(module)
+    if stages:
         auto_sharding.set_auto_sharded_hlo_stages(([name for name, _ in stages], [stage for _, stage in stages]))
 
 
