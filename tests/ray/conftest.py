@@ -7,8 +7,9 @@ Invariant: no test joins a cluster of somebody else; `RAY_ADDRESS` and Ray's own
 sight.
 """
 
+import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.ray)
             item.add_marker(pytest.mark.slow)
+
+
+# Of what a failed test says of processes: how much of each, of how many that wrote something last.
+_SHOWN_LINES, _SHOWN_PROCESSES = 15, 4
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to what is said of a failed test what processes of the cluster said last: why one has ended is only there."""
+    report = yield
+    if report.failed and "RAY_TMPDIR" in os.environ:
+        written = Path(os.environ["RAY_TMPDIR"], "ray").glob("session_2*/logs/worker-*.err")
+        latest = sorted((path for path in written if path.stat().st_size), key=lambda path: path.stat().st_mtime)
+        for path in latest[-_SHOWN_PROCESSES:]:
+            lines = path.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
+            report.sections.append((f"error output of {path.stem}", "\n".join(lines)))
+    return report
 
 
 @pytest.fixture(scope="session")
