@@ -19,6 +19,10 @@ from alpa_on_jax.ray_mesh.calling import call_on_hosts
 # How long a node has to say which machine it is on; after that it is not used.
 _ANSWER_S = 10.0
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+# The machines of the nodes that have said which, and how many bytes of memory they have, by Ray's ids of the nodes: no
+# other node ever has the same.
+_machine_of_node: dict[str, str] = {}
+_memory_of_node: dict[str, int] = {}
 
 
 def slots_of(mesh: Any, most: int, limit_s: float) -> tuple[list[Slot], tuple[str, ...]]:
@@ -76,13 +80,16 @@ def memory_of(slot: Slot) -> int:
 
     config: Any = global_config
     if config.backend == "cpu":
+        node = slot.hosts[0].node.id
 
         def look() -> int:
             import os
 
             return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-        return _on_first_host(slot, look) // slot.devices_per_host
+        if node not in _memory_of_node:
+            _memory_of_node[node] = _on_first_host(slot, look)
+        return _memory_of_node[node] // slot.devices_per_host
 
     def look_at_gpu() -> int:
         import jax
@@ -153,7 +160,9 @@ def _nodes_of(bundles: Mapping[int, str], known: Mapping[str, str]) -> dict[int,
     import ray
 
     described = {node["NodeID"]: hosts.host_of(node) for node in ray.nodes() if node["Alive"]}
-    machines = {**known, **_machines_of(sorted(set(bundles.values()).intersection(described).difference(known)))}
+    silent = set(bundles.values()).intersection(described).difference(known, _machine_of_node)
+    _machine_of_node.update(_machines_of(sorted(silent)))
+    machines = {**_machine_of_node, **known}
     return {
         bundle: Node(node, described[node][hosts.KEY], described[node][hosts.ADDRESS], machines[node])
         for bundle, node in bundles.items()

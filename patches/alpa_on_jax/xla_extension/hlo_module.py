@@ -59,6 +59,7 @@ class HloModule:
         input_shardings, output_shardings: What auto-sharding decided; None before.
         fixed_outputs: Results whose sharding the user has set, so that an alias must not change it.
         solved: Whether auto-sharding wrote a sharding on every op, so that its communication is decided.
+        propagated: Whether sharding propagation has run on it as it is annotated now: once more would change nothing.
         combiner_limits: How large the collectives of a solved program may be after combining.
         partitioned: The per-device program, once it has been made.
         phases: Instead of that, where the program needs what other meshes compute: its phases (see `phases`), each
@@ -77,6 +78,7 @@ class HloModule:
     output_shardings: tuple[ArraySharding, ...] | None = None
     fixed_outputs: frozenset[int] = frozenset()
     solved: bool = False
+    propagated: bool = False
     combiner_limits: CombinerLimits = field(default_factory=CombinerLimits)
     partitioned: "PartitionedProgram | None" = field(default=None, repr=False)
     phases: "tuple[Phase, ...]" = field(default=(), repr=False)

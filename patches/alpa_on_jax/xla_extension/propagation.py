@@ -54,6 +54,7 @@ def propagate(
         module.bytecode, lambda parsed: _propagate_dividing(parsed, mesh, given, outputs, module)
     )
     module.mesh = mesh
+    module.propagated = True
 
 
 def donation_pairs(module: HloModule) -> list[tuple[int, int]]:

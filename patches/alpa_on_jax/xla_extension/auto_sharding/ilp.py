@@ -85,7 +85,7 @@ def shard_with_ilp(module: HloModule, options: SolverOptions) -> None:
 
     module.bytecode, (module.input_shardings, module.output_shardings) = mlir.edit(module.bytecode, change)
     module.mesh = logical_mesh
-    module.solved = True
+    module.solved, module.propagated = True, False
     module.combiner_limits = limits_of_pass_context()
 
 

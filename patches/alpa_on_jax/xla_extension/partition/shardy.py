@@ -44,7 +44,7 @@ def partition_with_shardy(
         main = mlir.main_function(parsed)
         annotations.set_boundary(main, inputs, outputs)
         _make_even(main, mesh)
-        if module.solved:
+        if module.solved and not module.propagated:
             mlir.run_passes(parsed, _PROPAGATE)
             main = mlir.main_function(parsed)
             annotations.set_boundary(main, inputs, outputs)

@@ -1,0 +1,47 @@
+"""Strategies written into a program: what is in it afterwards is all that there is to be said of its values."""
+
+import dataclasses
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alpa_cfp.apply import annotate
+from alpa_cfp.program import Program
+from alpa_cfp.strategies import strategies_of
+from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition import partition_to_run
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from unit.alpa_cfp.steps import model_module
+
+MESH = LogicalMesh((2, 4))
+MODELS = ("mlp", "gpt", "moe", "conv")
+
+
+@cache
+def program_of(name: str) -> Program:
+    """The step of a model, looked at once."""
+    return Program(model_module(name))
+
+
+def text(module: HloModule) -> str:
+    """Of one device's program."""
+    with mlir.context():
+        return mlir.to_text(mlir.parse(partition_to_run(module).bytecode))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@given(data=st.data())
+@settings(max_examples=4, deadline=None)
+def test_propagating_once_more_changes_nothing(name: str, data: st.DataObject) -> None:
+    program = program_of(name)
+    chosen = [
+        data.draw(st.sampled_from(strategies_of(block, MESH.shape)), label=f"strategy of block {block.index}")
+        for block in program.blocks.blocks
+    ]
+    module = dataclasses.replace(program.module)
+    annotate(module, program.blocks, MESH, chosen)
+    assert module.propagated
+    assert text(module) == text(dataclasses.replace(module, propagated=False))
