@@ -10,10 +10,11 @@ nodes offer the devices of all three pipelines, so that their steps are timed in
 import argparse
 import json
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,21 @@ _USUAL = 2
 _VOCABULARY = 256
 _PROGRAMS = "programs_to_choose"
 _KEYS = ("model", "layers", "pipeline_layers", "hidden", "sequence", "micro_batches")
+
+# The rows of one planning of a case, by their methods.
+_Planning = dict[str, dict[str, Any]]
+
 _TEXT = (
     "Pipelines on a Ray cluster of 2 nodes with 2 virtual CPU devices each, of which alpa chooses the stages: "
     f"by what it measures of candidate stages, with the ILP ({ILP}) and with CFP ({CFP}) inside, and by what CFP puts "
     f"together from profiles of segments ({COMPOSED}). Size is the hidden size and the length of sequences, where they "
     "are not those of `alpa-cfp bench`. Planning is until the pipeline is compiled and its meshes are there, with an "
     "empty profile database; of it alpa compiles and times candidate stages for `stages`, and CFP plans for `CFP`. "
+    "Choosing stages is these two; the rest, tracing, compiling and launching the pipeline, is much the same for all. "
     "`programs` are those that alpa compiled of candidate stages, and those that CFP compiled and timed before they "
     "were chosen. A step is the median of so many rounds, all pipelines in one process and in random order, with its "
-    "ratio to that of the ILP's and the 95% interval; predicted is what the choice of stages took it to cost."
+    "ratio to that of the ILP's and the 95% interval; predicted is what the choice of stages took it to cost. Where a "
+    "case was planned several times, each has rows of its own; what is said of the case is the median of all."
 )
 
 
@@ -49,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     rows: list[dict[str, Any]] = []
     for case in _cases(options):
-        rows += measure(case, options)
+        for number in range(1, options.plannings + 1):
+            rows += [{**row, "planning": number} for row in measure(case, options)]
         table = _table(rows)
         print("\n".join(machine.markdown_table(table)), *verdicts(rows), sep="\n", flush=True)
         if not options.no_results:
@@ -116,14 +124,16 @@ def _run(command: Sequence[str], limit_s: float) -> str:
 
 def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
     """A line for each case: what composing saves, and whether CFP inside is as fast as the ILP inside."""
-    cases: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    cases: dict[tuple[Any, ...], dict[int, _Planning]] = {}
     for row in rows:
-        cases.setdefault(tuple(row[key] for key in _KEYS), {})[row["method"]] = row
-    return [
-        _verdict(f"{case[0]}, {case[1]} layers{_width(case[3], case[4])}", methods)
-        for case, methods in cases.items()
-        if {CFP, COMPOSED} <= set(methods)
-    ]
+        of_case = cases.setdefault(tuple(row[key] for key in _KEYS), {})
+        of_case.setdefault(row.get("planning", 1), {})[row["method"]] = row
+    said = []
+    for case, plannings in cases.items():
+        whole = [each for each in plannings.values() if {CFP, COMPOSED} <= set(each)]
+        if whole:
+            said.append(_verdict(f"{case[0]}, {case[1]} layers{_width(case[3], case[4])}", whole))
+    return said
 
 
 def _width(hidden: int, sequence: int) -> str:
@@ -131,27 +141,61 @@ def _width(hidden: int, sequence: int) -> str:
     return f", hidden size {hidden}, sequences of {sequence}" if hidden else ""
 
 
-def _verdict(case: str, methods: dict[str, dict[str, Any]]) -> str:
-    own, composed = methods[CFP], methods[COMPOSED]
-    chosen = "the stages" if _stages(composed) == _stages(own) else "other stages than those"
-    measured = {"CFP": own} | ({"the ILP": methods[ILP]} if ILP in methods else {})
-    times = (f"{composed['planning_s'] / row['planning_s']:.2f} of that with {name}" for name, row in measured.items())
-    programs = (str(row[_PROGRAMS]) for row in measured.values())
-    said = (
-        f"{case}: of the planning time of measuring, composing takes {' and '.join(times)}; {composed[_PROGRAMS]} "
-        f"programs are compiled to choose stages, against {' and '.join(programs)}. It chooses {chosen} that measuring "
-        "with CFP chooses."
+def _verdict(case: str, plannings: Sequence[_Planning]) -> str:
+    def composed_by(measured: str, of: Callable[[dict[str, Any]], float]) -> str:
+        return _spread([of(each[COMPOSED]) / of(each[measured]) for each in plannings])
+
+    names = {CFP: "CFP"} | ({ILP: "the ILP"} if all(ILP in each for each in plannings) else {})
+    times = (
+        f"{composed_by(method, _planning_s)} of that with {name} (choosing stages: {composed_by(method, _choosing_s)})"
+        for method, name in names.items()
     )
-    steps = [row["step"]["median_ms"] for row in (composed, own) if row["step"]]
-    if len(steps) == 2:
-        said += f" A step takes {steps[0] / steps[1]:.2f} of one of that choice."
-    agreed = composed["table_agreement"]
-    if agreed is not None:
+    programs = (_spread([each[method][_PROGRAMS] for each in plannings], 0) for method in (COMPOSED, *names))
+    said = (
+        f"{case}: of the planning time of measuring, composing takes {' and '.join(times)}; {next(programs)} programs "
+        f"are compiled to choose stages, against {' and '.join(programs)}."
+    )
+    alike = sum(_stages(each[COMPOSED]) == _stages(each[CFP]) for each in plannings)
+    if len(plannings) == 1:
+        said += f" It chooses {'the stages' if alike else 'other stages than those'} that measuring with CFP chooses."
+    else:
+        said += f" In {alike} of {len(plannings)} plannings it chooses the stages that measuring with CFP chooses."
+    if all(each[method]["step"] for each in plannings for method in (COMPOSED, CFP)):
+        said += f" A step takes {composed_by(CFP, _step_ms)} of one of that choice."
+    if ILP in names:
+        to_ilp = {name: [each[name].get("to_alpa_ilp") for each in plannings] for name in (CFP, COMPOSED)}
+        known = {name: [ratio["paired"] for ratio in ratios if ratio] for name, ratios in to_ilp.items()}
+        ratios = (f"{_spread(values)} with {name}" for name, values in known.items() if values)
+        said += f" Of one of the ILP's it takes {' and '.join(ratios)}."
+    agreed = [agreement for each in plannings if (agreement := each[COMPOSED]["table_agreement"]) is not None]
+    if agreed:
         said += (
-            f" Its costs of {agreed['stages']} candidate stages are {agreed['median_ratio']:.2f} of the measured ones "
-            f"(median), their rank correlation {agreed['rank_correlation']:.2f}."
+            f" Its costs of {agreed[0]['stages']} candidate stages are "
+            f"{_spread([each['median_ratio'] for each in agreed])} of the measured ones (median), their rank "
+            f"correlation {_spread([each['rank_correlation'] for each in agreed])}."
         )
     return said
+
+
+def _spread(values: Sequence[float], digits: int = 2) -> str:
+    """The median, and from where to where the values go, if they are several."""
+    middle = f"{statistics.median(values):.{digits}f}"
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def _planning_s(row: dict[str, Any]) -> float:
+    return row["planning_s"]
+
+
+def _choosing_s(row: dict[str, Any]) -> float:
+    """What choosing the stages took: planning in CFP, and compiling and timing candidate stages."""
+    return sum(row["planning_parts_s"][part] for part in ("plan", "compile", "profile"))
+
+
+def _step_ms(row: dict[str, Any]) -> float:
+    return row["step"]["median_ms"]
 
 
 def _stages(row: dict[str, Any]) -> str:
@@ -211,6 +255,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--micro-batches", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=30, help="steps timed of each (default %(default)s)")
+    parser.add_argument("--plannings", type=int, default=1, help="how often each case is planned, and then timed")
     parser.add_argument("--without-ilp", action="store_true", help="plan with CFP only")
     parser.add_argument("--limit-s", type=float, default=3600.0, help="for one case (default %(default)s)")
     parser.add_argument("--no-results", action="store_true", help="print only, write no files")
