@@ -56,6 +56,8 @@ def ray_folder() -> Iterator[str]:
             "RAY_TMPDIR": folder,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            # Else Ray ends hosts when other programs have filled the machine's memory.
+            "RAY_memory_monitor_refresh_ms": "0",
         }
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("RAY_ADDRESS", raising=False)
