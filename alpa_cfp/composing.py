@@ -43,6 +43,21 @@ _ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Learnt:
+    """What was known when a stage was planned, which can be said of it if it is chosen.
+
+    Attributes:
+        candidates: Those of the kinds of blocks that were seen; see `find_units`.
+        rates: How fast the mesh is.
+        programs: How many were measured for that.
+    """
+
+    candidates: dict[Any, tuple[Candidate, ...]]
+    rates: Rates
+    programs: int
+
+
+@dataclass(frozen=True, slots=True)
 class Composed:
     """A stage with the plan that is best by what is known.
 
@@ -54,6 +69,7 @@ class Composed:
         arrays_s: What handing over the arguments and results of all programs takes.
         device_bytes: What a device may hold.
         ends: How arguments and results lie of each of its programs.
+        learnt: What the plan comes from.
     """
 
     units: tuple[Unit, ...]
@@ -63,6 +79,7 @@ class Composed:
     arrays_s: float
     device_bytes: int
     ends: dict[str, EndShardings]
+    learnt: Learnt
 
     def costs(self, phases: int) -> tuple[PhaseCost, ...]:
         """What its programs take, of which there are so many for a micro-batch."""
@@ -139,8 +156,17 @@ class Composer:
                     break
         arrays_s = self.rates.array_s * (len(blocks.graph.parameters) + len(blocks.graph.results))
         passes_s = self._passes_s(stage, solution)
-        ends = self._ends(stage, solution)
-        return Composed(units, solution, passes_s, self.rates.dispatch_s, arrays_s, self.device_bytes, ends)
+        learnt = Learnt(candidates, self.fitted, 0 if self.source is None else len(set(self.source.keys)))
+        return Composed(
+            units,
+            solution,
+            passes_s,
+            self.rates.dispatch_s,
+            arrays_s,
+            self.device_bytes,
+            self._ends(stage, solution),
+            learnt,
+        )
 
     def _calibrate(self) -> None:
         """Learn how fast the mesh is, once."""

@@ -20,8 +20,10 @@ from alpa_cfp.apply import annotate
 from alpa_cfp.calibration import calibration_programs, rates_of
 from alpa_cfp.candidates import distinct, find_units
 from alpa_cfp.choosing import Choosing
+from alpa_cfp.composing import Learnt
 from alpa_cfp.costs import Rates
 from alpa_cfp.errors import PlanError
+from alpa_cfp.explaining.account import Account
 from alpa_cfp.explaining.accounting import Planned
 from alpa_cfp.plan import Plan
 from alpa_cfp.problem import find_boundaries
@@ -77,6 +79,9 @@ def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption", se
     else:
         plan = chosen if isinstance(chosen, Plan) else Plan.load(chosen)
         _check(plan, program, meshes)
+        grounds = option.stage_grounds.get((program.digest, lengths_of(given.shape))) if option.plan is None else None
+        if grounds is not None:
+            plan = dataclasses.replace(plan, account=_account(program, plan, grounds, request, option))
         made = _written(program, plan)
     plan = made.plan
     for each in dataclasses.fields(module):
@@ -248,6 +253,25 @@ def _composed(
         unit.candidates[choice].strategy for unit, choice in zip(composed.units, solution.choices, strict=True)
     )
     return Plan(program.digest, mesh.shape, strategies, solution.time_s, solution.memory, option.costs)
+
+
+def _account(program: Program, plan: Plan, grounds: Learnt, request: PlanRequest, option: "CFPOption") -> Account:
+    """Why a chosen stage whose costs were composed has its plan. Nothing is measured, or chosen anew."""
+    module, blocks, mesh = program.module, program.blocks, LogicalMesh(plan.mesh_shape)
+    units, batches = find_units(program.parts, mesh, grounds.candidates), request.num_micro_batches
+    boundaries = find_boundaries(module, blocks, units)
+    choosing = Choosing(units, boundaries, grounds.rates, None, 1.0, option.search_limit_s, batches)
+    choices = tuple(
+        [candidate.strategy for candidate in unit.candidates].index(strategy)
+        for unit, strategy in zip(units, plan.strategies, strict=True)
+    )
+    refined = Refined(choosing.problem.solution(choices))
+    known = Planned(
+        module, blocks, mesh, units, boundaries, choosing, batches, refined, (),
+        overhead_s=0.0,
+        programs_measured=grounds.programs,
+    )  # fmt: skip
+    return known.account()
 
 
 def with_plan(module: HloModule, blocks: Blocks, mesh: LogicalMesh, plan: Sequence[BlockStrategy]) -> HloModule:

@@ -131,8 +131,13 @@ def test_stages_are_chosen_within_one_process_where_their_costs_are_composed(
     # Each run of layers on 2x2 devices, and all layers on 2x4 and 4x2 where stages may have 8. Alpa has more options,
     # but on a mesh of one axis no plan is better.
     assert len(candidates) == layers * (layers + 1) // 2 + 2 * (8 in sizes)
-    # A chosen stage keeps the plan that it was chosen by.
-    assert all(stage in candidates for stage in stages)
+    # A chosen stage keeps the plan that it was chosen by, and says why it is that.
+    assert all(dataclasses.replace(stage, account=None) in candidates for stage in stages)
+    for stage in stages:
+        assert stage.account is not None
+        times = [stage.account.kinds[block.kind].alternatives[block.chosen].time_s for block in stage.account.blocks]
+        moved_s = sum(move.time_s for move in stage.account.moves)
+        assert sum(time_s or 0.0 for time_s in times) + moved_s == pytest.approx(stage.predicted_s, rel=1e-6)
 
 
 @COMPOSED
