@@ -29,6 +29,7 @@ from alpa.device_mesh import ReplicatedDistributedArray
 from alpa.util import count_communication_primitives
 from jax.sharding import PartitionSpec
 
+from alpa_on_jax import errors
 from integration.pipelines import NUM_MICRO_BATCHES, hold_steps, pipeline
 from integration.serial import assert_equal_up_to_rounding
 
@@ -210,6 +211,25 @@ def trained() -> Any:
     step = alpa.parallelize(step_of(square_loss), method=pipeline(2, layer_option=MANUAL, stage_option=TWO_STAGES))
     state, _ = step(weights(), samples())
     return step, state
+
+
+@pytest.mark.parametrize(
+    ("returned", "there"),
+    [
+        (lambda params, loss: (loss, params), r"that is float32\[\]"),
+        (lambda params, loss: loss, r"that is float32\[\]"),
+        (lambda params, loss: (params["first"], loss), r"that is float32\[\]"),
+        (lambda params, loss: params["first"], "that is none"),
+    ],
+)
+def test_an_array_that_is_donated_and_has_no_result_in_its_place_is_an_error(returned: Any, there: str) -> None:
+    def step(params: Any, x: jax.Array) -> Any:
+        loss, grads = alpa.value_and_grad(square_loss)(params, x)
+        return returned(descend(params, grads), loss)
+
+    method = pipeline(2, layer_option=MANUAL, stage_option=TWO_STAGES)
+    with pytest.raises(errors.DonationError, match=f"of the arguments, float32.*, {there}.*return state, loss"):
+        alpa.parallelize(step, method=method, donate_argnums=(0,))(weights(), samples())
 
 
 def test_a_function_that_follows_runs_forward_through_the_stages_of_the_step(trained: Any) -> None:

@@ -19,6 +19,7 @@ from alpa_on_jax.errors.clusters import (
 )
 from alpa_on_jax.errors.functions import (
     ArgnumsError,
+    DonationError,
     GradientMarkerError,
     HostCallbackError,
     LayerMarkerError,
@@ -66,6 +67,7 @@ __all__ = [
     "ClusterAuthenticationError",
     "ClusterError",
     "ClusterResourcesError",
+    "DonationError",
     "FollowError",
     "GradientMarkerError",
     "HeuristicError",

@@ -90,6 +90,19 @@ class GradientMarkerError(AlpaOnJaxError, ValueError):
         )
 
 
+class DonationError(AlpaOnJaxError, ValueError):
+    """In a pipeline, a donated array has no result that can take its place."""
+
+    def __init__(self, number: int, donated: str, result: str) -> None:
+        super().__init__(
+            "in a pipeline, the result of the same number takes the place of a donated array, both counted array by "
+            f"array: for array {number} of the arguments, {donated}, that is {result}. Return the new state first "
+            "and with the structure of the old one, as in `return state, loss`, or donate nothing: "
+            'alpa.parallelize(..., donate_argnums=()). By default, "auto", optimizer states and flax\'s TrainStates '
+            "are donated"
+        )
+
+
 class LayerMarkerError(AlpaOnJaxError, ValueError):
     """A function for a pipeline has operations outside of its layers."""
 
