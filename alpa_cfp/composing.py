@@ -49,7 +49,7 @@ class Learnt:
     Attributes:
         candidates: Those of the kinds of blocks that were seen; see `find_units`.
         rates: How fast the mesh is.
-        programs: How many were measured for that.
+        programs: How many segments were measured for that.
     """
 
     candidates: dict[Any, tuple[Candidate, ...]]
@@ -156,7 +156,7 @@ class Composer:
                     break
         arrays_s = self.rates.array_s * (len(blocks.graph.parameters) + len(blocks.graph.results))
         passes_s = self._passes_s(stage, solution)
-        learnt = Learnt(candidates, self.fitted, 0 if self.source is None else len(set(self.source.keys)))
+        learnt = Learnt(candidates, self.fitted, len(self._works))
         return Composed(
             units,
             solution,

@@ -120,6 +120,7 @@ def _words(module: HloModule) -> dict[str, Any]:
         "bytecode": base64.b64encode(zlib.compress(module.bytecode, level=1)).decode(),
         "shardings": [[sharding.to_sdy() for sharding in each] for each in shardings],
         "fixed_outputs": sorted(module.fixed_outputs),
+        "propagated": module.propagated,
         "combiner_limits": asdict(module.combiner_limits),
     }
 
@@ -139,6 +140,7 @@ def _annotated(module: HloModule, plan: Plan, words: dict[str, Any]) -> HloModul
         output_shardings=outputs,
         fixed_outputs=frozenset(words["fixed_outputs"]),
         solved=True,
+        propagated=words["propagated"],
         combiner_limits=CombinerLimits(**words["combiner_limits"]),
     )
 
