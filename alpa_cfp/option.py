@@ -51,9 +51,9 @@ class CFPOption(AutoShardingOption):
             puts it together from profiles of its segments; no stage is compiled to choose stages then.
         plan: A plan, or the file of one, that is used as it is; nothing is measured or searched then.
         plans: The plans that were made or used with this option in this process, the newest last.
-        stage_plans: Of candidate stages, by digests of their programs and meshes. One that is chosen keeps the plan
-            that it was chosen by, if that is not refined.
-        stage_grounds: What these plans come from, of stages whose costs were composed: kept until the next pipeline.
+        stage_plans: Of candidate stages of the last pipeline, by digests of programs and meshes, each with what it
+            was learnt from where costs were composed. A stage that is chosen keeps the plan that it was chosen by, if
+            that is not refined.
         session: What plans are made with; None for one of each plan's own.
     """
 
@@ -71,8 +71,9 @@ class CFPOption(AutoShardingOption):
     stage_costs: StageCosts = "profile"
     plan: Plan | Path | str | None = None
     plans: list[Plan] = field(default_factory=list, compare=False, repr=False)
-    stage_plans: dict[tuple[str, tuple[int, ...]], Plan] = field(default_factory=dict, compare=False, repr=False)
-    stage_grounds: dict[tuple[str, tuple[int, ...]], "Learnt"] = field(default_factory=dict, compare=False, repr=False)
+    stage_plans: dict[tuple[str, tuple[int, ...]], tuple[Plan, "Learnt | None"]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
     session: "Session | None" = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -91,7 +92,7 @@ class CFPOption(AutoShardingOption):
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes to other processes: without what was made in this one."""
-        return {**self.__dict__, "plans": [], "stage_plans": {}, "stage_grounds": {}, "session": None}
+        return {**self.__dict__, "plans": [], "stage_plans": {}, "session": None}
 
     def annotate_module(self, module: HloModule, request: PlanRequest) -> None:
         """Plan `module` and write the plan into it: what alpa's auto-sharding pass asks for (see `Planner`).
@@ -112,10 +113,9 @@ class CFPOption(AutoShardingOption):
             raise StagePlanError(str(error)) from error
         self.plans.append(plan)
         if self.session is not None:
-            key = plan.program, lengths_of(request.logical_mesh.shape)
-            self.stage_plans[key] = plan
-            if self.session.stages == "compose":
-                self.stage_grounds[key] = self.session.composed[plan.mesh_shape].learnt
+            composed = self.session.composed.get(plan.mesh_shape)
+            learnt = None if composed is None else composed.learnt
+            self.stage_plans[plan.program, lengths_of(request.logical_mesh.shape)] = plan, learnt
 
     @property
     def composes(self) -> bool:
@@ -128,8 +128,8 @@ class CFPOption(AutoShardingOption):
         from alpa_cfp.program import Programs  # not at the top: see above
         from alpa_cfp.session import Session
 
-        if "programs" not in known:
-            self.stage_grounds.clear()
+        if not known:  # the first shape of another pipeline
+            self.stage_plans.clear()
         with Session(self, self.stage_costs, known.setdefault("programs", Programs())) as session:
             yield replace(self.closer(), refine=0, session=session)
 

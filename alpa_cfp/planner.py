@@ -66,9 +66,9 @@ def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption", se
     given = _given(request)
     meshes = [given] if option.logical_mesh_shapes == "given" else _shapes(given)
     program = Program(module) if session is None else session.programs.of(module)
-    chosen = option.plan
+    chosen, learnt = option.plan, None
     if chosen is None and session is None and option.stage_plans:
-        chosen = option.stage_plans.get((program.digest, lengths_of(given.shape)))
+        chosen, learnt = option.stage_plans.get((program.digest, lengths_of(given.shape)), (None, None))
         if chosen is not None and option.refines_stages and given.num_devices > 1:
             # Its candidates are measured. What has not been done for all candidate stages is done for this one.
             chosen, option = None, option.closer()
@@ -79,9 +79,8 @@ def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption", se
     else:
         plan = chosen if isinstance(chosen, Plan) else Plan.load(chosen)
         _check(plan, program, meshes)
-        grounds = option.stage_grounds.get((program.digest, lengths_of(given.shape))) if option.plan is None else None
-        if grounds is not None:
-            plan = dataclasses.replace(plan, account=_account(program, plan, grounds, request, option))
+        if learnt is not None:
+            plan = dataclasses.replace(plan, account=_account(program, plan, learnt, request, option))
         made = _written(program, plan)
     plan = made.plan
     for each in dataclasses.fields(module):
@@ -255,12 +254,12 @@ def _composed(
     return Plan(program.digest, mesh.shape, strategies, solution.time_s, solution.memory, option.costs)
 
 
-def _account(program: Program, plan: Plan, grounds: Learnt, request: PlanRequest, option: "CFPOption") -> Account:
+def _account(program: Program, plan: Plan, learnt: Learnt, request: PlanRequest, option: "CFPOption") -> Account:
     """Why a chosen stage whose costs were composed has its plan. Nothing is measured, or chosen anew."""
     module, blocks, mesh = program.module, program.blocks, LogicalMesh(plan.mesh_shape)
-    units, batches = find_units(program.parts, mesh, grounds.candidates), request.num_micro_batches
+    units, batches = find_units(program.parts, mesh, learnt.candidates), request.num_micro_batches
     boundaries = find_boundaries(module, blocks, units)
-    choosing = Choosing(units, boundaries, grounds.rates, None, 1.0, option.search_limit_s, batches)
+    choosing = Choosing(units, boundaries, learnt.rates, None, 1.0, option.search_limit_s, batches)
     choices = tuple(
         [candidate.strategy for candidate in unit.candidates].index(strategy)
         for unit, strategy in zip(units, plan.strategies, strict=True)
@@ -269,7 +268,7 @@ def _account(program: Program, plan: Plan, grounds: Learnt, request: PlanRequest
     known = Planned(
         module, blocks, mesh, units, boundaries, choosing, batches, refined, (),
         overhead_s=0.0,
-        programs_measured=grounds.programs,
+        programs_measured=learnt.programs,
     )  # fmt: skip
     return known.account()
 

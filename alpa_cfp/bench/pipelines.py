@@ -314,7 +314,7 @@ def _with_own_database(option: CFPOption) -> Iterator[CFPOption]:
             if (known := database_path(option.database)).exists():
                 copy.merge(known)
         try:
-            yield dataclasses.replace(option, database=own, plans=[], stage_plans={}, stage_grounds={})
+            yield dataclasses.replace(option, database=own, plans=[], stage_plans={})
         finally:
             with ProfileDatabase.open(option.database) as kept:
                 kept.merge(own)

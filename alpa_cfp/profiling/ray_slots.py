@@ -160,8 +160,8 @@ def _nodes_of(bundles: Mapping[int, str], known: Mapping[str, str]) -> dict[int,
     import ray
 
     described = {node["NodeID"]: hosts.host_of(node) for node in ray.nodes() if node["Alive"]}
-    silent = set(bundles.values()).intersection(described).difference(known, _machine_of_node)
-    _machine_of_node.update(_machines_of(sorted(silent)))
+    unknown = set(bundles.values()).intersection(described).difference(known, _machine_of_node)
+    _machine_of_node.update(_machines_of(sorted(unknown)))
     machines = {**_machine_of_node, **known}
     return {
         bundle: Node(node, described[node][hosts.KEY], described[node][hosts.ADDRESS], machines[node])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from alpa_cfp.apply import annotate
 from alpa_cfp.program import Program
-from alpa_cfp.strategies import strategies_of
+from alpa_cfp.strategies import Kept, strategies_of
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import partition_to_run
@@ -37,10 +37,9 @@ def text(module: HloModule) -> str:
 @settings(max_examples=4, deadline=None)
 def test_propagating_once_more_changes_nothing(name: str, data: st.DataObject) -> None:
     program = program_of(name)
-    chosen = [
-        data.draw(st.sampled_from(strategies_of(block, MESH.shape)), label=f"strategy of block {block.index}")
-        for block in program.blocks.blocks
-    ]
+    kept = data.draw(st.sampled_from(Kept), label="where state is kept")
+    drawn = (data.draw(st.sampled_from(strategies_of(block, MESH.shape))) for block in program.blocks.blocks)
+    chosen = [dataclasses.replace(strategy, kept=kept) for strategy in drawn]
     module = dataclasses.replace(program.module)
     annotate(module, program.blocks, MESH, chosen)
     assert module.propagated
