@@ -29,7 +29,12 @@ class Profiles(Protocol):
     """Gives profiles."""
 
     def __call__(self, modules: Sequence[HloModule], samples: int | None = None, /) -> Sequence[Profile | None]:
-        """The profile of each module, of so many samples where it is measured; None where there is none to be had."""
+        """The profile of each module, None where there is none to be had.
+
+        Args:
+            samples: Of so many samples where they are measured, on one mesh, interleaved, to be told apart by small
+                differences; None for what a candidate gets.
+        """
         ...
 
 

@@ -31,8 +31,10 @@ _ATTEMPTS = 4
 # The race of whole plans: how many times as often as a candidate each has run after a heat, and by what factor it may
 # be slower than the fastest one to be in the next. Runs of one program differ by 5% on a quiet machine.
 _HEATS = ((3, 1.08), (9, 1.04), (27, 1.02))
-# After the last heat, two programs that differ by less cannot be told apart.
+# After the last heat, two programs that differ by less cannot be told apart; and less memory than this is not worth a
+# communication.
 _ALIKE = 1.01
+_ALIKE_MEMORY = 1.05
 # What is left free of the budget when a plan has been found to need more than predicted.
 _RESERVE = 0.99
 
@@ -193,8 +195,8 @@ class Refinement:
                 return plausible
 
     def _fastest(self, tried: Sequence[Refined]) -> Refined:
-        """The fastest one, or the one with least communication of those that are as fast; the best predicted where none
-        was run."""
+        """The fastest one, or of those that are as fast the one that needs least memory, and then least communication;
+        the best predicted where none was run."""
         seconds = [each.measured_s for each in tried if each.measured_s is not None]
         if not seconds:
             if all(each.failure for each in tried):
@@ -202,7 +204,9 @@ class Refinement:
             return next(each for each in tried if not each.failure)
         limit = _ALIKE * min(seconds)
         alike = [each for each in tried if each.measured_s is not None and each.measured_s <= limit]
-        return min(alike, key=lambda each: (each.collectives, each.measured_s))
+        enough = _ALIKE_MEMORY * min(each.needed_bytes or 0 for each in alike)
+        frugal = [each for each in alike if (each.needed_bytes or 0) <= enough]
+        return min(frugal, key=lambda each: (each.collectives, each.measured_s))
 
 
 def _place(number: int) -> str:

@@ -46,10 +46,21 @@ class Work:
         samples: How often each is to be timed.
         size: How many are in a group at most.
         drawn: Decides the order of their runs.
+        together: Whether they are to be told apart by small differences, so that no group is smaller than it has to be
+            for the sake of another one at the same time: the same program takes longer on one mesh than on another.
     """
 
-    def __init__(self, modules: Mapping[ProfileKey, HloModule], samples: int, size: int, drawn: random.Random) -> None:
+    def __init__(
+        self,
+        modules: Mapping[ProfileKey, HloModule],
+        samples: int,
+        size: int,
+        drawn: random.Random,
+        *,
+        together: bool = False,
+    ) -> None:
         self._modules, self._samples, self._size, self._drawn = modules, samples, size, drawn
+        self._together = together
         self._waiting, self._alone = deque(modules), deque[ProfileKey]()
 
     @property
@@ -60,7 +71,8 @@ class Work:
     def take(self, at_once: int = 1) -> Group | None:
         """The next group, of as many programs as leaves some for each of `at_once` that measure; None if none waits."""
         if self._waiting:
-            number = min(self._size, -(-len(self._waiting) // at_once))
+            share = len(self._waiting) if self._together else -(-len(self._waiting) // at_once)
+            number = min(self._size, share)
             keys = tuple(self._waiting.popleft() for _ in range(number))
         elif self._alone:
             keys = (self._alone.popleft(),)

@@ -176,13 +176,15 @@ class Profiler:
 
         Args:
             modules: Modules with their partitioned programs.
-            samples: How many samples each profile has at least; None as the options say.
+            samples: How many samples each profile has at least, if they are to be told apart by small differences:
+                then they are measured on one mesh, interleaved. None for as many as the options say, on all meshes.
 
         Raises:
             ProfilingError: the process that is to measure cannot be started, though the options demand it, or though
                 it could be before.
         """
         keys = [key_of(module, self.devices) for module in modules]
+        together = samples is not None
         samples = self._options.samples if samples is None else samples
         missing: dict[ProfileKey, tuple[str, HloModule]] = {}
         lacking = 0
@@ -194,7 +196,7 @@ class Profiler:
         count = len({key for key, _ in keys})
         started = time.perf_counter()
         if missing:
-            self._measure_missing(missing, lacking)
+            self._measure_missing(missing, lacking, together=together)
         seconds = time.perf_counter() - started
         logger.info("profiles of %d programs: %d measured in %.2f s", count, len(missing), seconds)
         profiles = [self._database.get(key) or self._for_now.get(key) for key, _ in keys]
@@ -213,10 +215,12 @@ class Profiler:
     ) -> None:
         self.close()
 
-    def _measure_missing(self, missing: dict[ProfileKey, tuple[str, HloModule]], samples: int) -> None:
+    def _measure_missing(
+        self, missing: dict[ProfileKey, tuple[str, HloModule]], samples: int, *, together: bool
+    ) -> None:
         self._start()
         modules = {key: module for key, (_, module) in missing.items()}
-        work = Work(modules, samples, self._options.group, self._drawn)
+        work = Work(modules, samples, self._options.group, self._drawn, together=together)
         with (
             tqdm(total=len(missing), desc="profiling", disable=not self._options.progress, leave=False) as bar,
             contextlib.closing(self._measurer.measure(work)) as events,

@@ -138,10 +138,30 @@ def test_samples_beyond_those_of_a_heat_decide_nothing_in_it() -> None:
 
 def test_of_plans_that_are_as_fast_the_one_with_least_communication_is_taken() -> None:
     last: list[Choices] = []
-    machine = Machine(lambda predicted: 1.0, collectives=lambda choices: 1 if choices in last else 2)
+    machine = Machine(lambda predicted: 1.0, lambda needed: 1, collectives=lambda choices: 1 if choices in last else 2)
     machine.best()
     last.append(machine.run[-1])
     assert machine.best().solution.choices == last[0]
+
+
+@pytest.mark.parametrize("is_worth_it", [False, True])
+def test_of_plans_that_are_as_fast_one_that_needs_less_memory_is_taken_though_it_communicates_more(
+    is_worth_it: bool,
+) -> None:
+    before = Machine(lambda predicted: 1.0)
+    before.best()
+
+    def predicted_bytes(choices: Choices) -> int:
+        return before.choosing.problem.solution(choices).memory.total
+
+    small = predicted_bytes(before.run[-1])
+    assert any(predicted_bytes(choices) != small for choices in before.run)
+    machine = Machine(
+        lambda predicted: 1.0,
+        needed=lambda predicted: (900 if is_worth_it else 990) if predicted == small else 1000,
+        collectives=lambda choices: 2 if predicted_bytes(choices) == small else 1,
+    )
+    assert (predicted_bytes(machine.best().solution.choices) == small) == is_worth_it
 
 
 def test_the_plan_says_what_was_measured() -> None:

@@ -29,9 +29,9 @@ def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "_GRACE_S", 0.05)
 
 
-def work_of(number: int, size: int) -> Work:
+def work_of(number: int, size: int, *, together: bool = False) -> Work:
     modules: Any = {f"key {index}": Module(f"module {index}") for index in range(number)}
-    return Work(modules, 1, size, random.Random(0))
+    return Work(modules, 1, size, random.Random(0), together=together)
 
 
 def all_of(pool: Pool, work: Work) -> list[tuple[Any, Finished]]:
@@ -102,6 +102,16 @@ def test_one_group_needs_one_slot() -> None:
     cluster = Cluster()
     all_of(Pool([cluster.slot("a"), cluster.slot("b")]), work_of(3, 3))
     assert [(machine, len(task.modules)) for machine, task in tasks_of(cluster, Task)] == [("a", 3)]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_what_is_to_be_told_apart_is_not_divided_among_slots_that_are_there(together: bool) -> None:
+    cluster = Cluster()
+    pool = Pool([cluster.slot("a"), cluster.slot("b")])
+    all_of(pool, work_of(4, 2))  # both are made
+    cluster.tasks.clear()
+    all_of(pool, work_of(3, 3, together=together))
+    assert sorted(len(task.modules) for _, task in tasks_of(cluster, Task)) == ([3] if together else [1, 2])
 
 
 def test_what_is_loaded_on_a_slot_is_measured_again_there() -> None:
