@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from alpa_cfp.bench.case import CFP, COMPOSED, ILP
+from alpa_cfp.bench.case import CFP, COMPOSED, ILP, ILP_AGAIN
 from alpa_cfp.bench.pipeline_table import layers_text, shape_text
 from alpa_cfp.workloads.sizes import SIZES
 from benchmarks import machine
 from benchmarks.ray_clusters import cluster
 
-_HOSTS, _DEVICES, _METHODS = 2, 2, 3
+_HOSTS, _DEVICES = 2, 2
 # Alpa's workers and Ray's own have so many of each node.
 _CPUS = 4
 _END_S = 60.0
@@ -47,7 +47,9 @@ _TEXT = (
     "`programs` are those that alpa compiled of candidate stages, and those that CFP compiled and timed before they "
     "were chosen. A step is the median of so many rounds, all pipelines in one process and in random order, with its "
     "ratio to that of the ILP's and the 95% interval; predicted is what the choice of stages took it to cost. Where a "
-    "case was planned several times, each has rows of its own; what is said of the case is the median of all."
+    "case was planned several times, each has rows of its own; what is said of the case is the median of all. "
+    f"{ILP_AGAIN} is the ILP's pipeline planned once more: its ratio says what two pipelines of one planner differ by. "
+    "Which pipeline is made first differs from planning to planning."
 )
 
 
@@ -57,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: list[dict[str, Any]] = []
     for case in _cases(options):
         for number in range(1, options.plannings + 1):
-            rows += [{**row, "planning": number} for row in measure(case, options)]
+            rows += [{**row, "planning": number} for row in measure(case, options, number)]
         table = _table(rows)
         print("\n".join(machine.markdown_table(table)), *verdicts(rows), sep="\n", flush=True)
         if not options.no_results:
@@ -77,22 +79,30 @@ def _cases(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [dict(zip(_KEYS, (*case, options.micro_batches), strict=True)) for case in (*deep, *usual)]
 
 
-def measure(case: dict[str, Any], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run one case; gives a row a method, or one that says why there is none."""
+def _methods(options: argparse.Namespace, number: int) -> list[str]:
+    """What is planned, first one thing and then another: where a pipeline is has a part in its time."""
+    named = [CFP, *([] if options.without_ilp else [ILP]), *([ILP_AGAIN] if options.again else [])]
+    first = (number - 1) % len(named)
+    return named[first:] + named[:first]
+
+
+def measure(case: dict[str, Any], options: argparse.Namespace, number: int) -> list[dict[str, Any]]:
+    """Run one case, for this time; gives a row a method, or one that says why there is none."""
     size = f"batch={options.batch} hidden={case['hidden']} layers={case['layers']} sequence={case['sequence']}"
     sizes = f"--size {size} vocabulary={_VOCABULARY}" if case["hidden"] else ""
-    devices = _METHODS * _DEVICES
+    methods = _methods(options, number)
+    pipelines = len(methods) + 1  # cfp is two
     with (
         tempfile.TemporaryDirectory() as folder,
-        cluster(*[devices] * _HOSTS, cpus=_CPUS + _METHODS) as nodes,
+        cluster(*[pipelines * _DEVICES] * _HOSTS, cpus=_CPUS + pipelines) as nodes,
     ):
         kept = Path(folder) / "result.json"
         words = (
             f"bench --method pipeshard --ray {nodes.address} --hosts {_HOSTS} --devices-per-host {_DEVICES} "
             f"--mesh {_HOSTS}x{_DEVICES} --model {case['model']} {sizes} --micro-batches {case['micro_batches']} "
-            f"--stages auto --stage-costs both --pipeline-layers {case['pipeline_layers']} --rounds {options.rounds}"
+            f"--stages auto --stage-costs both --pipeline-layers {case['pipeline_layers']} --rounds {options.rounds} "
+            f"--methods {' '.join(methods)}"
         )
-        words += f" --methods {CFP}" if options.without_ilp else ""
         command = [sys.executable, "-m", "alpa_cfp.cli.main", *words.split()]
         failure = _run([*command, "--json", str(kept), "--database", str(Path(folder) / "p.sqlite")], options.limit_s)
         if failure:
@@ -163,10 +173,11 @@ def _verdict(case: str, plannings: Sequence[_Planning]) -> str:
     if all(each[method]["step"] for each in plannings for method in (COMPOSED, CFP)):
         said += f" A step takes {composed_by(CFP, _step_ms)} of one of that choice."
     if ILP in names:
-        to_ilp = {name: [each[name].get("to_alpa_ilp") for each in plannings] for name in (CFP, COMPOSED)}
+        compared = [name for name in (CFP, COMPOSED, ILP_AGAIN) if all(name in each for each in plannings)]
+        to_ilp = {name: [each[name].get("to_alpa_ilp") for each in plannings] for name in compared}
         known = {name: [ratio["paired"] for ratio in ratios if ratio] for name, ratios in to_ilp.items()}
         ratios = (f"{_spread(values)} with {name}" for name, values in known.items() if values)
-        said += f" Of one of the ILP's it takes {' and '.join(ratios)}."
+        said += f" Of one of the ILP's it takes {', '.join(ratios)}."
     agreed = [agreement for each in plannings if (agreement := each[COMPOSED]["table_agreement"]) is not None]
     if agreed:
         said += (
@@ -256,7 +267,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--micro-batches", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=30, help="steps timed of each (default %(default)s)")
     parser.add_argument("--plannings", type=int, default=1, help="how often each case is planned, and then timed")
-    parser.add_argument("--without-ilp", action="store_true", help="plan with CFP only")
+    ilps = parser.add_mutually_exclusive_group()
+    ilps.add_argument("--without-ilp", action="store_true", help="plan with CFP only")
+    ilps.add_argument("--again", action="store_true", help="plan with the ILP twice, which says what chance does")
     parser.add_argument("--limit-s", type=float, default=3600.0, help="for one case (default %(default)s)")
     parser.add_argument("--no-results", action="store_true", help="print only, write no files")
     return parser

@@ -62,12 +62,13 @@ class Case:
 
 # The ways in which `--method` can parallelize.
 SHARD, PIPESHARD = "shard", "pipeshard"
-COMPOSED = "cfp-compose"
+COMPOSED, ILP_AGAIN = "cfp-compose", "alpa-ilp-again"
 # Of pipelines, in the order of the table.
 PIPELINE_METHODS = {
     CFP: "alpa's pipeline with CFP inside; candidate stages are compiled and timed by alpa",
     COMPOSED: "alpa's pipeline with CFP inside; candidate stages cost what profiles of their segments add up to",
     ILP: "alpa's pipeline with Alpa's own planner inside; candidate stages are compiled and timed by alpa",
+    ILP_AGAIN: "the same once more: by so much two pipelines differ that one planner made (only where it is named)",
 }
 # Those of alpa for training.
 SCHEDULES = ("1f1b", "gpipe", "1f1b_overlap_friendly")

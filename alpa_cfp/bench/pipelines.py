@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from alpa_cfp import CFPOption, CFPPipeshardParallel, Plan
-from alpa_cfp.bench.case import CFP, COMPOSED, ILP, Case, Effort, Pipeline
+from alpa_cfp.bench.case import CFP, COMPOSED, ILP, ILP_AGAIN, Case, Effort, Pipeline
 from alpa_cfp.bench.checking import difference, run_serially, tolerance
 from alpa_cfp.bench.methods import parallelized
 from alpa_cfp.bench.places import Place, Places
@@ -30,6 +30,8 @@ from alpa_cfp.bench.stage_choice import StageChoice, warm_up, watched
 from alpa_cfp.bench.timing import WARMUP, Samples, interleave, ratio
 from alpa_cfp.database import ProfileDatabase, database_path
 from alpa_cfp.workloads.models import build
+
+_ILPS = (ILP, ILP_AGAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ def compare(
     differences, samples = {}, dict[str, Samples]()
     with contextlib.ExitStack() as stack:
         # All begin with what was known before the first.
-        options = {each: stack.enter_context(_with_own_database(option)) for each in methods if each != ILP}
+        options = {each: stack.enter_context(_with_own_database(option)) for each in methods if each not in _ILPS}
         for number, method in enumerate(methods):
             progress.say(f"planning {method}")
             place = where.of(number)

@@ -15,6 +15,7 @@ from alpa_cfp.bench.case import (
     CFP,
     COMPOSED,
     ILP,
+    ILP_AGAIN,
     PIPELINE_METHODS,
     PIPESHARD,
     SCHEDULES,
@@ -31,6 +32,8 @@ from alpa_cfp.cli.workload import FIELDS_OF, check_database, start
 from alpa_cfp.database import database_path
 
 AUTO = "auto"
+# What `--methods` takes; `STAGE_COSTS` says of CFP's.
+_METHODS = (CFP, ILP, ILP_AGAIN)
 # How CFP prices candidate stages, and which methods that means.
 STAGE_COSTS = {"profile": (CFP,), "compose": (COMPOSED,), "both": (CFP, COMPOSED)}
 _OWN = ("stages", "pipeline_layers", "schedule", "stage_costs", "costs", "reports")
@@ -120,8 +123,8 @@ def read_methods(arguments: argparse.Namespace, pipeline: Pipeline, cluster: Clu
     """
     named = list(dict.fromkeys(arguments.methods or [CFP, ILP]))
     for name in named:
-        if name not in (CFP, ILP):
-            raise UserError(f"{name!r} does not plan pipelines: of --methods, {CFP} and {ILP} do")
+        if name not in _METHODS:
+            raise UserError(f"{name!r} does not plan pipelines: of --methods, {', '.join(_METHODS)} do")
     costs = arguments.stage_costs
     if pipeline.stages is not None:
         if costs is not None:
@@ -130,9 +133,9 @@ def read_methods(arguments: argparse.Namespace, pipeline: Pipeline, cluster: Clu
     if cluster is None:
         if costs not in (None, "compose"):
             raise UserError(f"--stage-costs {costs} needs --ray: {_HERE}. --stage-costs compose does without")
-        if arguments.methods is not None and ILP in named:
+        if arguments.methods is not None and (ilp := [name for name in named if name != CFP]):
             raise UserError(
-                f"--stages {AUTO} with {ILP} needs --ray: {_HERE}. Say how many --stages, or --methods {CFP}"
+                f"--stages {AUTO} with {ilp[0]} needs --ray: {_HERE}. Say how many --stages, or --methods {CFP}"
             )
         return [COMPOSED]
     own = STAGE_COSTS[costs or "both"]

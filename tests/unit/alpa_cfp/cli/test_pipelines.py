@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from alpa_cfp.bench.case import CFP, COMPOSED, ILP, Cluster, Pipeline
+from alpa_cfp.bench.case import CFP, COMPOSED, ILP, ILP_AGAIN, Cluster, Pipeline
 from alpa_cfp.cli import bench, pipelines
 from alpa_cfp.cli.main import main
 from unit.alpa_cfp.cli.test_bench import refused
@@ -28,7 +28,10 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("--method pipeshard --stages some", "'some' is no number of stages: --stages takes 1, 2, ... or auto"),
         ("--method pipeshard --stages 0", "'0' is no number of stages"),
         ("--method pipeshard --stages 4 --pipeline-layers 2", "2 layers cannot make 4 stages: give more --pipeline-"),
-        ("--method pipeshard --methods zero2", "'zero2' does not plan pipelines: of --methods, cfp and alpa-ilp do"),
+        (
+            "--method pipeshard --methods zero2",
+            "'zero2' does not plan pipelines: of --methods, cfp, alpa-ilp, alpa-ilp-again do",
+        ),
         (
             "--method pipeshard --stage-costs compose",
             "--stage-costs says by what alpa chooses stages: give --stages auto, too",
@@ -76,6 +79,7 @@ def test_an_unknown_schedule_is_answered_with_those_that_there_are(capsys: pytes
         ("--stages auto --stage-costs profile", True, Pipeline(6, None, "1f1b"), [CFP, ILP]),
         ("--stages 4 --pipeline-layers 8 --schedule gpipe", True, Pipeline(8, 4, "gpipe"), [CFP, ILP]),
         ("--methods alpa-ilp cfp --stage-costs compose", True, Pipeline(6, None, "1f1b"), [ILP, COMPOSED]),
+        ("--stages 2 --methods alpa-ilp alpa-ilp-again", False, Pipeline(2, 2, "1f1b"), [ILP, ILP_AGAIN]),
     ],
 )
 def test_what_is_not_said_depends_on_where_the_pipelines_are(
