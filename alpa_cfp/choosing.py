@@ -97,6 +97,11 @@ class Choosing:
             self._measure(first)
 
     @property
+    def micro_batches(self) -> int:
+        """How many a step has."""
+        return self._micro_batches
+
+    @property
     def measured(self) -> int:
         return len(self._seconds)
 

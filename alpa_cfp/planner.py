@@ -25,6 +25,7 @@ from alpa_cfp.costs import Rates
 from alpa_cfp.errors import PlanError
 from alpa_cfp.explaining.account import Account
 from alpa_cfp.explaining.accounting import Planned
+from alpa_cfp.further import further_programs
 from alpa_cfp.plan import Plan
 from alpa_cfp.problem import find_boundaries
 from alpa_cfp.program import Program
@@ -207,13 +208,16 @@ def _planned(
     def whole(choices: Sequence[int]) -> HloModule:
         return with_plan(module, blocks, mesh, strategies(choices))
 
+    def further(planned: HloModule) -> Sequence[HloModule]:
+        return further_programs(planned) if request.num_micro_batches > 1 else ()
+
     rates = Rates() if profiles is None else rates_of(mesh, profiles(calibration_programs(mesh)))
     boundaries, batches = find_boundaries(module, blocks, units), request.num_micro_batches
     choosing = Choosing(units, boundaries, rates, profiles, option.pruning_margin, option.search_limit_s, batches)
     if profiles is None or option.refine == 0:
         refined, tried = Refined(choosing.best(1, budget)[0]), ()
     else:
-        refinement = Refinement(blocks, units, mesh, choosing, profiles, whole, option.refine, option.samples)
+        refinement = Refinement(blocks, units, mesh, choosing, profiles, whole, further, option.refine, option.samples)
         refined = refinement.best(budget)
         tried = tuple((refinement.tried | {refined.solution.choices: refined}).values())
     solution = refined.solution

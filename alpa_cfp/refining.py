@@ -8,16 +8,16 @@ Invariants: a plan that was compiled and is given back fits; the same profiles g
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.baselines import baselines
 from alpa_cfp.candidates import Unit
 from alpa_cfp.choosing import Choosing, Profiles, failure_of
 from alpa_cfp.costs import read_local, work_of
-from alpa_cfp.database import Profile
 from alpa_cfp.errors import NothingRunsError
 from alpa_cfp.quantities import ordinal
+from alpa_cfp.race import Race, Racer
 from alpa_cfp.search import NothingFitsError, Solution
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
@@ -28,9 +28,6 @@ logger = logging.getLogger(__name__)
 # that wrong.
 _PLAUSIBLE = 1.3
 _ATTEMPTS = 4
-# The race of whole plans: how many times as often as a candidate each has run after a heat, and by what factor it may
-# be slower than the fastest one to be in the next. Runs of one program differ by 5% on a quiet machine.
-_HEATS = ((3, 1.08), (9, 1.04), (27, 1.02))
 # After the last heat, two programs that differ by less cannot be told apart; and less memory than this is not worth a
 # communication.
 _ALIKE = 1.01
@@ -71,6 +68,8 @@ class Refinement:
         choosing: Its candidates' costs.
         profiles: Where profiles come from.
         planned: Gives the whole program with the plan of some choices, partitioned.
+        further: Gives what such a program runs for each micro-batch but the first, partitioned; nothing where there is
+            one, or where that is not known: then it is estimated what of the whole is done once.
         count: How many of the best predicted plans are run.
         samples: How often candidates are run.
         tried: The plans that have been run whole, by their choices, with what is known of them.
@@ -82,6 +81,7 @@ class Refinement:
     choosing: Choosing
     profiles: Profiles
     planned: Callable[[Sequence[int]], HloModule]
+    further: Callable[[HloModule], Sequence[HloModule]]
     count: int
     samples: int
     tried: dict[tuple[int, ...], Refined] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -145,45 +145,21 @@ class Refinement:
                 logger.info("CFP: %s is tried, too", name)
                 plans.setdefault(plan.choices, plan)
                 names[plan.choices] = f"{names[plan.choices]} ({name})" if plan.choices in names else name
-        modules = [self.planned(choices) for choices in plans]
-        known = [self._with_whole(plan, module) for plan, module in zip(plans.values(), modules, strict=True)]
-        profiles = self._raced(modules, budget_bytes)
-        tried = [self._refined(*each) for each in zip(known, profiles, names.values(), strict=True)]
+        racers = [self._racer(plan) for plan in plans.values()]
+        race = Race(self.choosing, self.profiles, self.samples)
+        race.run(racers, budget_bytes)
+        tried = [_refined(race, racer, name) for racer, name in zip(racers, names.values(), strict=True)]
         self.tried.update({each.solution.choices: each for each in tried})
         return tried
+
+    def _racer(self, plan: Solution) -> Racer:
+        module = self.planned(plan.choices)
+        return Racer(self._with_whole(plan, module), module, self.further(module))
 
     def _with_whole(self, plan: Solution, module: HloModule) -> Solution:
         program = module.partitioned
         assert program is not None
         return self.choosing.with_whole(plan, work_of(program, read_local(program)))
-
-    def _raced(self, modules: Sequence[HloModule], budget_bytes: int | None) -> list[Profile | None]:
-        """The profiles of whole programs: all run some times, the fastest that fit more often."""
-        profiles: list[Profile | None] = [None] * len(modules)
-        running = list(range(len(modules)))
-        for times, within in _HEATS:
-            samples = times * self.samples
-            for number, profile in zip(running, self.profiles([modules[i] for i in running], samples), strict=True):
-                # The same for a database that has more of one than of another.
-                profiles[number] = None if profile is None else replace(profile, samples_s=profile.samples_s[:samples])
-            able = {i: profile for i in running if (profile := profiles[i]) is not None and profile.samples_s}
-            if budget_bytes is not None:
-                able = {i: profile for i, profile in able.items() if profile.memory_bytes <= budget_bytes} or able
-            limit = within * min((profile.typical_s for profile in able.values()), default=0.0)
-            running = [i for i, profile in able.items() if profile.typical_s <= limit]
-            if len(running) < 2:
-                break
-        return profiles
-
-    def _refined(self, solution: Solution, profile: Profile | None, name: str) -> Refined:
-        if profile is None:
-            return Refined(solution, name=name)
-        if profile.status == "failed":
-            return Refined(solution, failure=failure_of(profile), name=name)
-        # The program that ran is that of a step with one micro-batch.
-        seconds = self.choosing.of_step(self.choosing.once_s(solution.choices), profile.typical_s)
-        collectives = sum(each.count for each in profile.collectives)
-        return Refined(solution, seconds, profile.memory_bytes, collectives, name=name)
 
     def _plain(self) -> dict[str, Solution]:
         """The plain plans that may be among the best, of measured candidates."""
@@ -207,6 +183,17 @@ class Refinement:
         enough = _ALIKE_MEMORY * min(each.needed_bytes or 0 for each in alike)
         frugal = [each for each in alike if (each.needed_bytes or 0) <= enough]
         return min(frugal, key=lambda each: (each.collectives, each.measured_s))
+
+
+def _refined(race: Race, racer: Racer, name: str) -> Refined:
+    """What a race has shown of a plan."""
+    profile = racer.whole
+    if profile is None:
+        return Refined(racer.solution, name=name)
+    if profile.status == "failed":
+        return Refined(racer.solution, failure=failure_of(profile), name=name)
+    collectives = sum(each.count for each in profile.collectives)
+    return Refined(racer.solution, race.step_s(racer), profile.memory_bytes, collectives, name=name)
 
 
 def _place(number: int) -> str:

@@ -112,7 +112,9 @@ def _planned(step: Step, measuring: Profiler, margin: float) -> tuple[tuple[int,
         whole.add(tuple(choices))
         return step.planned(choices)
 
-    refinement = Refinement(step.blocks, step.units, step.mesh, costs, measuring.measure, planned, _COUNT, _SAMPLES)
+    refinement = Refinement(
+        step.blocks, step.units, step.mesh, costs, measuring.measure, planned, lambda module: (), _COUNT, _SAMPLES
+    )
     return refinement.best(None).solution.choices, costs.measured + len(whole)
 
 

@@ -46,8 +46,8 @@ class Work:
         samples: How often each is to be timed.
         size: How many are in a group at most.
         drawn: Decides the order of their runs.
-        together: Whether they are to be told apart by small differences, so that no group is smaller than it has to be
-            for the sake of another one at the same time: the same program takes longer on one mesh than on another.
+        together: Whether they are to be told apart by small differences, so that all are one group: the same program
+            takes longer on one mesh, or at one time, than on another.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Work:
     def take(self, at_once: int = 1) -> Group | None:
         """The next group, of as many programs as leaves some for each of `at_once` that measure; None if none waits."""
         if self._waiting:
-            share = len(self._waiting) if self._together else -(-len(self._waiting) // at_once)
-            number = min(self._size, share)
+            count = len(self._waiting)
+            number = count if self._together else min(self._size, -(-count // at_once))
             keys = tuple(self._waiting.popleft() for _ in range(number))
         elif self._alone:
             keys = (self._alone.popleft(),)

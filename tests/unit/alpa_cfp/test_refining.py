@@ -1,6 +1,8 @@
 """The best plans are compiled and run whole: the fastest that really fits is taken."""
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -27,6 +29,23 @@ def planned(choices: Choices) -> HloModule:
     return with_plan(two_layer_module(), two_layer_blocks(), MESH, strategies)
 
 
+FAILED = Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did\nso")
+
+
+def measured(samples_s: tuple[float, ...], argument_bytes: int = 0, collectives: int = 1) -> Profile:
+    return Profile(
+        status="measured",
+        created_at=utc_now(),
+        samples_s=samples_s,
+        compile_s=0.1,
+        argument_bytes=argument_bytes,
+        output_bytes=0,
+        aliased_bytes=0,
+        temporary_bytes=0,
+        collectives=(Collective("all-reduce", 8, 8, collectives),),
+    )
+
+
 class Machine:
     """Runs whole plans: `time_s` and `needed_bytes` say what each takes by its place in the order of predictions."""
 
@@ -37,11 +56,16 @@ class Machine:
         collectives: Callable[[Choices], int] = lambda choices: 1,
         fails: Callable[[Choices], bool] = lambda choices: False,
         later_samples: Callable[[Choices], Sequence[float]] = lambda choices: (),
+        micro_batches: int = 1,
+        further_s: Sequence[float] = (),
     ):
-        self.choosing = Choosing(two_layer_units(), two_layer_boundaries(), RATES, None, 1.5)
+        self.choosing = Choosing(
+            two_layer_units(), two_layer_boundaries(), RATES, None, 1.5, micro_batches=micro_batches
+        )
         self._time_s, self._needed, self._collectives, self._fails = time_s, needed, collectives, fails
-        self._later_samples = later_samples
+        self._later_samples, self._further_s = later_samples, further_s
         self._choices: dict[int, Choices] = {}
+        self._further: dict[int, tuple[HloModule, float]] = {}
         self.heats: list[list[Choices]] = []
 
     def planned(self, choices: Sequence[int]) -> HloModule:
@@ -49,10 +73,24 @@ class Machine:
         self._choices[id(module)] = tuple(choices)
         return module
 
+    def further(self, module: HloModule) -> Sequence[HloModule]:
+        """Programs that take what `further_s` says."""
+        programs = [replace(module, name=f"further {number}") for number in range(len(self._further_s))]
+        self._further |= {id(each): (each, s) for each, s in zip(programs, self._further_s, strict=True)}
+        return programs
+
     def profiles(self, modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
-        chosen = [self._choices[id(module)] for module in modules]
-        self.heats.append(chosen)
-        return [self._profile(choices, samples or 1) for choices in chosen]
+        self.heats.append([self._choices[id(module)] for module in modules if id(module) not in self._further])
+        return [
+            self._further_profile(self._further[id(module)][1], samples or 1)
+            if id(module) in self._further
+            else self._profile(self._choices[id(module)], samples or 1)
+            for module in modules
+        ]
+
+    @staticmethod
+    def _further_profile(seconds: float, samples: int) -> Profile:
+        return FAILED if math.isnan(seconds) else measured((seconds,) * samples)
 
     @property
     def run(self) -> list[Choices]:
@@ -61,23 +99,17 @@ class Machine:
 
     def _profile(self, choices: Choices, samples: int) -> Profile:
         if self._fails(choices):
-            return Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did\nso")
+            return FAILED
         solution = self.choosing.problem.solution(choices)
-        return Profile(
-            status="measured",
-            created_at=utc_now(),
-            samples_s=(self._time_s(solution.time_s),) * samples + tuple(self._later_samples(choices)),
-            compile_s=0.1,
-            argument_bytes=self._needed(solution.memory.total),
-            output_bytes=0,
-            aliased_bytes=0,
-            temporary_bytes=0,
-            collectives=(Collective("all-reduce", 8, 8, self._collectives(choices)),),
+        return measured(
+            (self._time_s(solution.time_s),) * samples + tuple(self._later_samples(choices)),
+            self._needed(solution.memory.total),
+            self._collectives(choices),
         )
 
     def refinement(self, count: int = 3) -> Refinement:
         blocks, units = two_layer_blocks(), two_layer_units()
-        return Refinement(blocks, units, MESH, self.choosing, self.profiles, self.planned, count, 1)
+        return Refinement(blocks, units, MESH, self.choosing, self.profiles, self.planned, self.further, count, 1)
 
     def best(self, budget_bytes: int | None = None, count: int = 3) -> Refined:
         return self.refinement(count).best(budget_bytes)
@@ -167,6 +199,20 @@ def test_of_plans_that_are_as_fast_one_that_needs_less_memory_is_taken_though_it
 def test_the_plan_says_what_was_measured() -> None:
     best = Machine(lambda predicted: 0.25, lambda predicted: 77).best()
     assert (best.measured_s, best.needed_bytes) == (0.25, 77)
+
+
+def test_of_several_micro_batches_the_first_is_a_step_and_each_other_takes_what_its_programs_take() -> None:
+    best = Machine(lambda predicted: 0.25, micro_batches=4, further_s=(0.125, 0.0625)).best()
+    assert best.measured_s == 0.25 + 3 * (0.125 + 0.0625)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_where_a_further_micro_batch_cannot_be_measured_what_is_done_once_a_step_is_estimated(fails: bool) -> None:
+    machine = Machine(lambda predicted: 0.25, micro_batches=4, further_s=(math.nan,) if fails else ())
+    best = machine.best()
+    once_s = machine.choosing.once_s(best.solution.choices)
+    assert 0 < once_s < 0.25
+    assert best.measured_s == machine.choosing.of_step(once_s, 0.25)
 
 
 def test_plans_that_need_more_than_predicted_are_searched_for_again_with_less() -> None:

@@ -10,11 +10,19 @@ import logging
 from collections.abc import Iterable
 
 from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition.grad_sync import accumulators_of
 from alpa_on_jax.xla_extension.partition.interface import Collective, PartitionedProgram, UnsupportedByShardyError
 from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
 from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
 
-__all__ = ["Collective", "PartitionedProgram", "UnsupportedByShardyError", "partition", "partition_to_run"]
+__all__ = [
+    "Collective",
+    "PartitionedProgram",
+    "UnsupportedByShardyError",
+    "accumulators_of",
+    "partition",
+    "partition_to_run",
+]
 
 logger = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
+from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.mlir import Operation, Value
 from alpa_on_jax.xla_extension.partition.local_contractions import is_zero
 from alpa_on_jax.xla_extension.reducers import region_reducer
@@ -38,6 +39,20 @@ _LINEAR = frozenset(
 _SUMS = ("stablehlo.add", "stablehlo.subtract", "stablehlo.concatenate")
 # An op that makes partial sums, and of which the sum over devices is the value that is meant.
 _SUMMING = ("stablehlo.dot_general", "stablehlo.convolution", "stablehlo.scatter", "stablehlo.gather")
+
+
+def accumulators_of(module: HloModule) -> dict[int, int]:
+    """The results of a program that are `old + gradient`, each with the number of the parameter that is `old`."""
+    with mlir.context():
+        parsed = mlir.parse(module.bytecode)
+        main = mlir.main_function(parsed)
+        numbers = {value: number for number, value in enumerate(mlir.entry_block(main).arguments)}
+        found = {}
+        for result, value in enumerate(mlir.terminator(main).operands):
+            if (pattern := _accumulation(value)) is not None:
+                add, gradient = pattern
+                found[result] = next(numbers[old] for old in add.operands if old != gradient)
+        return found
 
 
 def defer_reductions(main: Operation, mesh: LogicalMesh, results: Iterable[int]) -> list[tuple[Axis, ...]]:

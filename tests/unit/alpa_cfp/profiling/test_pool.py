@@ -110,7 +110,7 @@ def test_what_is_to_be_told_apart_is_not_divided_among_slots_that_are_there(toge
     pool = Pool([cluster.slot("a"), cluster.slot("b")])
     all_of(pool, work_of(4, 2))  # both are made
     cluster.tasks.clear()
-    all_of(pool, work_of(3, 3, together=together))
+    all_of(pool, work_of(3, 2, together=together))
     assert sorted(len(task.modules) for _, task in tasks_of(cluster, Task)) == ([3] if together else [1, 2])
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 from jaxlib import xla_client as xc
+from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.devices import named_sharding
@@ -29,6 +30,7 @@ from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
 from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
 from alpa_on_jax.xla_extension.propagation import propagate
 from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
+from alpa_on_jax.xla_extension.stages import MARKER
 
 MESH_2X4 = LogicalMesh((2, 4))
 MESH_8X1 = LogicalMesh((8, 1))
@@ -103,6 +105,20 @@ def lower(function: Callable[..., Any], arguments: Sequence[Any], donated: Seque
     """The unoptimised module of `function` at arrays like `arguments`."""
     lowered = jax.jit(function, keep_unused=True).trace(*arguments).lower(lowering_platforms=("cpu",))
     return HloModule.from_stablehlo("tested", str(lowered.compiler_ir("stablehlo")), donated)
+
+
+def lower_marked(function: Callable[..., Any], arguments: Sequence[Any], names: Sequence[str]) -> HloModule:
+    """The unoptimised module of `function`, its optimization barriers marked as alpa's with `names`, in order."""
+    module = lower(function, arguments)
+
+    def mark(parsed: Any) -> None:
+        block = mlir.entry_block(mlir.main_function(parsed))
+        barriers = [op for op in mlir.block_operations(block) if op.name == "stablehlo.optimization_barrier"]
+        for op, name in zip(barriers, names, strict=True):
+            op.attributes[MARKER] = ir.StringAttr.get(name)
+
+    module.bytecode = mlir.edit(module.bytecode, mark)[0]
+    return module
 
 
 def undefined() -> Any:

@@ -6,18 +6,17 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jaxlib.mlir import ir
 
 from alpa_cfp.analysis.reading import read_graph
-from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import partition
-from alpa_on_jax.xla_extension.stages import MARKER, slice_stages, stage_ends
+from alpa_on_jax.xla_extension.stages import slice_stages, stage_ends
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X2,
     annotate,
     assert_parts_equal,
     lower,
+    lower_marked,
     run,
     split,
     values_of,
@@ -28,15 +27,7 @@ X, W = (np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8) * scale for scale
 
 def marked(function: Any, arguments: tuple[Any, ...], names: list[str]) -> HloModule:
     """The annotated module of `function`, its optimization barriers marked with `names` in order."""
-    module = lower(function, arguments)
-
-    def mark(parsed: Any) -> None:
-        block = mlir.entry_block(mlir.main_function(parsed))
-        barriers = [op for op in mlir.block_operations(block) if op.name == "stablehlo.optimization_barrier"]
-        for op, name in zip(barriers, names, strict=True):
-            op.attributes[MARKER] = ir.StringAttr.get(name)
-
-    module.bytecode = mlir.edit(module.bytecode, mark)[0]
+    module = lower_marked(function, arguments, names)
     return annotate(module, MESH_2X2, [split(MESH_2X2, "x", ""), split(MESH_2X2, "", "y")][: len(arguments)])
 
 

@@ -1,0 +1,63 @@
+"""What each further micro-batch runs is what alpa runs: the marked stages, without the update and the sums for it."""
+
+import jax
+import numpy as np
+
+from alpa_cfp.further import further_programs
+from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition import partition
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from unit.alpa_on_jax.xla_extension.helpers import annotate, lower_marked, run, split, values_of
+
+MESH_1X2 = LogicalMesh((1, 2))
+X, W = (np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8) * scale for scale in (1, 3))
+ACCUMULATED = np.ones((8, 8), np.float32)
+
+
+def _gradient(x: jax.Array, w: jax.Array, accumulated: jax.Array) -> jax.Array:
+    return accumulated + x.T @ (x @ w)
+
+
+def _step(x: jax.Array, w: jax.Array, accumulated: jax.Array) -> jax.Array:
+    gradients = jax.lax.optimization_barrier((_gradient(*jax.lax.optimization_barrier((x, w, accumulated))),))
+    weights, gradient = jax.lax.optimization_barrier((w, *gradients))
+    return jax.lax.optimization_barrier((weights - gradient,))[0]
+
+
+def data_parallel(update: str = "0_apply_grad") -> HloModule:
+    names = ["gradient$start", "gradient$end", f"{update}$start", f"{update}$end"]
+    shardings = [split(MESH_1X2, "y", ""), split(MESH_1X2, "", ""), split(MESH_1X2, "", "")]
+    return annotate(lower_marked(_step, (X, W, ACCUMULATED), names), MESH_1X2, shardings)
+
+
+def test_the_update_is_not_run_again() -> None:
+    (program,) = further_programs(data_parallel())
+    assert program.name == "tested-gradient"
+    assert [shape.dims for shape in program.shape.parameters] == [(8, 8)] * 3
+
+
+def test_gradients_are_not_summed_over_devices_again() -> None:
+    assert [each.kind for each in partition(data_parallel()).collectives] == ["all-reduce"]
+    (program,) = further_programs(data_parallel())
+    assert program.partitioned is not None
+    assert program.partitioned.collectives == ()
+    assert MeshExecutable(Client(jax.devices()[:2]), program).grad_sync_text() == ""
+
+
+def test_gradients_are_added_up_in_place() -> None:
+    (program,) = further_programs(data_parallel())
+    assert program.aliases == ((0, 2),)
+
+
+def test_what_is_run_again_gives_each_devices_part_of_the_gradient() -> None:
+    (program,) = further_programs(data_parallel())
+    assert program.partitioned is not None
+    # What the devices have accumulated are parts, too: as run here, each starts with all of it.
+    (parts,) = run(program, program.partitioned, (X, W, ACCUMULATED))
+    (gradient,) = values_of(_gradient, (X, W, 2 * ACCUMULATED))
+    np.testing.assert_allclose(sum(np.asarray(shard.data) for shard in parts.addressable_shards), gradient, rtol=1e-5)
+
+
+def test_where_no_update_is_marked_nothing_is_known_of_it() -> None:
+    assert further_programs(data_parallel(update="another")) == []
