@@ -24,7 +24,8 @@ from alpa_cfp.workloads.sizes import MESHES
 from integration.serial import StepValues
 
 NUM_STEPS = 2
-# What takes long to compile, or is like another model, has one case a style, and alpa's methods on one mesh only.
+# What takes long to compile, or is like another model, has one case a style, and alpa's methods on one mesh only, each
+# with micro-batches or without.
 _FEW_CASES = ("wide_resnet", "unet")
 _FEW_LAYOUTS = (("1x8", "data_parallel"), ("2x4", "megatron"))
 
@@ -90,11 +91,10 @@ def automatic_cases(*models: str) -> list[Case]:
     """The cases in which alpa decides: each method on each mesh."""
     layouts = list(product(MESHES, METHODS))
     few = [(mesh, method) for mesh, method in layouts if method == "ilp" or mesh == "1x8"]
+    every = [(*layout, number) for layout in layouts for number in (None, 2)]
+    alternating = [(*layout, (None, 2)[place % 2]) for place, layout in enumerate(few)]
     return [
-        Case(model, mesh, method, num_micro_batches)
-        for model in models or MODELS
-        for mesh, method in (few if model in _FEW_CASES else layouts)
-        for num_micro_batches in (None, 2)
+        Case(model, *layout) for model in models or MODELS for layout in (alternating if model in _FEW_CASES else every)
     ]
 
 

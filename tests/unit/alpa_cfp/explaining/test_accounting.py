@@ -37,6 +37,9 @@ from unit.alpa_cfp.steps import (
     two_layer_units,
 )
 
+# A plan is made once.
+pytestmark = pytest.mark.xdist_group("accounts")
+
 NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
 RATES = Rates(flops_per_s=1e9, bytes_per_s=1e9, latency_s=1e-4, link_bytes_per_s=1e8)
 ESTIMATE = CFPOption(costs="estimate")
