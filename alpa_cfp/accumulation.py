@@ -67,11 +67,16 @@ def once_a_step(
     return Work(0.0, written, tuple(collectives))
 
 
-def of_step(once_s: float, all_s: float, micro_batches: int) -> float:
-    """What a step takes of which `all_s` is one micro-batch with everything, and `once_s` of that is done once."""
+def of_step(once_s: float, estimated_s: float, all_s: float, micro_batches: int) -> float:
+    """What a step takes of which `all_s` is one micro-batch with everything.
+
+    By estimates that is `estimated_s`, and `once_s` of it is done once a step. Their ratio counts: an estimate's error
+    is mostly one of the mesh's rates, in both alike, and what is left of a difference counts for each micro-batch.
+    """
     if micro_batches == 1 or math.isinf(all_s):
         return all_s
-    return all_s + (micro_batches - 1) * of_micro_batch(once_s, all_s)
+    each = of_micro_batch(once_s, estimated_s) / estimated_s if estimated_s > 0 else 1.0
+    return all_s * (1 + (micro_batches - 1) * each)
 
 
 def of_micro_batch(once_s: float, all_s: float) -> float:

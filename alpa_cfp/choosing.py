@@ -194,7 +194,7 @@ class Choosing:
         for number, candidate in enumerate(self._candidates):
             known = self._seconds.get(number)
             all_s = estimated_s(candidate.work, self._rates) / optimism if known is None else known
-            costs.append(self.of_step(estimated_s(candidate.once, self._rates), all_s))
+            costs.append(self._of_step([candidate], all_s))
         return costs
 
     def known(self, unit: Unit) -> list[Known]:
@@ -203,7 +203,7 @@ class Choosing:
         for number in self._numbers[unit.block]:
             candidate, seconds = self._candidates[number], self._seconds.get(number)
             all_s = estimated_s(candidate.work, self._rates) if seconds is None else seconds
-            step_s = self.of_step(estimated_s(candidate.once, self._rates), all_s)
+            step_s = self._of_step([candidate], all_s)
             time_s = step_s if math.isfinite(step_s) else None
             found.append(Known(time_s, seconds is not None, self._failures.get(number, "")))
         return found
@@ -218,14 +218,14 @@ class Choosing:
         between_s = self._micro_batches * (estimated_s(work, self._rates) - parts_s)
         return replace(plan, time_s=max(own_s + between_s, _LEAST_OF_MEASURED * own_s))
 
-    def of_step(self, once_s: float, all_s: float) -> float:
-        """What a step takes of something that takes `all_s` with one micro-batch, of which `once_s` is done once."""
-        return of_step(once_s, all_s, self._micro_batches)
+    def of_step(self, choices: Sequence[int], all_s: float) -> float:
+        """What a step takes by a plan that takes `all_s` with one micro-batch, as far as that can be estimated."""
+        return self._of_step([u.candidates[choice] for u, choice in zip(self._units, choices, strict=True)], all_s)
 
-    def once_s(self, choices: Sequence[int]) -> float:
-        """What a plan does once a step takes, in seconds."""
-        chosen = (unit.candidates[choice] for unit, choice in zip(self._units, choices, strict=True))
-        return sum(estimated_s(candidate.once, self._rates) for candidate in chosen)
+    def _of_step(self, candidates: Sequence[Candidate], all_s: float) -> float:
+        once_s = sum(estimated_s(candidate.once, self._rates) for candidate in candidates)
+        estimate_s = sum(estimated_s(candidate.work, self._rates) for candidate in candidates)
+        return of_step(once_s, estimate_s, all_s, self._micro_batches)
 
 
 def failure_of(profile: Profile | None) -> str:

@@ -88,7 +88,7 @@ class Race:
         measured_s = [each.typical_s for each in further if each is not None and each.samples_s]
         if measured_s and len(measured_s) == len(further):
             return whole_s + (self.choosing.micro_batches - 1) * sum(measured_s)
-        return self.choosing.of_step(self.choosing.once_s(racer.solution.choices), whole_s)
+        return self.choosing.of_step(racer.solution.choices, whole_s)
 
     def _measure(self, racers: Sequence[Racer], samples: int) -> None:
         profiles = iter(self.profiles([module for racer in racers for module in racer.modules], samples))

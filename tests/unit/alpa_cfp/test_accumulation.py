@@ -60,24 +60,29 @@ def test_a_shared_update_writes_a_part() -> None:
     assert whole.written_bytes == MESH.num_devices * shared.written_bytes == 2 * WEIGHT_BYTES
 
 
-@given(seconds, seconds, st.integers(1, 64))
+@given(seconds, seconds, seconds, st.integers(1, 64))
 def test_a_step_takes_no_less_than_one_micro_batch_and_no_more_than_each_with_everything(
-    once_s: float, all_s: float, micro_batches: int
+    once_s: float, estimated_s: float, all_s: float, micro_batches: int
 ) -> None:
-    step_s = of_step(once_s, all_s, micro_batches)
+    step_s = of_step(once_s, estimated_s, all_s, micro_batches)
     assert all_s <= step_s <= micro_batches * all_s * (1 + 1e-9)
 
 
 def test_what_is_done_once_counts_once() -> None:
-    assert of_step(3.0, 10.0, 4) == pytest.approx(3.0 + 4 * 7.0)
+    assert of_step(3.0, 10.0, 10.0, 4) == pytest.approx(3.0 + 4 * 7.0)
+
+
+@given(st.floats(0.1, 10.0))
+def test_a_mesh_that_is_slower_than_its_rates_say_is_so_at_what_is_done_once_too(slower: float) -> None:
+    assert of_step(3.0, 10.0, slower * 10.0, 4) == pytest.approx(slower * (3.0 + 4 * 7.0))
 
 
 def test_what_cannot_be_run_takes_forever_however_many_micro_batches_there_are() -> None:
-    assert of_step(1.0, math.inf, 1) == of_step(1.0, math.inf, 4) == math.inf
+    assert of_step(1.0, 2.0, math.inf, 1) == of_step(1.0, 2.0, math.inf, 4) == math.inf
 
 
 def test_a_step_of_one_micro_batch_takes_what_it_takes() -> None:
-    assert of_step(3.0, 10.0, 1) == 10.0
+    assert of_step(3.0, 5.0, 10.0, 1) == 10.0
 
 
 def test_more_micro_batches_never_make_a_plan_cheaper() -> None:

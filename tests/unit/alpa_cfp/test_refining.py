@@ -210,9 +210,8 @@ def test_of_several_micro_batches_the_first_is_a_step_and_each_other_takes_what_
 def test_where_a_further_micro_batch_cannot_be_measured_what_is_done_once_a_step_is_estimated(fails: bool) -> None:
     machine = Machine(lambda predicted: 0.25, micro_batches=4, further_s=(math.nan,) if fails else ())
     best = machine.best()
-    once_s = machine.choosing.once_s(best.solution.choices)
-    assert 0 < once_s < 0.25
-    assert best.measured_s == machine.choosing.of_step(once_s, 0.25)
+    assert best.measured_s == machine.choosing.of_step(best.solution.choices, 0.25)
+    assert 0.25 < machine.choosing.of_step(best.solution.choices, 0.25) < 4 * 0.25
 
 
 def test_plans_that_need_more_than_predicted_are_searched_for_again_with_less() -> None:
