@@ -25,33 +25,54 @@ def text_of(program: PartitionedProgram) -> str:
         return mlir.to_text(module)
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("stages", [1, 2])
-def test_what_is_raced_for_a_further_micro_batch_is_what_alpa_runs(
-    monkeypatch: pytest.MonkeyPatch, stages: int, seed: int
+seeds = pytest.mark.parametrize("seed", range(2))
+
+
+class Watch:
+    """What would race for a further micro-batch of what is planned, and what alpa runs.
+
+    Attributes:
+        option: Plans at random, and notes what would race.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+        raced: list[HloModule] = []
+        ran: list[str] = []
+
+        @dataclass
+        class Watched(DrawnPlan):
+            def annotate_module(self, module: HloModule, request: PlanRequest) -> None:
+                super().annotate_module(module, request)
+                raced.extend(further_programs(module))
+
+        def partitioned(*arguments: Any) -> PartitionedProgram:
+            program = partition_to_run(*arguments)
+            ran.append(text_of(program))
+            return program
+
+        monkeypatch.setattr(xla_extension, "partition_to_run", partitioned)
+        self.option, self._raced, self._ran = Watched(seed=seed), raced, ran
+
+    def hold(self, count: int) -> None:
+        """So many programs would race, and alpa runs each of them."""
+        assert len(self._raced) == count
+        for module in self._raced:
+            assert module.partitioned is not None
+            assert text_of(module.partitioned) in self._ran, module.name
+
+
+@seeds
+def test_what_is_raced_for_a_further_micro_batch_is_what_alpa_runs(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    watch = Watch(monkeypatch, seed)
+    planned("mlp", "2x2", 2, watch.option)
+    watch.hold(1)
+
+
+@seeds
+@pytest.mark.usefixtures("local_pipelines")
+def test_what_is_raced_for_a_further_micro_batch_of_stages_is_what_alpa_runs(
+    monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    raced: list[HloModule] = []
-    ran: list[str] = []
-
-    @dataclass
-    class Watched(DrawnPlan):
-        def annotate_module(self, module: HloModule, request: PlanRequest) -> None:
-            super().annotate_module(module, request)
-            raced.extend(further_programs(module))
-
-    def partitioned(*arguments: Any) -> PartitionedProgram:
-        program = partition_to_run(*arguments)
-        ran.append(text_of(program))
-        return program
-
-    monkeypatch.setattr(xla_extension, "partition_to_run", partitioned)
-    option = Watched(seed=seed)
-    if stages == 1:
-        planned("mlp", "2x2", 2, option)
-    else:
-        hold_steps("mlp", pipeline(stages, default_auto_sharding_option=option))
-    # A stage has a forward and a backward pass; the last one of the MLP has both in one.
-    assert len(raced) >= stages
-    for program in raced:
-        assert program.partitioned is not None
-        assert text_of(program.partitioned) in ran, program.name
+    watch = Watch(monkeypatch, seed)
+    hold_steps("mlp", pipeline(2, default_auto_sharding_option=watch.option))
+    watch.hold(4)  # each stage has a forward and a backward pass
