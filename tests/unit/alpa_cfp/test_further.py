@@ -8,7 +8,7 @@ from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import partition
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
-from unit.alpa_on_jax.xla_extension.helpers import annotate, lower_marked, run, split, values_of
+from unit.alpa_on_jax.xla_extension.helpers import annotate, lower, marked, run, split, values_of
 
 MESH_1X2 = LogicalMesh((1, 2))
 X, W = (np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8) * scale for scale in (1, 3))
@@ -28,7 +28,7 @@ def _step(x: jax.Array, w: jax.Array, accumulated: jax.Array) -> jax.Array:
 def data_parallel(update: str = "0_apply_grad") -> HloModule:
     names = ["gradient$start", "gradient$end", f"{update}$start", f"{update}$end"]
     shardings = [split(MESH_1X2, "y", ""), split(MESH_1X2, "", ""), split(MESH_1X2, "", "")]
-    return annotate(lower_marked(_step, (X, W, ACCUMULATED), names), MESH_1X2, shardings)
+    return annotate(marked(lower(_step, (X, W, ACCUMULATED)), names), MESH_1X2, shardings)
 
 
 def test_the_update_is_not_run_again() -> None:

@@ -107,9 +107,8 @@ def lower(function: Callable[..., Any], arguments: Sequence[Any], donated: Seque
     return HloModule.from_stablehlo("tested", str(lowered.compiler_ir("stablehlo")), donated)
 
 
-def lower_marked(function: Callable[..., Any], arguments: Sequence[Any], names: Sequence[str]) -> HloModule:
-    """The unoptimised module of `function`, its optimization barriers marked as alpa's with `names`, in order."""
-    module = lower(function, arguments)
+def marked(module: HloModule, names: Sequence[str]) -> HloModule:
+    """`module` with its optimization barriers, in order, marked as pipeline markers; the same object."""
 
     def mark(parsed: Any) -> None:
         block = mlir.entry_block(mlir.main_function(parsed))

@@ -26,8 +26,7 @@ from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.propagation import donation_pairs
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 from alpa_on_jax.xla_extension.simplify import simplify
-from alpa_on_jax.xla_extension.stages import MARKER
-from unit.alpa_on_jax.xla_extension.helpers import lower
+from unit.alpa_on_jax.xla_extension.helpers import lower, marked
 
 MESH_SHAPES = ((4, 1), (2, 2), (1, 2))
 
@@ -77,19 +76,6 @@ def summed(mesh: Mesh, values: Sequence[np.ndarray], axes: Sequence[int]) -> lis
             for device in group:
                 result[device] = total
     return result
-
-
-def marked(module: HloModule, names: Sequence[str]) -> HloModule:
-    """`module` with its optimization barriers, in order, marked as pipeline markers; the same object."""
-
-    def mark(parsed: Any) -> None:
-        block = mlir.entry_block(mlir.main_function(parsed))
-        barriers = [op for op in mlir.block_operations(block) if op.name == "stablehlo.optimization_barrier"]
-        for op, name in zip(barriers, names, strict=True):
-            op.attributes[MARKER] = ir.StringAttr.get(name)
-
-    module.bytecode = mlir.edit(module.bytecode, mark)[0]
-    return module
 
 
 def graph_of(function: Callable[..., Any], *arguments: Any, markers: Sequence[str] = ()) -> Graph:
