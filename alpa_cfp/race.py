@@ -72,9 +72,8 @@ class Race:
             able = [racer for racer in racers if racer.whole is not None and racer.whole.samples_s]
             if budget_bytes is not None:
                 able = [racer for racer in able if racer.needed_bytes <= budget_bytes] or able
-            seconds = {id(racer): self.step_s(racer) for racer in able}
-            limit = within * min(seconds.values(), default=0.0)
-            racers = [racer for racer in able if seconds[id(racer)] <= limit]
+            limit = within * min(map(self.step_s, able), default=0.0)
+            racers = [racer for racer in able if self.step_s(racer) <= limit]
             if len(racers) < 2:
                 break
 

@@ -170,7 +170,9 @@ def test_samples_beyond_those_of_a_heat_decide_nothing_in_it() -> None:
 
 def test_of_plans_that_are_as_fast_the_one_with_least_communication_is_taken() -> None:
     last: list[Choices] = []
-    machine = Machine(lambda predicted: 1.0, lambda needed: 1, collectives=lambda choices: 1 if choices in last else 2)
+    machine = Machine(
+        lambda predicted: 1.0, lambda predicted: 1, collectives=lambda choices: 1 if choices in last else 2
+    )
     machine.best()
     last.append(machine.run[-1])
     assert machine.best().solution.choices == last[0]

@@ -10,6 +10,7 @@ import pytest
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, key_of, measure
+from alpa_cfp.profiling.groups import Group, Work
 from alpa_cfp.profiling.isolated import Worker
 from alpa_cfp.profiling.keys import code_flags, host_layout
 from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
@@ -69,6 +70,29 @@ def test_only_missing_samples_are_taken_and_the_program_is_still_loaded(
         (after,) = profiler.measure([product()], 5)
     assert after.samples_s[:3] == before.samples_s
     assert len(after.samples_s) == 5
+
+
+@pytest.mark.parametrize(("samples", "taken"), [(None, [1, 1]), (5, [2])])
+def test_what_is_to_be_told_apart_is_measured_together_though_another_could_share_the_work(
+    client: Client,
+    database: ProfileDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+    samples: int | None,
+    taken: list[int],
+) -> None:
+    found: list[int] = []
+    take = Work.take
+
+    def take_for_two(work: Work) -> Group | None:
+        group = take(work, 2)
+        found.extend([] if group is None else [len(group.keys)])
+        return group
+
+    monkeypatch.setattr(Work, "take", take_for_two)
+    with Profiler(client, database, QUIET) as profiler:
+        profiles = profiler.measure([product(), product(COLUMNS, ROWS)], samples)
+    assert found == taken
+    assert {len(profile.samples_s) for profile in profiles} == {samples or QUIET.samples}
 
 
 def test_a_program_is_let_go_when_the_next_group_does_without_it(
