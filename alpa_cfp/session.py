@@ -16,7 +16,7 @@ from alpa_cfp.composing import Composed, Composer
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import NoDevicesError
 from alpa_cfp.profiling import MeasureOptions, Profiler, recorded_devices
-from alpa_cfp.profiling.submeshes import measured_submesh, memory_of_submesh
+from alpa_cfp.profiling.meshes.submeshes import measured_submesh, memory_of_submesh
 from alpa_cfp.program import Programs
 from alpa_cfp.sources import Source, recorded
 from alpa_on_jax.xla_extension.executable import Client
@@ -102,7 +102,7 @@ class Session:
             option, physical, virtual, numbers = self._option, *key
             options = MeasureOptions(option.samples, seed=option.seed, progress=option.progress)
             if getattr(physical, "workers", None):
-                from alpa_cfp.profiling.ray_hosts import measurer_of
+                from alpa_cfp.profiling.meshes.ray_hosts import measurer_of
 
                 measured = measurer_of(physical, numbers, options)
             elif physical is None and virtual is not None:

@@ -23,8 +23,8 @@ from alpa.device_mesh import get_global_cluster
 from alpa_cfp.candidates import distinct
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler
-from alpa_cfp.profiling.pool import Pool
-from alpa_cfp.profiling.ray_hosts import measurer_of
+from alpa_cfp.profiling.meshes.pool import Pool
+from alpa_cfp.profiling.meshes.ray_hosts import measurer_of
 from alpa_cfp.workloads.sizes import TINY
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from benchmarks import machine

@@ -18,7 +18,7 @@ from alpa.global_env import global_config
 from alpa_cfp import CFPOption
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import ProfilingError
-from alpa_cfp.profiling import submeshes
+from alpa_cfp.profiling.meshes import submeshes
 from alpa_cfp.workloads.model import train_step
 from alpa_cfp.workloads.models import build
 from alpa_on_jax import errors

@@ -10,9 +10,9 @@ import ray
 
 from alpa_cfp.database import Profile, ProfileDatabase
 from alpa_cfp.profiling import MeasureOptions, Profiler
-from alpa_cfp.profiling.phases import Done
-from alpa_cfp.profiling.protocol import CompileTask, Task
-from alpa_cfp.profiling.ray_hosts import RayHost, measurer_of
+from alpa_cfp.profiling.meshes.ray_hosts import RayHost, measurer_of
+from alpa_cfp.profiling.process.phases import Done
+from alpa_cfp.profiling.process.protocol import CompileTask, Task
 from integration.processes import processes_of, wait_until
 from unit.alpa_cfp.profiling.programs import crashing, product, scaled
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, split

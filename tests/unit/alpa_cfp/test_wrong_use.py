@@ -15,8 +15,8 @@ from alpa_cfp.database.encoding import mesh_shape_from, profile_from_text
 from alpa_cfp.database.values import text_digest
 from alpa_cfp.errors import OptionError, PlanError, ProfilingError
 from alpa_cfp.plan import Plan
-from alpa_cfp.profiling import isolated
 from alpa_cfp.profiling.options import MeasureOptions
+from alpa_cfp.profiling.process import isolated
 from alpa_on_jax.xla_extension.executable import Client
 
 

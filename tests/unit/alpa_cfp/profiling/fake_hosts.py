@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from alpa_cfp.database import Profile, utc_now
-from alpa_cfp.profiling.group import Finished, failed
-from alpa_cfp.profiling.hosts import HostLostError, HostsWorker
-from alpa_cfp.profiling.losses import Losses
-from alpa_cfp.profiling.machines import Machines
-from alpa_cfp.profiling.phases import Done
-from alpa_cfp.profiling.protocol import CompileTask, Setup, Suspected, Task, TaskDone
+from alpa_cfp.profiling.meshes.hosts import HostLostError, HostsWorker
+from alpa_cfp.profiling.meshes.losses import Losses
+from alpa_cfp.profiling.meshes.machines import Machines
+from alpa_cfp.profiling.process.group import Finished, failed
+from alpa_cfp.profiling.process.phases import Done
+from alpa_cfp.profiling.process.protocol import CompileTask, Setup, Suspected, Task, TaskDone
 
 # Sound; the supervisor is lost; the process ends by itself, is killed from outside, or ends while all are compiled; a
 # program cannot be compiled; the next start fails.

@@ -11,15 +11,15 @@ import pytest
 from alpa_cfp.database import Profile, ProfileDatabase, utc_now
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler
-from alpa_cfp.profiling.hosts import HostLostError, HostsWorker
-from alpa_cfp.profiling.isolated import jax_config
-from alpa_cfp.profiling.losses import ATTEMPTS, Losses, of_all_hosts
-from alpa_cfp.profiling.machines import Machines
-from alpa_cfp.profiling.phases import Done
-from alpa_cfp.profiling.pool import Pool
-from alpa_cfp.profiling.protocol import CompileTask, Setup, Task, TaskDone
-from alpa_cfp.profiling.ray_hosts import RayHost
-from alpa_cfp.profiling.supervisor import Supervisor
+from alpa_cfp.profiling.meshes.hosts import HostLostError, HostsWorker
+from alpa_cfp.profiling.meshes.losses import ATTEMPTS, Losses, of_all_hosts
+from alpa_cfp.profiling.meshes.machines import Machines
+from alpa_cfp.profiling.meshes.pool import Pool
+from alpa_cfp.profiling.meshes.ray_hosts import RayHost
+from alpa_cfp.profiling.process.isolated import jax_config
+from alpa_cfp.profiling.process.phases import Done
+from alpa_cfp.profiling.process.protocol import CompileTask, Setup, Task, TaskDone
+from alpa_cfp.profiling.process.supervisor import Supervisor
 from alpa_on_jax.ray_mesh.jax_runtime import HostPlace, Service, start_service
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from unit.alpa_cfp.profiling.programs import product, scaled

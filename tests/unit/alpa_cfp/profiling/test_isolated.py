@@ -14,9 +14,10 @@ import pytest
 
 from alpa_cfp.database import Profile, ProfileDatabase
 from alpa_cfp.errors import ProfilingError
-from alpa_cfp.profiling import MeasureOptions, Profiler, isolated, measure
-from alpa_cfp.profiling.isolated import Worker, setup_of
+from alpa_cfp.profiling import MeasureOptions, Profiler, measure
 from alpa_cfp.profiling.measure import InTurn
+from alpa_cfp.profiling.process import isolated
+from alpa_cfp.profiling.process.isolated import Worker, setup_of
 from alpa_on_jax.xla_extension.executable import Client
 from unit.alpa_cfp.profiling.programs import X, crashing, hanging, oversized, product, scaled, uncompilable
 
@@ -25,8 +26,8 @@ QUIET = MeasureOptions(samples=2, progress=False, isolated=True, run_limit_s=2.0
 # A worker that is sound until it measures, and then dies or waits.
 _FAKE = """
 import os, signal, time
-from alpa_cfp.profiling import worker
-from alpa_cfp.profiling.group import Started
+from alpa_cfp.profiling.process import worker
+from alpa_cfp.profiling.process.group import Started
 def measure_group(modules, client, samples, drawn, kept):
     yield Started(0, {stage!r})
     {death}
@@ -111,7 +112,7 @@ def test_a_program_at_which_the_compiler_dies_beside_others_is_found(client: Cli
     # All are begun before the one that is bad kills the process.
     code = """
 import os, threading
-from alpa_cfp.profiling import compiling, worker
+from alpa_cfp.profiling.process import compiling, worker
 compiling.cores = worker.cores = lambda: 4
 begun = threading.Barrier(3)
 original = compiling.MeshExecutable
@@ -177,16 +178,18 @@ def test_a_process_that_cannot_be_started_is_an_error_with_its_reason(
 
 
 def test_a_process_that_dies_before_its_first_program_is_an_error(client: Client) -> None:
-    code = "from alpa_cfp.profiling import worker; worker.measure_group = lambda *_: 1 / 0; worker.main()"
+    code = "from alpa_cfp.profiling.process import worker; worker.measure_group = lambda *_: 1 / 0; worker.main()"
     command = [sys.executable, "-c", code]
     with Worker(partial(setup_of, client), QUIET, command) as worker, pytest.raises(ProfilingError, match="Zero"):
         list(worker.measure([scaled(2)], random.Random(0)))
 
 
 def test_a_process_that_does_not_begin_with_its_first_program_is_an_error(client: Client) -> None:
-    code = "import time\nfrom alpa_cfp.profiling import worker\nworker.measure_group = lambda *_: time.sleep(1000)\n"
+    code = (
+        "import time; from alpa_cfp.profiling.process import worker; worker.measure_group = lambda *_: time.sleep(1e3)"
+    )
     options = dataclasses.replace(QUIET, run_limit_s=0.5)
-    worker = Worker(partial(setup_of, client), options, [sys.executable, "-c", f"{code}worker.main()"])
+    worker = Worker(partial(setup_of, client), options, [sys.executable, "-c", f"{code}; worker.main()"])
     with worker, pytest.raises(ProfilingError, match=r"it has not begun for 0\.5 s"):
         list(worker.measure([scaled(2)], random.Random(0)))
     assert worker.pid is None

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from alpa_cfp.profiling import machines
-from alpa_cfp.profiling.machines import Machines, StoppedError, Use, this_machine
+from alpa_cfp.profiling.meshes import machines
+from alpa_cfp.profiling.meshes.machines import Machines, StoppedError, Use, this_machine
 
 _DEADLINE_S = 20.0
 

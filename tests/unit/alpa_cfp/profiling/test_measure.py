@@ -11,8 +11,8 @@ from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, key_of, measure
 from alpa_cfp.profiling.groups import Group, Work
-from alpa_cfp.profiling.isolated import Worker
 from alpa_cfp.profiling.keys import code_flags, host_layout
+from alpa_cfp.profiling.process.isolated import Worker
 from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from unit.alpa_cfp.profiling.programs import COLUMNS, ROWS, WHOLE, X, crashing, product, scaled

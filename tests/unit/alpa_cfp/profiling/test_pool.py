@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_cfp.errors import ProfilingError
-from alpa_cfp.profiling import hosts
-from alpa_cfp.profiling.group import Finished
 from alpa_cfp.profiling.groups import Work
-from alpa_cfp.profiling.pool import Pool
-from alpa_cfp.profiling.protocol import CompileTask, Task
+from alpa_cfp.profiling.meshes import hosts
+from alpa_cfp.profiling.meshes.pool import Pool
+from alpa_cfp.profiling.process.group import Finished
+from alpa_cfp.profiling.process.protocol import CompileTask, Task
 from unit.alpa_cfp.profiling.fake_hosts import FATES, Cluster, FakeHost, Fate, Module, tasks_of
 
 _DEADLINE_S = 30.0

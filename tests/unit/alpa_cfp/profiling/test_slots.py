@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.profiling.slots import Node, free_slots
+from alpa_cfp.profiling.meshes.slots import Node, free_slots
 
 FREE = st.dictionaries(st.integers(0, 9), st.integers(0, 8), max_size=8)
 

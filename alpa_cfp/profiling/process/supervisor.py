@@ -8,10 +8,10 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from alpa_cfp.profiling.isolated import Worker
 from alpa_cfp.profiling.options import MeasureOptions
-from alpa_cfp.profiling.phases import Done
-from alpa_cfp.profiling.protocol import CompileTask, Setup, Task
+from alpa_cfp.profiling.process.isolated import Worker
+from alpa_cfp.profiling.process.phases import Done
+from alpa_cfp.profiling.process.protocol import CompileTask, Setup, Task
 
 
 class Supervisor:

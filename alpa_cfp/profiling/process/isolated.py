@@ -25,15 +25,15 @@ import jax
 
 from alpa_cfp.database import Profile
 from alpa_cfp.errors import ProfilingError
-from alpa_cfp.profiling.group import Finished, Stage, failed
 from alpa_cfp.profiling.options import MeasureOptions
-from alpa_cfp.profiling.phases import Done, measure_in_phases
-from alpa_cfp.profiling.protocol import Activity, Board, CompileTask, Ready, Setup, Suspected, Task, TaskDone
+from alpa_cfp.profiling.process.group import Finished, Stage, failed
+from alpa_cfp.profiling.process.phases import Done, measure_in_phases
+from alpa_cfp.profiling.process.protocol import Activity, Board, CompileTask, Ready, Setup, Suspected, Task, TaskDone
 from alpa_on_jax.xla_extension.executable import Client
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 
 # -P: a file of the user's directory that is called like a module of ours must not be imported instead.
-COMMAND = (sys.executable, "-P", "-m", "alpa_cfp.profiling.worker")
+COMMAND = (sys.executable, "-P", "-m", "alpa_cfp.profiling.process.worker")
 _START_LIMIT_S = 120.0
 _LAST_WORDS = 2000  # bytes of what a process wrote before it died
 _CONNECTION_LOST = (EOFError, BrokenPipeError, ConnectionResetError)

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 
-from alpa_cfp.profiling.group import Finished
-from alpa_cfp.profiling.protocol import CompileTask, Suspected, Task, TaskDone
+from alpa_cfp.profiling.process.group import Finished
+from alpa_cfp.profiling.process.protocol import CompileTask, Suspected, Task, TaskDone
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 
 Done = Finished | Suspected | TaskDone

@@ -14,8 +14,8 @@ import jax
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.keys import DeviceDescription
 from alpa_cfp.profiling.measure import Measurer
+from alpa_cfp.profiling.meshes.slots import Slot
 from alpa_cfp.profiling.options import MeasureOptions
-from alpa_cfp.profiling.slots import Slot
 from alpa_on_jax.in_process.launching import is_here
 from alpa_on_jax.xla_extension.executable import Client
 
@@ -39,8 +39,8 @@ def measured_submesh(
     """
     if is_here(virtual):
         return Client([jax.local_devices()[position] for position in positions])
-    from alpa_cfp.profiling.ray_hosts import measurer_of, pool_on
-    from alpa_cfp.profiling.ray_slots import kind_of
+    from alpa_cfp.profiling.meshes.ray_hosts import measurer_of, pool_on
+    from alpa_cfp.profiling.meshes.ray_slots import kind_of
 
     if virtual.launched_physical_mesh is not None:
         return measurer_of(virtual.launched_physical_mesh, positions, options)
@@ -62,13 +62,13 @@ def memory_of_submesh(virtual: Any) -> int:
         return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", memory)
     if virtual.launched_physical_mesh is not None:
         return virtual.launched_physical_mesh.get_available_memory()
-    from alpa_cfp.profiling.ray_slots import memory_of
+    from alpa_cfp.profiling.meshes.ray_slots import memory_of
 
     return memory_of(_free_slots(virtual, 1)[0])
 
 
 def _free_slots(virtual: Any, most: int) -> list[Slot]:
-    from alpa_cfp.profiling.ray_slots import free_submeshes
+    from alpa_cfp.profiling.meshes.ray_slots import free_submeshes
 
     end = time.monotonic() + _FREE_S
     while not (slots := free_submeshes(virtual.num_hosts, virtual.num_devices_per_host, most, {})):

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
-from alpa_cfp.profiling.group import Stage, Started
+from alpa_cfp.profiling.process.group import Stage, Started
 from alpa_on_jax.ray_mesh.jax_runtime import HostPlace
 
 _ENTRY = struct.Struct("<qqd")

@@ -1,4 +1,4 @@
-"""The process that measures: `python -m alpa_cfp.profiling.worker CONNECTION BOARD PARENT`.
+"""The process that measures: `python -m alpa_cfp.profiling.process.worker CONNECTION BOARD PARENT`.
 
 Takes two open file descriptors and the id of the process that started it (see `protocol`, `isolated`); does its tasks
 until the connection ends. Invariants: it holds exactly the devices that it was asked for, or refuses; and it ends with
@@ -17,9 +17,9 @@ from multiprocessing.connection import Connection
 
 import jax
 
-from alpa_cfp.profiling.compiling import compile_group, cores
-from alpa_cfp.profiling.group import Finished, Loaded, Started, measure_group
-from alpa_cfp.profiling.protocol import Board, CompileTask, Ready, Setup, Task, TaskDone
+from alpa_cfp.profiling.process.compiling import compile_group, cores
+from alpa_cfp.profiling.process.group import Finished, Loaded, Started, measure_group
+from alpa_cfp.profiling.process.protocol import Board, CompileTask, Ready, Setup, Task, TaskDone
 from alpa_on_jax.ray_mesh.host_client import HostClient
 from alpa_on_jax.ray_mesh.jax_runtime import devices_of_all_hosts, join
 from alpa_on_jax.xla_extension.executable import Client

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 import jax
 
-from alpa_cfp.profiling.group import Finished, Loaded, Started, failure_of
+from alpa_cfp.profiling.process.group import Finished, Loaded, Started, failure_of
 from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 

@@ -12,18 +12,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from alpa_cfp.profiling.hosts import DevicesTakenError, HostLostError, HostsWorker
-from alpa_cfp.profiling.isolated import jax_config
 from alpa_cfp.profiling.keys import DeviceDescription, host_layout
-from alpa_cfp.profiling.losses import Losses
-from alpa_cfp.profiling.machines import Machines
+from alpa_cfp.profiling.meshes.hosts import DevicesTakenError, HostLostError, HostsWorker
+from alpa_cfp.profiling.meshes.losses import Losses
+from alpa_cfp.profiling.meshes.machines import Machines
+from alpa_cfp.profiling.meshes.pool import Pool
+from alpa_cfp.profiling.meshes.ray_slots import slots_of
+from alpa_cfp.profiling.meshes.slots import Slot
 from alpa_cfp.profiling.options import MeasureOptions
-from alpa_cfp.profiling.phases import Done
-from alpa_cfp.profiling.pool import Pool
-from alpa_cfp.profiling.protocol import CompileTask, Setup, Task
-from alpa_cfp.profiling.ray_slots import slots_of
-from alpa_cfp.profiling.slots import Slot
-from alpa_cfp.profiling.supervisor import Supervisor
+from alpa_cfp.profiling.process.isolated import jax_config
+from alpa_cfp.profiling.process.phases import Done
+from alpa_cfp.profiling.process.protocol import CompileTask, Setup, Task
+from alpa_cfp.profiling.process.supervisor import Supervisor
 from alpa_on_jax.ray_mesh import hosts as nodes
 from alpa_on_jax.ray_mesh import launching
 from alpa_on_jax.ray_mesh.jax_runtime import Service

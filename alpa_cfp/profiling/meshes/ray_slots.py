@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from alpa_cfp.profiling.machines import BOOT_ID, this_machine
-from alpa_cfp.profiling.slots import Node, Slot, SlotHost, free_slots
+from alpa_cfp.profiling.meshes.machines import BOOT_ID, this_machine
+from alpa_cfp.profiling.meshes.slots import Node, Slot, SlotHost, free_slots
 from alpa_on_jax.ray_mesh import hosts
 from alpa_on_jax.ray_mesh.calling import call_on_hosts
 
