@@ -1,7 +1,8 @@
 """CFP: Alpa's intra-operator pass, planned from profiled parts of a program instead of a symbolic cost model."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from alpa_cfp.lazily import lazily
 
 if TYPE_CHECKING:
     from alpa_cfp.method import CFPPipeshardParallel, CFPShardParallel
@@ -12,17 +13,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["CFPOption", "CFPPipeshardParallel", "CFPShardParallel", "Plan", "autoshard"]
 
-# Imported when they are asked for: they import alpa and jax.
-_MODULES = {
-    "CFPOption": "alpa_cfp.option",
-    "CFPPipeshardParallel": "alpa_cfp.method",
-    "CFPShardParallel": "alpa_cfp.method",
-    "Plan": "alpa_cfp.plan",
-    "autoshard": "alpa_cfp.plain.planning",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+# They import alpa and jax.
+__getattr__ = lazily(
+    __name__,
+    {
+        "CFPOption": "alpa_cfp.option",
+        "CFPPipeshardParallel": "alpa_cfp.method",
+        "CFPShardParallel": "alpa_cfp.method",
+        "Plan": "alpa_cfp.plan",
+        "autoshard": "alpa_cfp.plain.planning",
+    },
+)

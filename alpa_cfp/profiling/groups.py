@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from alpa_cfp.database import ProfileKey
-from alpa_cfp.profiling.process.group import Finished
+from alpa_cfp.profiling.process.events import Finished
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 
 # Of these, another program that is loaded at the same time may be the cause.

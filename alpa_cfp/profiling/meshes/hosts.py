@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.meshes.losses import ATTEMPTS, Losses, Progress
 from alpa_cfp.profiling.meshes.machines import Machines, StoppedError
-from alpa_cfp.profiling.process.group import Finished
+from alpa_cfp.profiling.process.events import Finished
 from alpa_cfp.profiling.process.phases import Done, measure_in_phases
 from alpa_cfp.profiling.process.protocol import CompileTask, Setup, Suspected, Task, TaskDone
 from alpa_on_jax.ray_mesh.jax_runtime import Service

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from alpa_cfp.database import Profile
-from alpa_cfp.profiling.process.group import Finished
+from alpa_cfp.profiling.process.events import Finished
 from alpa_cfp.profiling.process.protocol import Suspected
 
 # How often a program is begun at which a mesh was lost, and how often a mesh is made that does nothing.

@@ -21,7 +21,7 @@ from alpa_cfp.database import ProfileKey
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.groups import Group, Work
 from alpa_cfp.profiling.meshes.machines import StoppedError
-from alpa_cfp.profiling.process.group import Finished
+from alpa_cfp.profiling.process.events import Finished
 from alpa_on_jax.errors import AlpaOnJaxError
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 

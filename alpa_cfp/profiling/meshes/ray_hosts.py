@@ -20,9 +20,9 @@ from alpa_cfp.profiling.meshes.pool import Pool
 from alpa_cfp.profiling.meshes.ray_slots import slots_of
 from alpa_cfp.profiling.meshes.slots import Slot
 from alpa_cfp.profiling.options import MeasureOptions
-from alpa_cfp.profiling.process.isolated import jax_config
 from alpa_cfp.profiling.process.phases import Done
 from alpa_cfp.profiling.process.protocol import CompileTask, Setup, Task
+from alpa_cfp.profiling.process.setups import jax_config
 from alpa_cfp.profiling.process.supervisor import Supervisor
 from alpa_on_jax.ray_mesh import hosts as nodes
 from alpa_on_jax.ray_mesh import launching

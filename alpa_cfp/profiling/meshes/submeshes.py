@@ -13,9 +13,9 @@ import jax
 
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.keys import DeviceDescription
-from alpa_cfp.profiling.measure import Measurer
 from alpa_cfp.profiling.meshes.slots import Slot
 from alpa_cfp.profiling.options import MeasureOptions
+from alpa_cfp.profiling.profiler import Measurer
 from alpa_on_jax.in_process.launching import is_here
 from alpa_on_jax.xla_extension.executable import Client
 

@@ -13,7 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 import jax
 
-from alpa_cfp.profiling.process.group import Finished, Loaded, Started, failure_of
+from alpa_cfp.profiling.process.events import Finished, Started
+from alpa_cfp.profiling.process.group import Loaded, failure_of
 from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 

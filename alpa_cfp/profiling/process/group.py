@@ -12,39 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import jax
 
 from alpa_cfp.database import Collective, Failure, Profile, utc_now
+from alpa_cfp.profiling.process.events import Finished, Started, failed
 from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
 from alpa_on_jax.xla_extension.hlo_module import HloModule
-
-Stage = Literal["compile", "run", "inspect"]
-
-# How XLA, Python and C++ word it.
-_OUT_OF_MEMORY = ("resource_exhausted", "out of memory", "bad_alloc", "memoryerror")
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """From now on the program with this number is compiled, or run once, or its executable is looked into."""
-
-    index: int
-    stage: Stage
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The program with this number has its profile.
-
-    Attributes:
-        is_lasting: Whether that is so for good: a failure that was not the program's own is one for now.
-    """
-
-    index: int
-    profile: Profile
-    is_lasting: bool = True
 
 
 @dataclass(slots=True)
@@ -128,13 +102,6 @@ def measure_group(
     for runner in sorted(runners, key=lambda each: each.index):
         yield Started(runner.index, "inspect")
         yield Finished(runner.index, _profile(runner))
-
-
-def failed(message: str, failure: Failure) -> Profile:
-    """The profile of a program that failed; running out of memory is told by the message."""
-    if any(words in message.lower() for words in _OUT_OF_MEMORY):
-        failure = "out_of_memory"
-    return Profile(status="failed", created_at=utc_now(), failure=failure, failure_message=message)
 
 
 def failure_of(error: Exception, failure: Failure) -> Profile:

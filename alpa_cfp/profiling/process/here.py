@@ -7,7 +7,8 @@ Takes the client of a mesh and groups of modules; gives a profile for each. Inva
 import random
 from collections.abc import Generator, Sequence
 
-from alpa_cfp.profiling.process.group import Finished, Loaded, measure_group
+from alpa_cfp.profiling.process.events import Finished
+from alpa_cfp.profiling.process.group import Loaded, measure_group
 from alpa_on_jax.xla_extension.executable import Client
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 

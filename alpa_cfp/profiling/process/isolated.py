@@ -19,48 +19,23 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any, BinaryIO
-
-import jax
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from alpa_cfp.database import Profile
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.options import MeasureOptions
-from alpa_cfp.profiling.process.group import Finished, Stage, failed
+from alpa_cfp.profiling.process.events import Finished, Stage, failed
 from alpa_cfp.profiling.process.phases import Done, measure_in_phases
 from alpa_cfp.profiling.process.protocol import Activity, Board, CompileTask, Ready, Setup, Suspected, Task, TaskDone
-from alpa_on_jax.xla_extension.executable import Client
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+
+if TYPE_CHECKING:
+    from alpa_on_jax.xla_extension.hlo_module import HloModule
 
 # -P: a file of the user's directory that is called like a module of ours must not be imported instead.
 COMMAND = (sys.executable, "-P", "-m", "alpa_cfp.profiling.process.worker")
 _START_LIMIT_S = 120.0
 _LAST_WORDS = 2000  # bytes of what a process wrote before it died
 _CONNECTION_LOST = (EOFError, BrokenPipeError, ConnectionResetError)
-
-
-def setup_of(client: Client) -> Setup:
-    """What a process needs that stands in for this one's devices of `client`, with JAX set as it is now.
-
-    Raises:
-        ProfilingError: the devices are not of this process alone.
-    """
-    devices = client.devices()
-    if any(device.process_index != 0 for device in devices):
-        raise ProfilingError.no_worker("the mesh has devices of several processes")
-    ids, kinds = tuple(device.id for device in devices), tuple(device.device_kind for device in devices)
-    return Setup(client.platform, ids, kinds, jax_config())
-
-
-def jax_config() -> dict[str, bool | int | float | str | None]:
-    """The settings of JAX in this thread that another process can have."""
-    return {
-        name: value
-        for name, value in jax.config.values.items()
-        # The setup says the platform: of all those that this process uses, the worker has only one. On a cluster of
-        # GPUs this process is on its CPU.
-        if name not in ("jax_platforms", "jax_platform_name") and isinstance(value, bool | int | float | str | None)
-    }
 
 
 class Worker:
@@ -111,7 +86,7 @@ class Worker:
             raise
 
     def measure(
-        self, modules: Sequence[HloModule], drawn: random.Random, samples: int | None = None
+        self, modules: Sequence["HloModule"], drawn: random.Random, samples: int | None = None
     ) -> Generator[Finished]:
         """Measure a group, each program as often as `samples` or else the options say.
 

@@ -9,16 +9,19 @@ import contextlib
 import random
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from alpa_cfp.profiling.process.group import Finished
+from alpa_cfp.profiling.process.events import Finished
 from alpa_cfp.profiling.process.protocol import CompileTask, Suspected, Task, TaskDone
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+
+if TYPE_CHECKING:
+    from alpa_on_jax.xla_extension.hlo_module import HloModule
 
 Done = Finished | Suspected | TaskDone
 
 
 def measure_in_phases(
-    modules: Sequence[HloModule],
+    modules: Sequence["HloModule"],
     samples: int,
     drawn: random.Random,
     suspects: set[bytes],

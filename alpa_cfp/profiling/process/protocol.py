@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
-from alpa_cfp.profiling.process.group import Stage, Started
-from alpa_on_jax.ray_mesh.jax_runtime import HostPlace
+from alpa_cfp.profiling.process.events import Stage, Started
+from alpa_on_jax.ray_mesh.host_place import HostPlace
 
 _ENTRY = struct.Struct("<qqd")
 _NOTHING = -1

@@ -18,8 +18,10 @@ from multiprocessing.connection import Connection
 import jax
 
 from alpa_cfp.profiling.process.compiling import compile_group, cores
-from alpa_cfp.profiling.process.group import Finished, Loaded, Started, measure_group
+from alpa_cfp.profiling.process.events import Finished, Started
+from alpa_cfp.profiling.process.group import Loaded, measure_group
 from alpa_cfp.profiling.process.protocol import Board, CompileTask, Ready, Setup, Task, TaskDone
+from alpa_cfp.profiling.process.setups import set_up_jax
 from alpa_on_jax.ray_mesh.host_client import HostClient
 from alpa_on_jax.ray_mesh.jax_runtime import devices_of_all_hosts, join
 from alpa_on_jax.xla_extension.executable import Client
@@ -71,9 +73,7 @@ def _events(
 
 
 def _set_up(setup: Setup) -> tuple[Ready, Client | None]:
-    for name, value in setup.jax_config.items():
-        if jax.config.values[name] != value:
-            jax.config.update(name, value)
+    set_up_jax(setup.jax_config)
     if setup.place is None:
         by_id = {device.id: device for device in jax.devices(setup.platform)}
     else:

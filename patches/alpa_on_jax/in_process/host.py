@@ -11,8 +11,8 @@ from typing import Any
 from alpa.timer import timers, tracer
 
 from alpa_on_jax.ray_mesh.host_client import HostClient
+from alpa_on_jax.ray_mesh.host_place import HostPlace
 from alpa_on_jax.ray_mesh.host_worker import HostWorker
-from alpa_on_jax.ray_mesh.jax_runtime import HostPlace
 from alpa_on_jax.xla_extension.devices import Device
 
 

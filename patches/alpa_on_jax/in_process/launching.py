@@ -9,7 +9,7 @@ import jax
 
 from alpa_on_jax.in_process.actors import Actor
 from alpa_on_jax.ray_mesh import hosts
-from alpa_on_jax.ray_mesh.jax_runtime import HostPlace
+from alpa_on_jax.ray_mesh.host_place import HostPlace
 from alpa_on_jax.ray_mesh.limits import Limits
 
 _IP = "127.0.0.1"

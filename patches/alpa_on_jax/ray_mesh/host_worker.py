@@ -21,10 +21,10 @@ from alpa.device_mesh import MeshHostWorker
 
 from alpa_on_jax.alpa.local_arrays import block_until_all_ready, device_memory
 from alpa_on_jax.alpa.serialization import load_sharded_array
-from alpa_on_jax.ray_mesh import jax_runtime
 from alpa_on_jax.ray_mesh.host_array import block_until_ready
 from alpa_on_jax.ray_mesh.host_client import HostClient
 from alpa_on_jax.ray_mesh.host_errors import Health, KeepsErrors, keeps_error, noted, tells_error
+from alpa_on_jax.ray_mesh.host_place import HostPlace
 from alpa_on_jax.ray_mesh.resharding_worker import ReshardingWorker
 
 # What is asked while something else runs.
@@ -41,7 +41,7 @@ class HostWorker(ReshardingWorker):
         seed: Of the random numbers of programs.
     """
 
-    def __init__(self, place: jax_runtime.HostPlace, backend: HostClient, mesh_id: int | None, seed: int):
+    def __init__(self, place: HostPlace, backend: HostClient, mesh_id: int | None, seed: int):
         self.calls = KeepsErrors(place.host)
         self.num_hosts, self.host_id, self.mesh_id = place.num_hosts, place.host, mesh_id
         self.backend = backend

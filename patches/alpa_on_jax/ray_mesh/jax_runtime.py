@@ -23,36 +23,9 @@ from jax._src import xla_bridge as xb
 from jax._src.lib import _jax
 
 from alpa_on_jax import errors
+from alpa_on_jax.ray_mesh.host_place import HostPlace
 
 _MOST_PORTS_TRIED = 200
-
-
-@dataclass(frozen=True, slots=True)
-class HostPlace:
-    """Which host of which mesh a process is to be.
-
-    Attributes:
-        service: Where the mesh's service listens, "ip:port".
-        num_hosts: The number of hosts of the mesh.
-        host: This one's number.
-        ip: The address of its node, at which the other hosts reach it.
-        platform: "cpu" or "cuda".
-        num_devices: How many devices it has; virtual ones on "cpu".
-        wide: Whether JAX has types of 64 bits there, as in the driver.
-        connect_s, heartbeat_s, shutdown_s, call_s: see `Limits`.
-    """
-
-    service: str
-    num_hosts: int
-    host: int
-    ip: str
-    platform: str
-    num_devices: int
-    wide: bool
-    connect_s: float
-    heartbeat_s: float
-    shutdown_s: float
-    call_s: float = 1800.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import jax
 
 from alpa_on_jax import errors
 from alpa_on_jax.ray_mesh import hosts, jax_runtime, references
+from alpa_on_jax.ray_mesh.host_place import HostPlace
 from alpa_on_jax.ray_mesh.limits import Limits
 
 log = logging.getLogger("alpa_on_jax")
@@ -73,7 +74,7 @@ def service_of(mesh: Any, config: Any) -> jax_runtime.Service:
     )
 
 
-def place_of(mesh: Any, host: int, service: str, config: Any) -> jax_runtime.HostPlace:
+def place_of(mesh: Any, host: int, service: str, config: Any) -> HostPlace:
     """What a process must know to be one of the mesh's hosts.
 
     Args:
@@ -83,7 +84,7 @@ def place_of(mesh: Any, host: int, service: str, config: Any) -> jax_runtime.Hos
         config: Alpa's `global_config`.
     """
     limits: Limits = config.host_limits
-    return jax_runtime.HostPlace(
+    return HostPlace(
         service,
         mesh.num_hosts,
         host,

@@ -12,6 +12,7 @@ from alpa_on_jax import errors
 from alpa_on_jax.ray_mesh import jax_runtime
 from alpa_on_jax.ray_mesh.host_client import HostClient
 from alpa_on_jax.ray_mesh.host_errors import Health
+from alpa_on_jax.ray_mesh.host_place import HostPlace
 from alpa_on_jax.ray_mesh.host_worker import HostWorker
 
 HEALTH = "health"
@@ -27,7 +28,7 @@ class RayHost(HostWorker):
         config: The driver's options of alpa.
     """
 
-    def __init__(self, place: jax_runtime.HostPlace, mesh_id: int | None, seed: int, config: dict[str, Any]):
+    def __init__(self, place: HostPlace, mesh_id: int | None, seed: int, config: dict[str, Any]):
         vars(global_config).update(config)
         self.distributed_client = jax_runtime.join(place)
         super().__init__(place, HostClient(jax_runtime.devices_of_all_hosts(), seed), mesh_id, seed)

@@ -10,15 +10,16 @@ import jax
 import numpy as np
 from alpa.device_mesh import MeshHostWorker
 
-from alpa_on_jax.ray_mesh import jax_runtime, resharding, transport
+from alpa_on_jax.ray_mesh import resharding, transport
 from alpa_on_jax.ray_mesh.groups import Groups
 from alpa_on_jax.ray_mesh.host_errors import keeps_error
+from alpa_on_jax.ray_mesh.host_place import HostPlace
 
 
 class ReshardingWorker(MeshHostWorker):
     """A host that exchanges arrays with hosts of other meshes."""
 
-    def join_groups(self, place: jax_runtime.HostPlace) -> None:
+    def join_groups(self, place: HostPlace) -> None:
         """Be ready to be in groups; to be called once, when the devices are known."""
         limits = transport.Limits(open_s=place.connect_s, wait_s=place.call_s)
         self.groups = Groups(place.ip, limits)

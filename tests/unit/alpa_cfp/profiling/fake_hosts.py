@@ -14,7 +14,7 @@ from alpa_cfp.database import Profile, utc_now
 from alpa_cfp.profiling.meshes.hosts import HostLostError, HostsWorker
 from alpa_cfp.profiling.meshes.losses import Losses
 from alpa_cfp.profiling.meshes.machines import Machines
-from alpa_cfp.profiling.process.group import Finished, failed
+from alpa_cfp.profiling.process.events import Finished, failed
 from alpa_cfp.profiling.process.phases import Done
 from alpa_cfp.profiling.process.protocol import CompileTask, Setup, Suspected, Task, TaskDone
 

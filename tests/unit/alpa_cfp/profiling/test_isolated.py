@@ -1,7 +1,9 @@
 """A program that hangs, crashes or is killed in the process that measures costs itself only; its profile says why."""
 
 import dataclasses
+import pickle
 import random
+import subprocess
 import sys
 import threading
 from collections.abc import Sequence
@@ -15,9 +17,11 @@ import pytest
 from alpa_cfp.database import Profile, ProfileDatabase
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling import MeasureOptions, Profiler, measure
-from alpa_cfp.profiling.measure import InTurn
-from alpa_cfp.profiling.process import isolated
-from alpa_cfp.profiling.process.isolated import Worker, setup_of
+from alpa_cfp.profiling.process import isolated, setups
+from alpa_cfp.profiling.process.isolated import Worker
+from alpa_cfp.profiling.process.setups import setup_of
+from alpa_cfp.profiling.profiler import InTurn
+from alpa_on_jax.ray_mesh.host_place import HostPlace
 from alpa_on_jax.xla_extension.executable import Client
 from unit.alpa_cfp.profiling.programs import X, crashing, hanging, oversized, product, scaled, uncompilable
 
@@ -27,7 +31,7 @@ QUIET = MeasureOptions(samples=2, progress=False, isolated=True, run_limit_s=2.0
 _FAKE = """
 import os, signal, time
 from alpa_cfp.profiling.process import worker
-from alpa_cfp.profiling.process.group import Started
+from alpa_cfp.profiling.process.events import Started
 def measure_group(modules, client, samples, drawn, kept):
     yield Started(0, {stage!r})
     {death}
@@ -252,6 +256,25 @@ def test_the_platform_of_this_process_is_not_that_of_the_one_that_measures() -> 
     before = jax.config.values["jax_platform_name"]
     try:
         jax.config.update("jax_platform_name", "cpu")  # as on a cluster of GPUs, where the driver computes on its CPU
-        assert not {"jax_platforms", "jax_platform_name"} & set(isolated.jax_config())
+        assert not {"jax_platforms", "jax_platform_name"} & set(setups.jax_config())
     finally:
         jax.config.update("jax_platform_name", before)
+
+
+def test_who_passes_a_setup_on_does_not_import_jax(client: Client) -> None:
+    place = HostPlace("127.0.0.1:1", 1, 0, "127.0.0.1", "cpu", 1, False, 1.0, 1.0, 1.0)
+    setup = dataclasses.replace(setups.setup_of(client), place=place)
+    code = "import pickle, sys; pickle.load(sys.stdin.buffer); print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(setup), capture_output=True, check=True)
+    assert done.stdout == b"False\n"
+
+
+def test_a_setting_of_jax_that_is_an_enum_is_the_same_in_the_process_that_measures() -> None:
+    with jax.numpy_dtype_promotion("strict"):
+        settings = setups.jax_config()
+    before = jax.config.values["jax_numpy_dtype_promotion"]
+    try:
+        setups.set_up_jax(settings)
+        assert jax.config.values["jax_numpy_dtype_promotion"].value == "strict"
+    finally:
+        jax.config.update("jax_numpy_dtype_promotion", before)

@@ -15,7 +15,7 @@ from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.groups import Work
 from alpa_cfp.profiling.meshes import hosts
 from alpa_cfp.profiling.meshes.pool import Pool
-from alpa_cfp.profiling.process.group import Finished
+from alpa_cfp.profiling.process.events import Finished
 from alpa_cfp.profiling.process.protocol import CompileTask, Task
 from unit.alpa_cfp.profiling.fake_hosts import FATES, Cluster, FakeHost, Fate, Module, tasks_of
 

@@ -26,9 +26,10 @@ from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.groups import Group, Work
 from alpa_cfp.profiling.keys import DeviceDescription, key_of
 from alpa_cfp.profiling.options import MeasureOptions
-from alpa_cfp.profiling.process.group import Finished
+from alpa_cfp.profiling.process.events import Finished
 from alpa_cfp.profiling.process.here import Here
-from alpa_cfp.profiling.process.isolated import Worker, setup_of
+from alpa_cfp.profiling.process.isolated import Worker
+from alpa_cfp.profiling.process.setups import setup_of
 from alpa_on_jax.errors import AlpaOnJaxError
 from alpa_on_jax.xla_extension.executable import Client
 from alpa_on_jax.xla_extension.hlo_module import HloModule
