@@ -3,7 +3,8 @@
 Takes the parts of a program and a mesh; gives for every kind of block one partitioned program a strategy. Blocks of one
 kind share theirs. Where devices would keep the same state, there is one more for each way to share it. A candidate's
 program says how the values at its boundary lie when nothing but its own strategy decides, which is what a plan has to
-bring them to. Invariant: candidates of a kind are in the order of its strategies.
+bring them to. Of two strategies that differ only in which of two equally long axes of the mesh is which, one is looked
+at. Invariant: candidates of a kind are in the order of its strategies.
 """
 
 from collections.abc import Callable, Sequence
@@ -101,8 +102,15 @@ def _candidates(part: Part, late: Late, mesh: LogicalMesh) -> tuple[Candidate, .
     (block,) = part.blocks.blocks
     updates = find_updates(part.blocks.graph, donation_pairs(part.module))
     found: list[Candidate] = []
+    swapped = _equal_axes(mesh)
+    base: dict[BlockStrategy, Candidate] = {}
     for strategy in strategies_of(block, mesh.shape):
-        found.append(_candidate(part, late, mesh, updates, strategy))
+        mirror = base.get(swapped.of_strategy(strategy)) if swapped is not None else None
+        if swapped is None or mirror is None:
+            base[strategy] = _candidate(part, late, mesh, updates, strategy)
+        else:
+            base[strategy] = _mirrored(part, mesh, mirror, swapped, strategy)
+        found.append(base[strategy])
         known = {found[-1].inputs}
         for kept in (Kept.MOMENTS_SPLIT, Kept.ALL_SPLIT):
             variant = _sharing(part, mesh, updates, found[-len(known)], kept)
@@ -124,6 +132,52 @@ def _candidate(
     work = work_of(program, local)
     once = _once(part, mesh, updates, strategy, program.input_shardings)
     return Candidate(strategy, program.input_shardings, program.output_shardings, work, memory, once, lambda: module)
+
+
+@dataclass(frozen=True, slots=True)
+class _Swapped:
+    """Two axes of a mesh that take each other's place.
+
+    Attributes:
+        first, second: Their indices.
+    """
+
+    first: int
+    second: int
+
+    def of_axis(self, index: int) -> int:
+        """The axis in the place of another."""
+        return {self.first: self.second, self.second: self.first}.get(index, index)
+
+    def of_strategy(self, strategy: BlockStrategy) -> BlockStrategy:
+        """The strategy that splits along one what this one splits along the other."""
+        factors = tuple(strategy.factors[self.of_axis(index)] for index in range(len(strategy.factors)))
+        return replace(strategy, factors=factors)
+
+    def of_sharding(self, sharding: ArraySharding) -> ArraySharding:
+        """The same for an array."""
+        dims = (tuple(replace(axis, index=self.of_axis(axis.index)) for axis in axes) for axes in sharding.dims)
+        return ArraySharding(sharding.mesh, tuple(dims))
+
+
+def _equal_axes(mesh: LogicalMesh) -> _Swapped | None:
+    """The two axes of a mesh if it has no others, and they are equally long."""
+    if len(mesh.axes) != 2 or mesh.axes[0].size != mesh.axes[1].size:
+        return None
+    return _Swapped(mesh.axes[0].index, mesh.axes[1].index)
+
+
+def _mirrored(
+    part: Part, mesh: LogicalMesh, candidate: Candidate, swapped: _Swapped, strategy: BlockStrategy
+) -> Candidate:
+    """The candidate of a strategy of which there is the mirror image; its program is made only if it is asked for."""
+    return replace(
+        candidate,
+        strategy=strategy,
+        inputs=tuple(map(swapped.of_sharding, candidate.inputs)),
+        outputs=tuple(map(swapped.of_sharding, candidate.outputs)),
+        make=partial(_partitioned, part, mesh, strategy),
+    )
 
 
 def _sharing(part: Part, mesh: LogicalMesh, updates: Sequence[Update], candidate: Candidate, kept: Kept) -> Candidate:

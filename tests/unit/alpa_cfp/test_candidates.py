@@ -1,0 +1,57 @@
+"""A strategy's mirror image, on a mesh of two equally long axes, is not looked at anew, and comes out the same."""
+
+from dataclasses import replace
+
+import pytest
+
+from alpa_cfp import candidates
+from alpa_cfp.candidates import Candidate, find_units
+from alpa_cfp.costs import read_local, work_of
+from alpa_cfp.program import Program
+from alpa_cfp.strategies import Kept
+from alpa_cfp.workloads.sizes import TINY
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from unit.alpa_cfp.steps import model_module, stage_module
+
+SQUARE, LONG = LogicalMesh((2, 2)), LogicalMesh((2, 4))
+SMALL = replace(TINY, layers=1)
+
+
+def found(module: HloModule, mesh: LogicalMesh = SQUARE) -> list[Candidate]:
+    return candidates.distinct(find_units(Program(module).parts, mesh, {}))
+
+
+@pytest.mark.parametrize(
+    "module", [lambda: stage_module("gpt", SMALL), lambda: model_module("moe"), lambda: model_module("conv")]
+)
+def test_a_mirrored_candidate_is_the_one_that_its_own_program_gives(
+    module: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(module)
+    mirrored = found(module())
+    monkeypatch.setattr(candidates, "_equal_axes", lambda _: None)
+    assert mirrored == found(module())
+
+
+def test_about_half_of_the_programs_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    original = candidates._candidate
+    monkeypatch.setattr(candidates, "_candidate", lambda *args: made.append(args) or original(*args))
+    base = [each for each in found(stage_module("gpt", SMALL)) if each.strategy.kept is Kept.AS_USED]
+    assert len(base) / 2 <= len(made) < 0.65 * len(base)
+
+
+def test_the_program_of_a_mirrored_candidate_does_what_it_says() -> None:
+    for candidate in found(stage_module("gpt", SMALL)):
+        if candidate.strategy.factors != (None, None) and candidate.strategy.kept is Kept.AS_USED:
+            program = candidate.module.partitioned
+            assert program is not None
+            assert program.input_shardings == candidate.inputs
+            assert work_of(program, read_local(program)) == candidate.work
+
+
+def test_axes_of_different_lengths_are_not_mirror_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = found(stage_module("gpt", SMALL), LONG)
+    monkeypatch.setattr(candidates, "_equal_axes", lambda _: None)
+    assert found(stage_module("gpt", SMALL), LONG) == without
