@@ -2,8 +2,9 @@
 
 Takes candidate stages; gives a plan for each, what its programs take for a micro-batch, and where they take and leave
 their arrays. On each mesh, the first stage that has a kind of block is cut into its segments, and each distinct one is
-compiled and timed under the stage's best estimated plan. That gives the rates of the mesh, and for the blocks of these
-segments how much longer than estimated they take. All further stages of the same kinds are estimated with both.
+compiled and timed under the stage's best estimated plan, without the update, as each micro-batch runs it. That gives
+the rates of the mesh, and for the blocks of these segments how much longer than estimated they take. All further stages
+of the same kinds are estimated with both.
 Invariant: what is measured depends on the distinct segments of the stages, not on how many stages there are.
 """
 
@@ -22,11 +23,13 @@ from alpa_cfp.calibration import calibration_programs, rates_of
 from alpa_cfp.candidates import Candidate, Unit, find_units
 from alpa_cfp.choosing import Choosing
 from alpa_cfp.costs import Rates, Work, estimated_s, fitted, read_local, work_of
-from alpa_cfp.cut import cut
+from alpa_cfp.cut import cut, without_ops
+from alpa_cfp.further import partition_accumulating
 from alpa_cfp.problem import Boundaries, Crossing, find_boundaries
 from alpa_cfp.program import Program
 from alpa_cfp.search import Solution
 from alpa_cfp.sources import Source
+from alpa_cfp.strategies import Kept
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import Collective, partition_to_run
 from alpa_on_jax.xla_extension.planner import EndShardings, PhaseCost
@@ -40,6 +43,8 @@ Kind = tuple[object, ...]
 _CALIBRATED = 10.0
 # How often at most segments are measured because what was learnt speaks for another plan.
 _ROUNDS = 3
+# How many times as long as the best plan one may take by estimates that is kept because it was measured.
+_WORTH = 1.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +142,23 @@ class Composer:
         stage = _Stage(program, units, find_boundaries(program.module, blocks, units), kinds)
         self._calibrate()
 
-        def best() -> Solution:
-            choosing = Choosing(units, stage.boundaries, self.fitted, None, 1.0, limit_s, micro_batches)
-            return choosing.best(1, budget_bytes)[0]
+        def choosing() -> Choosing:
+            return Choosing(units, stage.boundaries, self.fitted, None, 1.0, limit_s, micro_batches)
 
-        solution = best()
+        solution = choosing().best(1, budget_bytes)[0]
         unknown = {number for number, kind in enumerate(kinds) if kind not in self.slower}
         if self.source is not None and unknown:
             segments = find_segments(blocks)
             distinct = (segments.segments[kind].blocks for kind in segments.kinds)
             parts = [part for part in distinct if unknown.intersection(part)]
-            # What is learnt may speak for another plan.
             for _ in range(_ROUNDS):
-                before = solution
                 self._learn(self.source, stage, solution, parts)
-                solution = best()
-                if solution.choices == before.choices:
+                now = choosing()
+                best, measured = now.best(1, budget_bytes)[0], now.problem.solution(solution.choices)
+                is_worth_it = measured.time_s > _WORTH * best.time_s
+                # What was learnt may speak for another plan.
+                solution = best if is_worth_it else measured
+                if not is_worth_it:
                     break
         arrays_s = self.rates.array_s * (len(blocks.graph.parameters) + len(blocks.graph.results))
         passes_s = self._passes_s(stage, solution)
@@ -176,10 +182,10 @@ class Composer:
 
     def _learn(self, source: Source, stage: "_Stage", solution: Solution, parts: Sequence[Sequence[int]]) -> None:
         """Measure parts of a stage, as they are in a plan, and learn how long blocks of their kinds take."""
-        modules = [self._segment(stage, part, solution) for part in parts]
-        measured: list[tuple[Sequence[int], float]] = []
-        for part, segment, profile in zip(parts, modules, source(modules), strict=True):
-            program = segment.partitioned
+        segments = [self._segment(stage, part, solution) for part in parts]
+        measured: list[tuple[_Segment, float]] = []
+        for segment, profile in zip(segments, source([segment.module for segment in segments]), strict=True):
+            program = segment.module.partitioned
             assert program is not None
             if profile is None or profile.status == "failed":
                 logger.warning("a segment cannot be measured: what it takes is estimated")
@@ -188,28 +194,35 @@ class Composer:
             seconds = max(profile.typical_s - self.rates.overhead_s(arrays), LEAST_EACH * profile.typical_s)
             self._works.append(work_of(program, read_local(program)))
             self._seconds.append(seconds)
-            measured.append((part, seconds))
+            measured.append((segment, seconds))
         self.fitted = fitted(self._works, self._seconds, self.rates, trust_communication=_CALIBRATED)
-        for part, seconds in measured:
-            each_s, once_s = self._estimated_s(stage, solution, part)
-            slower = of_micro_batch(once_s, seconds) / each_s
-            self.slower |= {stage.kinds[number]: slower for number in part}
+        for segment, seconds in measured:
+            slower = seconds / self._estimated_s(stage, solution, segment)
+            self.slower |= {stage.kinds[number]: slower for number in segment.blocks}
         for part in parts:
             for number in part:
                 self.slower.setdefault(stage.kinds[number], 1.0)
 
-    def _segment(self, stage: "_Stage", part: Sequence[int], solution: Solution) -> HloModule:
+    def _segment(self, stage: "_Stage", part: Sequence[int], solution: Solution) -> "_Segment":
         """Some blocks as a program of their own, as they are in a plan."""
-        whole = stage.program.blocks
-        ops = (op for number in part for op in (*whole.blocks[number].members, *whole.blocks[number].glue))
-        alone = cut(stage.program.module, whole, Order(whole.graph).of(ops), "segment")
-        strategies = [stage.units[number].candidates[solution.choices[number]].strategy for number in part]
-        annotate(alone.module, alone.blocks, self.mesh, strategies)
-        alone.module.partitioned = partition_to_run(alone.module)
-        return alone.module
+        strategies = {number: stage.units[number].candidates[solution.choices[number]].strategy for number in part}
+        update = stage.program.update
+        if any(strategy.kept is Kept.ALL_SPLIT for strategy in strategies.values()):
+            # How weights are kept follows from their update.
+            update = frozenset[int]()
+        blocks = without_ops(stage.program.blocks, part, update)
+        ops = (op for block in blocks.blocks for op in (*block.members, *block.glue))
+        alone = cut(stage.program.module, blocks, Order(blocks.graph).of(ops), "segment")
+        annotate(alone.module, alone.blocks, self.mesh, [strategies[block.index] for block in blocks.blocks])
+        if update:
+            partition_accumulating(alone.module)
+        else:
+            alone.module.partitioned = partition_to_run(alone.module)
+        return _Segment(part, alone.module, has_update=not update)
 
-    def _estimated_s(self, stage: "_Stage", solution: Solution, part: Sequence[int]) -> tuple[float, float]:
-        """What some blocks take together for a micro-batch, and once a step."""
+    def _estimated_s(self, stage: "_Stage", solution: Solution, segment: "_Segment") -> float:
+        """What a segment takes."""
+        part = segment.blocks
         candidates = [stage.units[number].candidates[solution.choices[number]] for number in part]
         between_s = sum(
             self._between_s(each, solution)
@@ -217,7 +230,7 @@ class Composer:
             if each.first in part and each.second in part
         )
         once_s = estimated_s(together([candidate.once for candidate in candidates]), self.fitted)
-        return sum(map(self._each_s, candidates)) + between_s, once_s
+        return sum(map(self._each_s, candidates)) + between_s + segment.has_update * once_s
 
     def _each_s(self, candidate: Candidate) -> float:
         """What a block takes for a micro-batch."""
@@ -231,15 +244,20 @@ class Composer:
     def _passes_s(self, stage: "_Stage", solution: Solution) -> tuple[float, float]:
         """What the forward and the backward pass of a micro-batch take, without starting their programs."""
         forward_s, backward_s = 0.0, 0.0
-        for block, unit, kind in zip(stage.program.blocks.blocks, stage.units, stage.kinds, strict=True):
+        slower = [self.slower.get(kind, 1.0) for kind in stage.kinds]
+        for block, unit in zip(stage.program.blocks.blocks, stage.units, strict=True):
             candidate = unit.candidates[solution.choices[unit.block]]
-            each_s = self._each_s(candidate) * self.slower.get(kind, 1.0)
+            each_s = self._each_s(candidate) * slower[unit.block]
             # The contractions of a block share one iteration space, so each takes about as long.
             roles = [entry.role for entry in block.entries]
             part = roles.count("forward") / len(roles) if roles else 0.0
             forward_s += part * each_s
             backward_s += (1 - part) * each_s
-        between_s = sum(self._between_s(each, solution) for each in stage.boundaries.crossings)
+        # A segment's time was compared with that of its blocks and of what is between them.
+        between_s = sum(
+            self._between_s(each, solution) * (slower[each.first] + slower[each.second]) / 2
+            for each in stage.boundaries.crossings
+        )
         part = forward_s / (forward_s + backward_s) if forward_s else 0.0
         return forward_s + part * between_s, backward_s + (1 - part) * between_s
 
@@ -278,6 +296,21 @@ class _Stage:
     units: tuple[Unit, ...]
     boundaries: Boundaries
     kinds: tuple[Kind, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """Some blocks as a program of their own.
+
+    Attributes:
+        blocks: Which ones.
+        module: The program.
+        has_update: Whether it has what is done once a step.
+    """
+
+    blocks: Sequence[int]
+    module: HloModule
+    has_update: bool
 
 
 def together(works: Sequence[Work]) -> Work:

@@ -159,6 +159,30 @@ def cut(module: HloModule, blocks: Blocks, ops: Sequence[int], name: str) -> Par
     return cutter.cut(cutter.outline(ops, name))
 
 
+def without_ops(blocks: Blocks, numbers: Sequence[int], ops: Set[int]) -> Blocks:
+    """Some blocks without some of their ops; those of which nothing is left are not there.
+
+    Args:
+        blocks: The blocks of a program.
+        numbers: Which of them.
+        ops: What they are to be without.
+    """
+    left = [_without(blocks.blocks[number], ops) for number in numbers]
+    return replace(blocks, blocks=tuple(block for block in left if block.members or block.glue))
+
+
+def _without(block: ParallelBlock, ops: Set[int]) -> ParallelBlock:
+    return replace(
+        block,
+        entries=tuple(entry for entry in block.entries if entry.op not in ops),
+        factors=tuple(
+            replace(each, places=tuple(place for place in each.places if place[0] not in ops)) for each in block.factors
+        ),
+        members=tuple(op for op in block.members if op not in ops),
+        glue=tuple(op for op in block.glue if op not in ops),
+    )
+
+
 def _boundary(graph: Graph, needed: Sequence[int], own: Set[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The values that come into the part, in the order of their first use, and those that leave it."""
     made = {value for op in needed for value in graph.ops[op].results}

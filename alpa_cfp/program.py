@@ -11,6 +11,7 @@ from functools import cached_property
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import digest_of
+from alpa_cfp.further import ops_of_update
 from alpa_cfp.parts import Parts, find_parts
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.stages import StageEnds, stage_ends
@@ -46,6 +47,11 @@ class Program:
     def stages(self) -> tuple[StageEnds, ...]:
         """What goes into and comes out of the stages that are marked in it, by the ids of values."""
         return stage_ends(self.module)
+
+    @cached_property
+    def update(self) -> frozenset[int]:
+        """The ops of the update, if it is marked; see `ops_of_update`."""
+        return ops_of_update(self.blocks.graph, self.stages)
 
 
 class Programs:

@@ -1,5 +1,6 @@
 """A training step of two layers with momentum: small, and with everything that a plan decides about."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -17,7 +18,7 @@ from alpa_cfp.workloads.models import build
 from alpa_cfp.workloads.sizes import TINY, Size
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
-from unit.alpa_on_jax.xla_extension.helpers import lower
+from unit.alpa_on_jax.xla_extension.helpers import lower, marked
 
 MESH = LogicalMesh((8,))
 WIDTH = 64
@@ -67,9 +68,35 @@ def two_layer_boundaries() -> Boundaries:
 def model_module(name: str, size: Size = TINY) -> HloModule:
     """(state, batch) -> new state, of a model of the integration tests, its state donated; not to be changed."""
     model = build(name, size)
-    counts = [len(jax.tree.leaves(each)) for each in (model.state, model.batch)]
     train = train_step(model, jax.value_and_grad)
-    step = jax.jit(lambda state, batch: train(state, batch)[0], keep_unused=True)
-    lowered = step.trace(model.state, model.batch).lower(lowering_platforms=("cpu",))
-    donated = (True,) * counts[0] + (False,) * counts[1]
+    return _lowered(name, lambda state, batch: train(state, batch)[0], model.state, model.batch)
+
+
+@cache
+def stage_module(name: str, size: Size = TINY) -> HloModule:
+    """(state, (sums of gradients, batch)) -> new state, marked as a candidate stage of alpa's is; not to be changed."""
+    model = build(name, size)
+    names: list[str] = []
+
+    def mark(stage: str, values: Any) -> Any:
+        # Each value by itself, as alpa does.
+        names.extend([stage] * len(jax.tree.leaves(values)))
+        return jax.tree.map(jax.lax.optimization_barrier, values)
+
+    def step(state: Any, others: Any) -> Any:
+        sums, batch = others
+        before, old, samples = mark("gradient$start", (state, sums, batch))
+        grads, aux = jax.grad(lambda params: model.loss(params, before, samples), has_aux=True)(before.params)
+        new = mark("gradient$end", (jax.tree.map(jnp.add, old, grads), aux))
+        late, (gradients, others) = mark("0_apply_grad$start", (state, new))
+        return mark("0_apply_grad$end", model.update(late, gradients, others))
+
+    module = _lowered(name, step, model.state, (model.state.params, model.batch))
+    return marked(module, names)
+
+
+def _lowered(name: str, step: Callable[[Any, Any], Any], state: Any, others: Any) -> HloModule:
+    """A step, its state donated."""
+    lowered = jax.jit(step, keep_unused=True).trace(state, others).lower(lowering_platforms=("cpu",))
+    donated = (True,) * len(jax.tree.leaves(state)) + (False,) * len(jax.tree.leaves(others))
     return HloModule.from_stablehlo(name, str(lowered.compiler_ir("stablehlo")), donated)

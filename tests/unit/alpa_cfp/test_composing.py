@@ -1,24 +1,27 @@
 """Stage costs that are composed from segments: what is measured for them, and how close they come."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 
+from alpa_cfp import composing
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.apply import annotate
-from alpa_cfp.composing import Composed, Composer, kind_of, together
+from alpa_cfp.composing import Composed, Composer, kind_of
 from alpa_cfp.costs import Rates, estimated_s, read_local, work_of
 from alpa_cfp.database import Profile, utc_now
+from alpa_cfp.further import further_programs
 from alpa_cfp.program import Program
+from alpa_cfp.search import NothingFitsError
 from alpa_cfp.sources import Source
+from alpa_cfp.strategies import BlockStrategy
 from alpa_cfp.workloads.sizes import TINY
 from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import partition_to_run
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
-from unit.alpa_cfp.steps import model_module, two_layer_module
+from unit.alpa_cfp.steps import model_module, stage_module, two_layer_module
 
 MESH = LogicalMesh((1, 4))
 NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
@@ -65,20 +68,48 @@ def gpt(layers: int) -> HloModule:
     return model_module("gpt", dataclasses.replace(TINY, layers=layers))
 
 
-@pytest.mark.parametrize("rates", [RATES, HALF], ids=["fast", "half as fast"])
-@pytest.mark.parametrize("make", [two_layer_module, lambda: gpt(2)], ids=["two layers", "gpt"])
-def test_what_is_composed_for_a_machine_of_known_rates_is_what_the_whole_takes_there(
-    make: Callable[[], HloModule], rates: Rates
-) -> None:
-    machine, module = Machine(rates), make()
-    found = composed(composer(machine), module)
-    chosen = [unit.candidates[choice] for unit, choice in zip(found.units, found.solution.choices, strict=True)]
+def strategies(composed: Composed) -> list[BlockStrategy]:
+    choices = composed.solution.choices
+    return [unit.candidates[choice].strategy for unit, choice in zip(composed.units, choices, strict=True)]
+
+
+def micro_batch_s(machine: Machine, module: HloModule, plan: Sequence[BlockStrategy]) -> float:
+    """What alpa's programs of a further micro-batch take on a machine."""
     whole = dataclasses.replace(module)
-    annotate(whole, find_blocks(read_graph(module.bytecode)), MESH, [candidate.strategy for candidate in chosen])
-    whole.partitioned = partition_to_run(whole)
-    once_s = estimated_s(together([candidate.once for candidate in chosen]), rates)
-    # The rates are fitted to very few programs; sums of gradients and the update are left out.
-    assert sum(cost.time_s for cost in found.costs(1)) == pytest.approx(machine.seconds(whole) - once_s, rel=0.2)
+    annotate(whole, find_blocks(read_graph(module.bytecode)), MESH, plan)
+    return sum(map(machine.seconds, further_programs(whole)))
+
+
+@pytest.mark.parametrize("rates", [RATES, HALF], ids=["fast", "half as fast"])
+@pytest.mark.parametrize(("name", "layers"), [("mlp", 2), ("gpt", 2), ("gpt", 4)])
+def test_what_is_composed_for_a_machine_of_known_rates_is_what_a_micro_batch_takes_there(
+    name: str, layers: int, rates: Rates
+) -> None:
+    machine, module = Machine(rates), stage_module(name, dataclasses.replace(TINY, layers=layers))
+    found = composed(composer(machine), module)
+    seconds = micro_batch_s(machine, module, strategies(found))
+    # A segment alone makes what several use once more.
+    assert sum(cost.time_s for cost in found.costs(1)) == pytest.approx(seconds, rel=0.2)
+
+
+@pytest.mark.parametrize("times", [1.0, 1.05, 1.2, 2.0])
+def test_what_is_composed_holds_where_memory_is_short_and_blocks_exchange_much(times: float) -> None:
+    machine, module = Machine(), stage_module("mlp", dataclasses.replace(TINY, layers=2))
+    with pytest.raises(NothingFitsError) as too_little:
+        composed(composer(None), module, budget=1)
+    found = composed(composer(machine), module, budget=int(times * too_little.value.least_bytes))
+    seconds = micro_batch_s(machine, module, strategies(found))
+    assert sum(cost.time_s for cost in found.costs(1)) == pytest.approx(seconds, rel=0.1)
+
+
+@pytest.mark.parametrize(("worth", "rounds"), [(float("inf"), 1), (1.0, 2)])
+def test_a_plan_that_was_measured_is_kept_unless_another_is_expected_to_be_faster_by_much(
+    worth: float, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(composing, "_WORTH", worth)
+    machine, module = Machine(), stage_module("gpt", dataclasses.replace(TINY, layers=2))
+    composed(composer(machine), module)
+    assert len(machine.asked) == 3 * rounds
 
 
 def test_deeper_stages_of_the_same_kinds_of_blocks_are_not_measured_and_cost_a_layer_more_each() -> None:

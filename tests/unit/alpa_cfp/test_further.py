@@ -3,11 +3,14 @@
 import jax
 import numpy as np
 
-from alpa_cfp.further import further_programs
+from alpa_cfp.analysis.graph import BARRIER
+from alpa_cfp.analysis.reading import read_graph
+from alpa_cfp.further import further_programs, ops_of_update
 from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition import partition
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_on_jax.xla_extension.stages import stage_ends
 from unit.alpa_on_jax.xla_extension.helpers import annotate, lower, marked, run, split, values_of
 
 MESH_1X2 = LogicalMesh((1, 2))
@@ -61,3 +64,11 @@ def test_what_is_run_again_gives_each_devices_part_of_the_gradient() -> None:
 
 def test_where_no_update_is_marked_nothing_is_known_of_it() -> None:
     assert further_programs(data_parallel(update="another")) == []
+
+
+def test_the_ops_of_the_update_are_those_behind_its_mark() -> None:
+    module = data_parallel()
+    graph = read_graph(module.bytecode)
+    update = ops_of_update(graph, stage_ends(module))
+    assert [graph.ops[op].name for op in sorted(update) if graph.ops[op].name != BARRIER] == ["stablehlo.subtract"]
+    assert ops_of_update(graph, stage_ends(data_parallel(update="another"))) == frozenset()
