@@ -2,8 +2,9 @@
 
 Takes a module, its blocks and the ops of the part; gives a module whose parameters are the values that come from
 outside and whose results are those that are used outside, and the part's blocks in it. So one segment's forward,
-backward and update can be compiled and timed alone. Invariants: the part computes what it computes in the whole; what
-derives from constants alone is computed anew in it; equal parts give equal modules.
+backward and update can be compiled and timed alone. A parameter of the whole is one parameter of the part, though each
+pass has it behind a barrier of its own. Invariants: the part computes what it computes in the whole; what derives from
+constants alone is computed anew in it; equal parts give equal modules.
 """
 
 from collections.abc import Sequence, Set
@@ -124,6 +125,10 @@ class Cutter:
             made = ir.Module.create()
             _, body = mlir.add_main(made, [values[value].type for value in inputs], [values[v].type for v in outputs])
             mapping: dict[Any, Any] = {values[v]: argument for v, argument in zip(inputs, body.arguments, strict=True)}
+            graph = self._blocks.graph
+            for value in (operand for op in outline.needed for operand in graph.ops[op].operands):
+                if (parameter := graph.parameter_or(value)) != value:
+                    mapping[values[value]] = mapping[values[parameter]]
             with ir.InsertionPoint(body):
                 for op in outline.needed:
                     mlir.clone_into(whole.operations[op], mapping)
@@ -186,7 +191,7 @@ def _without(block: ParallelBlock, ops: Set[int]) -> ParallelBlock:
 def _boundary(graph: Graph, needed: Sequence[int], own: Set[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The values that come into the part, in the order of their first use, and those that leave it."""
     made = {value for op in needed for value in graph.ops[op].results}
-    used = (value for op in needed for value in graph.ops[op].operands)
+    used = (graph.parameter_or(value) for op in needed for value in graph.ops[op].operands)
     inputs = tuple(dict.fromkeys(value for value in used if value not in made))
     returned = set(graph.results)
     leaving = (

@@ -21,6 +21,8 @@ LAYOUT_OPS = frozenset(
     }
 )
 BARRIER = "stablehlo.optimization_barrier"
+# The attributes of a barrier that marks where a pipeline stage begins or ends; others have none.
+MARK = "mark"
 WHILE = "stablehlo.while"
 
 
@@ -124,6 +126,17 @@ class Graph:
             value = producer.operands[producer.results.index(value)]
             producer = self.producer(value)
         return value
+
+    def parameter_or(self, value: int) -> int:
+        """The parameter that `value` is behind a pipeline's marks; `value` itself if it is none.
+
+        Behind other barriers it is what something is computed again from, and is left as it is.
+        """
+        found, producer = value, self.producer(value)
+        while producer is not None and producer.name == BARRIER and producer.attributes == MARK:
+            found = producer.operands[producer.results.index(found)]
+            producer = self.producer(found)
+        return found if producer is None else value
 
 
 def itemsize(dtype: str) -> int:

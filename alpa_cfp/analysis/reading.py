@@ -12,9 +12,10 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from alpa_cfp.analysis.collection import without_collection
-from alpa_cfp.analysis.graph import BARRIER, WHILE, Graph, Loop, Op, Value
+from alpa_cfp.analysis.graph import BARRIER, MARK, WHILE, Graph, Loop, Op, Value
 from alpa_cfp.analysis.rules import RULE_ATTRIBUTE, FactorKind, Rule, elementwise_rule, read_rule
 from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension.stages import MARKER
 
 # Sources of values that depend on nothing.
 _SOURCES = frozenset({"stablehlo.constant", "stablehlo.iota"})
@@ -89,9 +90,7 @@ class _Reader:
                 loops.append(loop)
             shapes = tuple(kinds[value][0] for value in operands)
             rule = self.rule(op, name, shapes, tuple(kinds[value][0] for value in results))
-            # All that a barrier can say is which pipeline stage it marks.
-            attributes = "" if name == BARRIER else self.attributes(op)
-            ops.append(Op(index, name, operands, results, attributes, rule))
+            ops.append(Op(index, name, operands, results, self.attributes(op, name), rule))
             producers = [kinds[value][2] for value in operands]
             free.append(
                 name in _SOURCES
@@ -132,9 +131,12 @@ class _Reader:
             return elementwise_rule(results[0], operands, len(results))
         return None
 
-    def attributes(self, op: Any) -> str:
-        """Canonical text of an op's attributes and regions."""
+    def attributes(self, op: Any, name: str) -> str:
+        """Canonical text of the attributes and regions of the op with this name."""
         attributes = op.attributes
+        if name == BARRIER:
+            # Not of which stage, where it marks one.
+            return MARK if MARKER in attributes else ""
         parts = [f"{name}={self.text(attributes[name])}" for name in attributes if name not in _IGNORED]
         parts += [self.region(region) for region in op.regions]
         return ", ".join(parts)

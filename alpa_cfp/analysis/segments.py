@@ -136,7 +136,8 @@ class _Fingerprints:
 
     Args:
         graph: The graph.
-        through_barriers: Whether a value that comes through a barrier is the same as before it, and not from outside.
+        through_barriers: Whether a value that comes through a barrier is the same as before it, and not from outside;
+            a parameter is the same anyway.
     """
 
     def __init__(self, graph: Graph, *, through_barriers: bool = False):
@@ -168,7 +169,7 @@ class _Fingerprints:
         return digest.digest()
 
     def _before_barriers(self, value: int) -> int:
-        return self._graph.origin(value) if self._through else value
+        return self._graph.origin(value) if self._through else self._graph.parameter_or(value)
 
     def _users(self, value: int) -> list[int]:
         """The ops that use a value; not the barriers that it goes through, where it is the same behind them."""

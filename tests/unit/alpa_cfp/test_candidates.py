@@ -1,5 +1,7 @@
-"""A strategy's mirror image, on a mesh of two equally long axes, is not looked at anew, and comes out the same."""
+"""A strategy's mirror image is not looked at anew, and comes out the same; a marked stage has all that a step has."""
 
+import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -7,10 +9,12 @@ import pytest
 from alpa_cfp import candidates
 from alpa_cfp.candidates import Candidate, find_units
 from alpa_cfp.costs import read_local, work_of
+from alpa_cfp.problem import find_boundaries
 from alpa_cfp.program import Program
 from alpa_cfp.strategies import Kept
 from alpa_cfp.workloads.sizes import TINY
 from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.propagation import donation_pairs
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 from unit.alpa_cfp.steps import model_module, stage_module
 
@@ -55,3 +59,24 @@ def test_axes_of_different_lengths_are_not_mirror_images(monkeypatch: pytest.Mon
     without = found(stage_module("gpt", SMALL), LONG)
     monkeypatch.setattr(candidates, "_equal_axes", lambda _: None)
     assert found(stage_module("gpt", SMALL), LONG) == without
+
+
+def test_a_marked_stage_has_the_ways_to_keep_state_of_a_plain_step() -> None:
+    kept = [
+        Counter(candidate.strategy.kept for candidate in found(module, LogicalMesh((1, 4))))
+        for module in (stage_module("gpt", SMALL), model_module("gpt", SMALL))
+    ]
+    assert kept[0] == kept[1]
+    assert kept[0][Kept.ALL_SPLIT] > 0
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt"])
+def test_what_a_marked_stage_keeps_is_counted_once(name: str) -> None:
+    module, mesh = stage_module(name, SMALL), LogicalMesh((1, 1))
+    program = Program(module)
+    boundaries = find_boundaries(program.module, program.blocks, find_units(program.parts, mesh, {}))
+    arguments = sum(math.prod(shape.dims) * shape.dtype.itemsize for shape in module.shape.parameters)
+    results = module.shape.results
+    others = set(range(len(results))).difference(result for result, _ in donation_pairs(module))
+    left = sum(math.prod(results[number].dims) * results[number].dtype.itemsize for number in others)
+    assert sum(int(state[0]) for state in boundaries.state) == pytest.approx(arguments + left, rel=0.01)

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from alpa_on_jax.xla_extension.partition import partition
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 from unit.alpa_cfp.analysis.llama import LlamaSize
 from unit.alpa_cfp.analysis.llama import lower as lower_llama
-from unit.alpa_on_jax.xla_extension.helpers import lower, run, values_of
+from unit.alpa_on_jax.xla_extension.helpers import lower, marked, run, values_of
 
 ONE_DEVICE = LogicalMesh((1,))
 _RNG = np.random.default_rng(5)
@@ -110,3 +111,18 @@ def test_a_segment_of_a_training_step_can_be_partitioned_alone(mesh_shape: tuple
         choices = [strategies_of(block, mesh_shape) for block in part.blocks.blocks]
         annotate(part.module, part.blocks, LogicalMesh(mesh_shape), [c[-1 - number % len(c)] for c in choices])
         assert partition(part.module).partitioner == "shardy"
+
+
+def test_a_parameter_that_each_pass_has_behind_a_mark_of_its_own_is_one_parameter_of_a_part() -> None:
+    def step(x, w):
+        before, late = jax.lax.optimization_barrier(w), jax.lax.optimization_barrier(w)
+        return late - jnp.tanh(x @ before).sum(0)
+
+    ends = {}
+    for names in (["a$start", "b$start"], None):
+        module = lower(step, (X, W))
+        module = module if names is None else marked(module, names)
+        blocks = blocks_of(module)
+        part = cut(module, blocks, ops_of(blocks, 0), "part")
+        ends[names is not None] = [blocks.graph.shape(value) for value in part.inputs]
+    assert ends == {True: [(8, 16), (16, 16)], False: [(8, 16), (16, 16), (16, 16)]}
