@@ -182,7 +182,8 @@ class Composer:
 
     def _learn(self, source: Source, stage: "_Stage", solution: Solution, parts: Sequence[Sequence[int]]) -> None:
         """Measure parts of a stage, as they are in a plan, and learn how long blocks of their kinds take."""
-        segments = [self._segment(stage, part, solution) for part in parts]
+        made = (self._segment(stage, part, solution) for part in parts)
+        segments = [segment for segment in made if segment is not None]
         measured: list[tuple[_Segment, float]] = []
         for segment, profile in zip(segments, source([segment.module for segment in segments]), strict=True):
             program = segment.module.partitioned
@@ -197,20 +198,23 @@ class Composer:
             measured.append((segment, seconds))
         self.fitted = fitted(self._works, self._seconds, self.rates, trust_communication=_CALIBRATED)
         for segment, seconds in measured:
-            slower = seconds / self._estimated_s(stage, solution, segment)
-            self.slower |= {stage.kinds[number]: slower for number in segment.blocks}
+            estimated = self._estimated_s(stage, solution, segment)
+            if estimated > 0:
+                self.slower |= {stage.kinds[number]: seconds / estimated for number in segment.blocks}
         for part in parts:
             for number in part:
                 self.slower.setdefault(stage.kinds[number], 1.0)
 
-    def _segment(self, stage: "_Stage", part: Sequence[int], solution: Solution) -> "_Segment":
-        """Some blocks as a program of their own, as they are in a plan."""
+    def _segment(self, stage: "_Stage", part: Sequence[int], solution: Solution) -> "_Segment | None":
+        """Some blocks as a program of their own, as they are in a plan; None where all they do is the update."""
         strategies = {number: stage.units[number].candidates[solution.choices[number]].strategy for number in part}
         update = stage.program.update
         if any(strategy.kept is Kept.ALL_SPLIT for strategy in strategies.values()):
             # How weights are kept follows from their update.
             update = frozenset[int]()
         blocks = without_ops(stage.program.blocks, part, update)
+        if not blocks.blocks:
+            return None
         ops = (op for block in blocks.blocks for op in (*block.members, *block.glue))
         alone = cut(stage.program.module, blocks, Order(blocks.graph).of(ops), "segment")
         annotate(alone.module, alone.blocks, self.mesh, [strategies[block.index] for block in blocks.blocks])

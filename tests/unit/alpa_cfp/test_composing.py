@@ -4,6 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, cast
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from alpa_cfp import composing
@@ -19,9 +22,11 @@ from alpa_cfp.search import NothingFitsError
 from alpa_cfp.sources import Source
 from alpa_cfp.strategies import BlockStrategy, Kept
 from alpa_cfp.workloads.sizes import TINY
+from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 from unit.alpa_cfp.steps import model_module, stage_module, two_layer_module
+from unit.alpa_on_jax.xla_extension.helpers import lower, marked
 
 MESH = LogicalMesh((1, 4))
 NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
@@ -115,6 +120,25 @@ def test_what_is_composed_holds_where_memory_is_short_and_blocks_exchange_much(t
     found = with_little_memory(machine, module, times)
     seconds = micro_batch_s(machine, module, strategies(found))
     assert sum(cost.time_s for cost in found.costs(1)) == pytest.approx(seconds, rel=0.1)
+
+
+def test_a_block_that_only_the_update_has_is_not_measured() -> None:
+    def step(x: jax.Array, w: jax.Array, sums: jax.Array) -> jax.Array:
+        before, old = jax.lax.optimization_barrier((w, sums))
+        (gradient,) = jax.lax.optimization_barrier((old + x.T @ (x @ before),))
+        late, ready = jax.lax.optimization_barrier((w, gradient))
+        return jax.lax.optimization_barrier((late - jnp.tanh(ready @ ready),))[0]
+
+    names = ["gradient$start", "gradient$end", "0_apply_grad$start", "0_apply_grad$end"]
+    machine, module = Machine(), marked(lower(step, (np.ones((64, 64), np.float32),) * 3), names)
+    known = composer(machine)
+    composed(known, module)
+    (segment,) = machine.asked
+    with mlir.context():
+        text = str(mlir.parse(segment.bytecode))
+    assert text.count("stablehlo.dot_general") == 2
+    assert "stablehlo.tanh" not in text
+    assert len(known.slower) == 2
 
 
 @pytest.mark.parametrize(("worth", "rounds"), [(float("inf"), 1), (1.0, 2)])
