@@ -155,11 +155,10 @@ class Composer:
                 self._learn(self.source, stage, solution, parts)
                 now = choosing()
                 best, measured = now.best(1, budget_bytes)[0], now.problem.solution(solution.choices)
-                is_worth_it = measured.time_s > _WORTH * best.time_s
-                # What was learnt may speak for another plan.
-                solution = best if is_worth_it else measured
-                if not is_worth_it:
+                if measured.time_s <= _WORTH * best.time_s:
+                    solution = measured
                     break
+                solution = best  # what was learnt speaks for another plan
         arrays_s = self.rates.array_s * (len(blocks.graph.parameters) + len(blocks.graph.results))
         passes_s = self._passes_s(stage, solution)
         learnt = Learnt(candidates, self.fitted, len(self._works))
