@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -26,7 +25,17 @@ from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.options import MeasureOptions
 from alpa_cfp.profiling.process.events import Finished, Stage, failed
 from alpa_cfp.profiling.process.phases import Done, measure_in_phases
-from alpa_cfp.profiling.process.protocol import Activity, Board, CompileTask, Ready, Setup, Suspected, Task, TaskDone
+from alpa_cfp.profiling.process.protocol import (
+    Activity,
+    Board,
+    CompileTask,
+    Messages,
+    Ready,
+    Setup,
+    Suspected,
+    Task,
+    TaskDone,
+)
 
 if TYPE_CHECKING:
     from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -57,7 +66,7 @@ class Worker:
         self._setup: Setup | None = None
         self._suspects = set[bytes]()
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
+        self._connection: Messages | None = None
         self._board_file: BinaryIO | None = None
         self._errors: BinaryIO | None = None
         self._words_before = 0
@@ -166,7 +175,7 @@ class Worker:
     def _launch(self, setup: Setup) -> None:
         self._board_file, self._errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         ours, theirs = socket.socketpair()
-        self._connection = Connection(ours.detach())
+        self._connection = Messages(ours.detach())
         board = self._board_file.fileno()
         with theirs:
             arguments = [str(number) for number in (theirs.fileno(), board, os.getpid())]

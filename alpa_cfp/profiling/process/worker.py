@@ -13,14 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 
 import jax
 
 from alpa_cfp.profiling.process.compiling import compile_group, cores
 from alpa_cfp.profiling.process.events import Finished, Started
 from alpa_cfp.profiling.process.group import Loaded, measure_group
-from alpa_cfp.profiling.process.protocol import Board, CompileTask, Ready, Setup, Task, TaskDone
+from alpa_cfp.profiling.process.protocol import Board, CompileTask, Messages, Ready, Setup, Task, TaskDone
 from alpa_cfp.profiling.process.setups import set_up_jax
 from alpa_on_jax.ray_mesh.host_client import HostClient
 from alpa_on_jax.ray_mesh.jax_runtime import devices_of_all_hosts, join
@@ -38,14 +37,14 @@ def main() -> None:
         # Also if this process is stopped then. By parent Linux means the thread that has started this process.
         ctypes.CDLL(None).prctl(_SIGNAL_AT_PARENTS_DEATH, signal.SIGKILL)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    with Connection(connection) as to_parent:
+    with Messages(connection) as to_parent:
         try:
             _serve(to_parent, Board(board))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return  # nobody wants to know any more
 
 
-def _serve(connection: Connection, board: Board) -> None:
+def _serve(connection: Messages, board: Board) -> None:
     setup: Setup = connection.recv()
     ready, client = _set_up(setup)
     connection.send(ready)
