@@ -218,7 +218,7 @@ class Composer:
         alone = cut(stage.program.module, blocks, Order(blocks.graph).of(ops), "segment")
         annotate(alone.module, alone.blocks, self.mesh, [strategies[block.index] for block in blocks.blocks])
         if update:
-            partition_accumulating(alone.module)
+            partition_accumulating(alone.module, alone.outputs, stage.program.gradients)
         else:
             alone.module.partitioned = partition_to_run(alone.module)
         return _Segment(part, alone.module, has_update=not update)

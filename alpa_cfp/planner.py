@@ -209,7 +209,7 @@ def _planned(
         return with_plan(module, blocks, mesh, strategies(choices))
 
     def further(planned: HloModule) -> Sequence[HloModule]:
-        return further_programs(planned) if request.num_micro_batches > 1 else ()
+        return further_programs(planned, program) if request.num_micro_batches > 1 else ()
 
     rates = Rates() if profiles is None else rates_of(mesh, profiles(calibration_programs(mesh)))
     boundaries, batches = find_boundaries(module, blocks, units), request.num_micro_batches

@@ -6,12 +6,15 @@ was.
 """
 
 import dataclasses
+from collections.abc import Sequence, Set
 from functools import cached_property
 
+from alpa.pipeline_parallel.apply_grad import APPLY_GRAD_MARKER_SUFFIX
+
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
+from alpa_cfp.analysis.graph import BARRIER, Graph
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import digest_of
-from alpa_cfp.further import ops_of_update
 from alpa_cfp.parts import Parts, find_parts
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.stages import StageEnds, stage_ends
@@ -50,8 +53,16 @@ class Program:
 
     @cached_property
     def update(self) -> frozenset[int]:
-        """The ops of the update, if it is marked; see `ops_of_update`."""
-        return ops_of_update(self.blocks.graph, self.stages)
+        """The ops that are computed from what goes into the marked update; none where none is marked."""
+        return _ops_of_update(self.blocks.graph, self.stages)
+
+    @cached_property
+    def gradients(self) -> frozenset[int]:
+        """The ids of the values that the marked update takes, be it through other marks, and nothing else does.
+
+        They may be results of the program, too: alpa gives a stage its sums of gradients back in the next call.
+        """
+        return _only_taken_by(self.blocks.graph, self.update)
 
 
 class Programs:
@@ -64,3 +75,35 @@ class Programs:
         """What is known of a module; it is a new `Program` where none is equal."""
         key = (module.bytecode, module.donated, module.aliases, module.input_protos, module.output_protos)
         return self._known.setdefault(key, Program(module))
+
+
+def is_update(stage: str) -> bool:
+    """Whether a marked stage of this name is the update, or a part of it."""
+    return stage.endswith(APPLY_GRAD_MARKER_SUFFIX)
+
+
+def _ops_of_update(graph: Graph, stages: Sequence[StageEnds]) -> frozenset[int]:
+    late = {value for stage in stages if is_update(stage.name) for value in stage.inputs}
+    found: set[int] = set()
+    for op in graph.ops:
+        if not late.isdisjoint(op.operands):
+            found.add(op.index)
+            late.update(op.results)
+    return frozenset(found)
+
+
+def _only_taken_by(graph: Graph, ops: Set[int]) -> frozenset[int]:
+    found: set[int] = set()
+
+    def is_taken(value: int, user: int) -> bool:
+        op = graph.ops[user]
+        if user in ops or op.name != BARRIER:
+            return user in ops
+        passed = (result for operand, result in zip(op.operands, op.results, strict=True) if operand == value)
+        return found.issuperset(passed)
+
+    # Users come after what they use.
+    for value in reversed(graph.values):
+        if value.users and all(is_taken(value.id, user) for user in value.users):
+            found.add(value.id)
+    return frozenset(found)

@@ -7,6 +7,7 @@ import pytest
 from jaxlib.mlir import ir
 
 from alpa_cfp.further import further_programs
+from alpa_cfp.program import Program
 from alpa_on_jax import xla_extension
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -42,8 +43,9 @@ class Watch:
         @dataclass
         class Watched(DrawnPlan):
             def annotate_module(self, module: HloModule, request: PlanRequest) -> None:
+                program = Program(module)
                 super().annotate_module(module, request)
-                raced.extend(further_programs(module))
+                raced.extend(further_programs(module, program))
 
         def partitioned(*arguments: Any) -> PartitionedProgram:
             program = partition_to_run(*arguments)

@@ -82,7 +82,7 @@ def micro_batch_s(machine: Machine, module: HloModule, plan: Sequence[BlockStrat
     """What alpa's programs of a further micro-batch take on a machine."""
     whole = dataclasses.replace(module)
     annotate(whole, find_blocks(read_graph(module.bytecode)), MESH, plan)
-    return sum(map(machine.seconds, further_programs(whole)))
+    return sum(map(machine.seconds, further_programs(whole, Program(module))))
 
 
 @pytest.mark.parametrize("rates", [RATES, HALF], ids=["fast", "half as fast"])
