@@ -35,6 +35,7 @@ def annotate(
     mesh: LogicalMesh,
     strategies: Sequence[BlockStrategy],
     used: Sequence[ArraySharding] | None = None,
+    shared: Shared | None = None,
 ) -> None:
     """Annotate `module`, of which `blocks` are the blocks, in place.
 
@@ -45,6 +46,7 @@ def annotate(
         strategies: One for each block.
         used: How the module's parameters lie under the same strategies where all state is kept as it is used, if that
             is known.
+        shared: What is shared although the updates for which it is are not in the module.
 
     Raises:
         ValueError: there are not as many strategies as blocks.
@@ -57,10 +59,10 @@ def annotate(
     if any(strategy.kept is not Kept.AS_USED for strategy in strategies):
         fixed = frozenset(i for i, sharding in enumerate(given) if sharding is not None)
         updates = find_updates(blocks.graph, donation_pairs(module))
-        shared = shared_state(blocks, updates, strategies, used, fixed)
-        if shared.ops or module.mesh is None:
-            module.bytecode = original
-            _place(module, blocks, mesh, strategies, used, shared)
+        shared = shared or shared_state(blocks, updates, strategies, used, fixed)
+    if shared is not None and (shared.parameters or shared.ops or module.mesh is None):
+        module.bytecode = original
+        _place(module, blocks, mesh, strategies, used, shared)
     module.solved = True
     module.combiner_limits = replace(limits_of_pass_context(), scattered_bytes=_SCATTERED_TOGETHER_BYTES)
 

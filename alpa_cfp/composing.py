@@ -16,22 +16,17 @@ from typing import Any
 from alpa_cfp.accumulation import LEAST_EACH, of_micro_batch
 from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.graph import Graph
-from alpa_cfp.analysis.ordering import Order
 from alpa_cfp.analysis.segments import find_segments
-from alpa_cfp.apply import annotate
 from alpa_cfp.calibration import calibration_programs, rates_of
 from alpa_cfp.candidates import Candidate, Unit, find_units
 from alpa_cfp.choosing import Choosing
 from alpa_cfp.costs import Rates, Work, estimated_s, fitted, read_local, work_of
-from alpa_cfp.cut import cut, without_ops
-from alpa_cfp.further import partition_accumulating
 from alpa_cfp.problem import Boundaries, Crossing, find_boundaries
 from alpa_cfp.program import Program
 from alpa_cfp.search import Solution
+from alpa_cfp.segment import Segment, segment_of
 from alpa_cfp.sources import Source
-from alpa_cfp.strategies import Kept
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import Collective, partition_to_run
+from alpa_on_jax.xla_extension.partition import Collective
 from alpa_on_jax.xla_extension.planner import EndShardings, PhaseCost
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
@@ -181,9 +176,9 @@ class Composer:
 
     def _learn(self, source: Source, stage: "_Stage", solution: Solution, parts: Sequence[Sequence[int]]) -> None:
         """Measure parts of a stage, as they are in a plan, and learn how long blocks of their kinds take."""
-        made = (self._segment(stage, part, solution) for part in parts)
+        made = (segment_of(stage.program, stage.units, solution.choices, part, self.mesh) for part in parts)
         segments = [segment for segment in made if segment is not None]
-        measured: list[tuple[_Segment, float]] = []
+        measured: list[tuple[Segment, float]] = []
         for segment, profile in zip(segments, source([segment.module for segment in segments]), strict=True):
             program = segment.module.partitioned
             assert program is not None
@@ -204,26 +199,7 @@ class Composer:
             for number in part:
                 self.slower.setdefault(stage.kinds[number], 1.0)
 
-    def _segment(self, stage: "_Stage", part: Sequence[int], solution: Solution) -> "_Segment | None":
-        """Some blocks as a program of their own, as they are in a plan; None where all they do is the update."""
-        strategies = {number: stage.units[number].candidates[solution.choices[number]].strategy for number in part}
-        update = stage.program.update
-        if any(strategy.kept is Kept.ALL_SPLIT for strategy in strategies.values()):
-            # How weights are kept follows from their update.
-            update = frozenset[int]()
-        blocks = without_ops(stage.program.blocks, part, update)
-        if not blocks.blocks:
-            return None
-        ops = (op for block in blocks.blocks for op in (*block.members, *block.glue))
-        alone = cut(stage.program.module, blocks, Order(blocks.graph).of(ops), "segment")
-        annotate(alone.module, alone.blocks, self.mesh, [strategies[block.index] for block in blocks.blocks])
-        if update:
-            partition_accumulating(alone.module, alone.outputs, stage.program.gradients)
-        else:
-            alone.module.partitioned = partition_to_run(alone.module)
-        return _Segment(part, alone.module, has_update=not update)
-
-    def _estimated_s(self, stage: "_Stage", solution: Solution, segment: "_Segment") -> float:
+    def _estimated_s(self, stage: "_Stage", solution: Solution, segment: Segment) -> float:
         """What a segment takes."""
         part = segment.blocks
         candidates = [stage.units[number].candidates[solution.choices[number]] for number in part]
@@ -299,21 +275,6 @@ class _Stage:
     units: tuple[Unit, ...]
     boundaries: Boundaries
     kinds: tuple[Kind, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    """Some blocks as a program of their own.
-
-    Attributes:
-        blocks: Which ones.
-        module: The program.
-        has_update: Whether it has what is done once a step.
-    """
-
-    blocks: Sequence[int]
-    module: HloModule
-    has_update: bool
 
 
 def together(works: Sequence[Work]) -> Work:

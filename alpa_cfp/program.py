@@ -15,8 +15,10 @@ from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.graph import BARRIER, Graph
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import digest_of
+from alpa_cfp.analysis.updates import Update, find_updates
 from alpa_cfp.parts import Parts, find_parts
 from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.propagation import donation_pairs
 from alpa_on_jax.xla_extension.stages import StageEnds, stage_ends
 
 
@@ -55,6 +57,11 @@ class Program:
     def update(self) -> frozenset[int]:
         """The ops that are computed from what goes into the marked update; none where none is marked."""
         return _ops_of_update(self.blocks.graph, self.stages)
+
+    @cached_property
+    def updates(self) -> tuple[Update, ...]:
+        """See `find_updates`."""
+        return find_updates(self.blocks.graph, donation_pairs(self.module))
 
     @cached_property
     def gradients(self) -> frozenset[int]:

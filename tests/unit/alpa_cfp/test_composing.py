@@ -105,15 +105,14 @@ def with_little_memory(machine: Machine, module: HloModule, times: float) -> Com
 
 
 @pytest.mark.parametrize("times", [1.0, 1.01, 1.05])
-def test_where_weights_are_split_too_segments_are_measured_with_their_update(times: float) -> None:
+def test_where_weights_are_split_too_segments_gather_them_and_scatter_their_gradients(times: float) -> None:
     machine, module = Machine(), stage_module("gpt", dataclasses.replace(TINY, layers=2))
     found = with_little_memory(machine, module, times)
     assert Kept.ALL_SPLIT in {strategy.kept for strategy in strategies(found)}
     kinds = {each.kind for segment in machine.asked if segment.partitioned for each in segment.partitioned.collectives}
-    assert "all-gather" in kinds
+    assert kinds >= {"all-gather", "reduce-scatter"}
     seconds = micro_batch_s(machine, module, strategies(found))
-    # The update is estimated then, and taken off: up to 23% too much here.
-    assert sum(cost.time_s for cost in found.costs(1)) == pytest.approx(seconds, rel=0.25)
+    assert sum(cost.time_s for cost in found.costs(1)) == pytest.approx(seconds, rel=0.15)
 
 
 @pytest.mark.parametrize("times", [1.0, 1.05, 1.2, 2.0])

@@ -1,0 +1,63 @@
+"""A segment by itself is what it is in its stage, though the update is left out of it."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+
+from alpa_cfp.analysis.segments import find_segments
+from alpa_cfp.apply import annotate
+from alpa_cfp.candidates import Unit, find_units
+from alpa_cfp.program import Program
+from alpa_cfp.segment import Segment, segment_of
+from alpa_cfp.strategies import Kept
+from alpa_cfp.workloads.sizes import TINY
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from unit.alpa_cfp.steps import stage_module
+
+MESH = LogicalMesh((2, 2))
+
+
+@cache
+def stage(name: str) -> tuple[Program, tuple[Unit, ...]]:
+    program = Program(stage_module(name, dataclasses.replace(TINY, layers=2)))
+    return program, find_units(program.parts, MESH)
+
+
+def first_kept(units: Sequence[Unit], kept: Kept) -> tuple[int, ...]:
+    """For each block the first candidate that keeps its state so, or its first."""
+    kinds = ([candidate.strategy.kept for candidate in unit.candidates] for unit in units)
+    return tuple(each.index(kept) if kept in each else 0 for each in kinds)
+
+
+def segments(program: Program, units: Sequence[Unit], choices: Sequence[int]) -> list[Segment]:
+    found = find_segments(program.blocks)
+    made = (segment_of(program, units, choices, found.segments[kind].blocks, MESH) for kind in found.kinds)
+    return [segment for segment in made if segment is not None]
+
+
+def in_the_stage(program: Program, units: Sequence[Unit], choices: Sequence[int]) -> HloModule:
+    module = dataclasses.replace(program.module)
+    chosen = [unit.candidates[choice].strategy for unit, choice in zip(units, choices, strict=True)]
+    annotate(module, program.blocks, MESH, chosen)
+    return module
+
+
+@pytest.mark.parametrize("kept", Kept)
+@pytest.mark.parametrize("name", ["mlp", "gpt", "moe"])
+def test_weights_and_sums_of_gradients_lie_as_they_do_in_the_stage(name: str, kept: Kept) -> None:
+    program, units = stage(name)
+    choices = first_kept(units, kept)
+    whole, graph = in_the_stage(program, units, choices), program.blocks.graph
+    assert whole.input_shardings is not None
+    state = {parameter for parameter in range(len(graph.parameters)) if program.module.donated[parameter]}
+    compared = 0
+    for segment in segments(program, units, choices):
+        assert segment.module.input_shardings is not None
+        for value, sharding in zip(segment.inputs, segment.module.input_shardings, strict=True):
+            if graph.values[value].op is None and graph.values[value].position in state:
+                assert sharding == whole.input_shardings[graph.values[value].position]
+                compared += 1
+    assert compared > 0
