@@ -61,7 +61,8 @@ def segment_of(
         part.module.partitioned = partition_to_run(part.module)
     else:
         whole = _shared_in_stage(program, units, choices, mesh)
-        annotate(part.module, part.blocks, mesh, strategies, shared=_shared_in_part(program, part, whole))
+        shared = _shared_in_part(program, part, whole) if whole.parameters else None
+        annotate(part.module, part.blocks, mesh, strategies, shared=shared)
         partition_accumulating(part.module, part.outputs, program.gradients)
     return Segment(blocks, part.module, part.inputs, has_update=not program.update)
 
@@ -96,8 +97,7 @@ def _shared_in_part(program: Program, part: Part, whole: Shared) -> Shared:
             if add is not None and output in taken and output in program.gradients:
                 # What was accumulated so far lies as the sum does.
                 shared.ops[add.index] = whole.ops[update.ops[0]]
-                before = (inner.values[value] for value in add.operands)
-                shared.parameters.update(
-                    {value.position: whole.ops[update.ops[0]] for value in before if value.op is None}
-                )
+                for value in (inner.values[operand] for operand in add.operands):
+                    if value.op is None:
+                        shared.parameters[value.position] = whole.ops[update.ops[0]]
     return shared
