@@ -1,7 +1,7 @@
 """Replacements in `alpa.pipeline_parallel.stage_profiling` of what reads results, and a check of what they come to.
 
-Takes the results of candidate stages, from a file or measured; gives alpa's tables of costs, unchanged, and ends with a
-reason where no choice of stages can follow from them: alpa's dynamic programme would end in a bare assertion.
+Takes the results of candidate stages, from a file or measured; gives alpa's tables of costs, to a microsecond, and ends
+with a reason where no choice of stages can follow from them: alpa's dynamic programme would end in a bare assertion.
 
 Invariant: a result is used for the stage that it was measured for. Alpa tells variables apart by what `repr` says,
 which once was a name and is an address today: so results from a file get the names of this process, by their places.
@@ -20,6 +20,8 @@ from alpa_on_jax.alpa.pipeline_parallel.stage_run import StageRun, current, name
 from alpa_on_jax.replacing import replace
 
 _NPY = b"\x93NUMPY"
+# A bit more than `gap` in alpa's `training_dp` and `training_dp_2`.
+_TOLD_APART_S = 1.001e-6
 
 
 def apply(module: ModuleType) -> None:
@@ -118,10 +120,19 @@ def _looked_at(original: Callable[..., Any], memory_of: Callable[..., Any]) -> C
                 too_large = (np.isfinite(costs) & (followers < 0)) if is_training else ~np.isfinite(costs)
                 reasons = _reasons(run, costs, list(_too_large(np.argwhere(too_large), run.shapes, results, memory)))
                 raise errors.NoStagesError.of(num_layers, run.num_devices, run.shapes, reasons)
-        return costs, second
+        return (told_apart(costs) if is_training else costs), second
 
     interpret.__name__ = original.__name__
     return interpret
+
+
+def told_apart(costs: np.ndarray) -> np.ndarray:
+    """Costs, in seconds, rounded up so that any two are equal or as far apart as alpa's programme demands.
+
+    It goes through the costs as limits for the largest stage, and leaves out one that is less than 1e-6 s above the
+    last: were it the largest cost of the only choice there is, no choice would be found.
+    """
+    return np.maximum(np.ceil(costs / _TOLD_APART_S), 1) * _TOLD_APART_S
 
 
 def has_stages(costs: np.ndarray, followers: np.ndarray, shapes: Sequence[tuple[int, int]], num_devices: int) -> bool:

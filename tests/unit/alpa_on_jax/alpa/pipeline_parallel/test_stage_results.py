@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from alpa import AutoStageOption
-from alpa.pipeline_parallel import stage_profiling
+from alpa.pipeline_parallel import stage_construction, stage_profiling
 from alpa.pipeline_parallel.stage_profiling import ModuleProfileResult, StageProfileResult
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.pipeline_parallel import stage_checks
-from alpa_on_jax.alpa.pipeline_parallel.stage_results import has_stages, read_results
+from alpa_on_jax.alpa.pipeline_parallel.stage_results import has_stages, read_results, told_apart
 from alpa_on_jax.alpa.pipeline_parallel.stage_run import StageRun, started
 
 SHAPES = ((1, 1), (1, 2))
@@ -56,6 +58,36 @@ def test_a_stage_after_which_none_may_follow_is_the_last_one() -> None:
     assert has_stages(costs, followers, SHAPES, 2)
 
 
+def chosen(costs: np.ndarray) -> float:
+    """What alpa's programme takes the best stages of two layers to cost, on two devices; infinite if it finds none."""
+    cost, _ = stage_construction.training_dp(2, 2, 4, SHAPES, 1, costs, np.full(costs.shape, 2))
+    return float(cost)
+
+
+def test_stages_whose_costs_are_alike_are_overlooked_by_alpa_unless_they_are_told_apart() -> None:
+    costs = table((0, 0, 0), (1, 1, 0))
+    costs[0, 0, 0], costs[1, 1, 0] = 272.4e-6, 272.9e-6
+    assert np.isinf(chosen(costs))
+    assert chosen(told_apart(costs)) == pytest.approx(272.4e-6 + 4 * 272.9e-6, abs=6e-6)
+
+
+@given(st.lists(st.floats(1e-7, 1e-5) | st.just(np.inf), min_size=8, max_size=8))
+@settings(deadline=None)
+def test_wherever_there_are_stages_alpas_programme_finds_them_if_costs_are_told_apart(values: list[float]) -> None:
+    costs = np.array(values).reshape(2, 2, 2, 1)
+    costs[1, 0] = np.inf  # no stage ends before it begins
+    is_there = has_stages(costs, np.full(costs.shape, 2), SHAPES, 2)
+    assert np.isfinite(chosen(told_apart(costs))) == is_there
+
+
+def test_costs_are_told_apart_by_no_more_than_two_microseconds() -> None:
+    costs = np.array([0.0, 1e-9, 3.3e-4, 1.0, np.inf])
+    apart = told_apart(costs)
+    assert (apart[:-1] >= costs[:-1]).all()
+    np.testing.assert_allclose(apart[:-1], costs[:-1], rtol=0, atol=2e-6)
+    assert np.isinf(apart[-1])
+
+
 def result(available: int, size: int = MIB) -> StageProfileResult:
     """Of a stage that takes a batch of `size` bytes, and keeps it until its backward pass."""
     made = StageProfileResult(2, (), ())
@@ -77,7 +109,7 @@ def interpret(results: dict[Any, Any], run: StageRun) -> Any:
 def test_results_that_allow_stages_are_what_alpa_makes_of_them() -> None:
     results = {(0, 0, 0, 0): result(100 * MIB), (1, 1, 0, 0): result(100 * MIB)}
     costs, followers = interpret(results, StageRun(2, [(1, 1)]))
-    assert costs[0, 0, 0, 0] == 2.0
+    assert costs[0, 0, 0, 0] == pytest.approx(2.0, abs=2e-6)
     assert np.isinf(costs[0, 1, 0, 0])
     assert followers[0, 0, 0, 0] > 1
 
