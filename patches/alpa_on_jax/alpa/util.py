@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from alpa_on_jax.alpa import compiling, numba_cache, tracing
+from alpa_on_jax.alpa import compiling, tracing
 from alpa_on_jax.ray_mesh import hosts
 from alpa_on_jax.replacing import replace
 
@@ -13,7 +13,6 @@ def apply(module: ModuleType) -> None:
     """Replace names in `alpa.util`."""
     tracing.apply(module)
     compiling.apply(module)
-    numba_cache.apply(module)
     _replace_placement_groups(module)
 
 
