@@ -2,7 +2,7 @@
 
 Takes a stage's program with the candidates that are chosen for its blocks; gives what a micro-batch runs of some of
 these blocks. Invariant: weights, and the sums of their gradients, lie as they do in the stage, although the update that
-decides it is left out.
+decides it is left out; but a parameter that other segments use as well, in another way, may lie as it is used here.
 """
 
 from collections.abc import Sequence

@@ -80,11 +80,11 @@ def test_wherever_there_are_stages_alpas_programme_finds_them_if_costs_are_told_
     assert np.isfinite(chosen(told_apart(costs))) == is_there
 
 
-def test_costs_are_told_apart_by_no_more_than_two_microseconds() -> None:
+def test_costs_are_told_apart_by_hardly_more_than_a_microsecond() -> None:
     costs = np.array([0.0, 1e-9, 3.3e-4, 1.0, np.inf])
     apart = told_apart(costs)
     assert (apart[:-1] >= costs[:-1]).all()
-    np.testing.assert_allclose(apart[:-1], costs[:-1], rtol=0, atol=2e-6)
+    np.testing.assert_allclose(apart[:-1], costs[:-1], rtol=0, atol=1.01e-6)
     assert np.isinf(apart[-1])
 
 
