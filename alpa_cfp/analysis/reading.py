@@ -13,16 +13,13 @@ from jaxlib.mlir import ir
 
 from alpa_cfp.analysis.collection import without_collection
 from alpa_cfp.analysis.graph import BARRIER, MARK, WHILE, Graph, Loop, Op, Value
-from alpa_cfp.analysis.rules import RULE_ATTRIBUTE, FactorKind, Rule, elementwise_rule, read_rule
+from alpa_cfp.analysis.rules import RULE_ATTRIBUTE, FactorKind, Rule, read_rule
 from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension.sharding_rules import run_shardy_passes
 from alpa_on_jax.xla_extension.stages import MARKER
 
 # Sources of values that depend on nothing.
 _SOURCES = frozenset({"stablehlo.constant", "stablehlo.iota"})
-# The CHLO ops that are not elementwise; all the others are, though Shardy has no rules for them.
-_NOT_ELEMENTWISE = frozenset(
-    {"chlo.top_k", "chlo.constant", "chlo.ragged_dot", "chlo.scan", "chlo.minimum_broadcast_shapes"}
-)
 # Attributes that say how a program came about, not what it computes.
 _IGNORED = frozenset({RULE_ATTRIBUTE, "mhlo.frontend_attributes", "mhlo.sharding", "sdy.sharding", "xla_metadata"})
 _LITERAL_BYTES = 64
@@ -40,7 +37,7 @@ def read_graph(bytecode: bytes) -> Graph:
     """
     with mlir.context():
         module = mlir.parse(bytecode)
-        mlir.run_passes(module, "func.func(sdy-populate-op-sharding-rules)")
+        run_shardy_passes(module, "func.func(sdy-populate-op-sharding-rules)")
         block = mlir.entry_block(mlir.main_function(module))
         return _Reader().read(block, ())
 
@@ -89,7 +86,7 @@ class _Reader:
                 )
                 loops.append(loop)
             shapes = tuple(kinds[value][0] for value in operands)
-            rule = self.rule(op, name, shapes, tuple(kinds[value][0] for value in results))
+            rule = self.rule(op, name, shapes)
             ops.append(Op(index, name, operands, results, self.attributes(op, name), rule))
             producers = [kinds[value][2] for value in operands]
             free.append(
@@ -116,9 +113,7 @@ class _Reader:
             self.types[mlir_type] = found
         return found
 
-    def rule(
-        self, op: Any, name: str, operands: tuple[tuple[int, ...], ...], results: tuple[tuple[int, ...], ...]
-    ) -> Rule | None:
+    def rule(self, op: Any, name: str, operands: tuple[tuple[int, ...], ...]) -> Rule | None:
         if RULE_ATTRIBUTE in op.attributes:
             attribute = op.attributes[RULE_ATTRIBUTE]
             found = self.rules.get(attribute)
@@ -127,8 +122,6 @@ class _Reader:
             return found
         if name == BARRIER:
             return _pairwise_rule(operands)
-        if name.startswith("chlo.") and name not in _NOT_ELEMENTWISE and results:
-            return elementwise_rule(results[0], operands, len(results))
         return None
 
     def attributes(self, op: Any, name: str) -> str:

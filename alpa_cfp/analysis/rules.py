@@ -75,18 +75,6 @@ def read_rule(attribute: Any) -> Rule:
     return Rule(sizes, tuple(kinds), _mappings(rule.operand_mappings), _mappings(rule.result_mappings))
 
 
-def elementwise_rule(shape: tuple[int, ...], operand_shapes: tuple[tuple[int, ...], ...], results: int) -> Rule | None:
-    """The rule of an op whose result elements depend on the operands' elements at the same place only.
-
-    Operands are of the result's shape or scalars; None if one is neither.
-    """
-    if any(each not in (shape, ()) for each in operand_shapes):
-        return None
-    dims = tuple((factor,) for factor in range(len(shape)))
-    operands = tuple(dims if each == shape else () for each in operand_shapes)
-    return Rule(shape, (FactorKind.PLAIN,) * len(shape), operands, (dims,) * results)
-
-
 def _mappings(attributes: Any) -> Mappings:
     return tuple(
         tuple(tuple(sdy.DimMappingAttr(dim).factor_indices) for dim in sdy.TensorMappingAttr(tensor).dim_mappings)

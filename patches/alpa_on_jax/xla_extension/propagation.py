@@ -12,10 +12,11 @@ from typing import Any
 from jaxlib import xla_client as xc
 
 from alpa_on_jax.errors import IndivisibleShardingError
-from alpa_on_jax.xla_extension import annotations, mlir, ruleless_ops
+from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.shapes import Shape
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
+from alpa_on_jax.xla_extension.sharding_rules import run_shardy_passes
 from alpa_on_jax.xla_extension.simplify.merging import shield_markers, unshield_markers
 
 Shardings = tuple[ArraySharding, ...]
@@ -103,7 +104,6 @@ def _propagate_dividing(
     parsed: Any, mesh: LogicalMesh, inputs: PartialShardings, outputs: PartialShardings, module: HloModule
 ) -> tuple[Shardings, Shardings]:
     """Propagate; where that splits an input or output unevenly, fix that one to its even part and propagate again."""
-    ruleless_ops.hide(parsed)
     shield_markers(mlir.entry_block(mlir.main_function(parsed)))
     original = mlir.to_bytecode(parsed)
     while True:
@@ -112,7 +112,7 @@ def _propagate_dividing(
         annotations.set_boundary(main, inputs, outputs)
         # What has no sharding is replicated, as all is on one device.
         if mesh.num_devices > 1:
-            mlir.run_passes(parsed, "sdy-propagation-pipeline")
+            run_shardy_passes(parsed, "sdy-propagation-pipeline")
         found_in, found_out = annotations.boundary(mlir.main_function(parsed), mesh)
         uneven = False
         for given, found, shapes in (

@@ -6,7 +6,6 @@ where the region does nothing else.
 
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.mlir import Operation
-from alpa_on_jax.xla_extension.ruleless_ops import STANDS_FOR
 
 _REDUCERS = frozenset({"add", "maximum", "minimum", "and", "or", "multiply"})
 
@@ -17,7 +16,7 @@ def region_reducer(op: Operation) -> str | None:
     operations = mlir.block_operations(block)
     if len(operations) != 2 or set(operations[0].operands) != set(block.arguments):
         return None
-    if list(operations[1].operands) != list(operations[0].results) or STANDS_FOR in operations[0].attributes:
+    if list(operations[1].operands) != list(operations[0].results):
         return None
-    name = operations[0].name.removeprefix("stablehlo.")
-    return name if name in _REDUCERS else None
+    dialect, name = operations[0].name.split(".", 1)
+    return name if dialect == "stablehlo" and name in _REDUCERS else None

@@ -18,7 +18,6 @@ from jaxlib.mlir.dialects import stablehlo
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 from alpa_on_jax.xla_extension.mlir import Operation, Value
-from alpa_on_jax.xla_extension.ruleless_ops import STANDS_FOR
 from alpa_on_jax.xla_extension.stages import MARKER
 
 
@@ -153,8 +152,7 @@ def build_graph(main: Operation) -> Graph:
         results = [result for result in op.results if isinstance(result.type, ir.RankedTensorType)]
         if not results:
             continue
-        opcode = op.name.rsplit(".", 1)[-1] if STANDS_FOR not in op.attributes else "elementwise"
-        first = add(opcode, results[0], operands)
+        first = add(op.name.rsplit(".", 1)[-1], results[0], operands)
         _read_attributes(first, op)
         for result in results[1:]:
             add("result", result, [first])

@@ -21,7 +21,6 @@ from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.mlir import Operation, Value
 from alpa_on_jax.xla_extension.partition.local_contractions import is_zero
 from alpa_on_jax.xla_extension.reducers import region_reducer
-from alpa_on_jax.xla_extension.ruleless_ops import STANDS_FOR
 from alpa_on_jax.xla_extension.sharding import Axis, LogicalMesh
 
 DEFERRED = "alpa.deferred"
@@ -142,9 +141,7 @@ class _Analysis:
     def _through(self, op: Operation) -> None:
         operands = list(op.operands)
         partial = [self._partial(value) for value in operands]
-        if STANDS_FOR in op.attributes:
-            self._reject(op)
-        elif op in self._accumulations:
+        if op in self._accumulations:
             # old + g: old is a sum over devices in the same sense as g.
             self._pass_on(op, partial)
         elif op.name == "stablehlo.optimization_barrier":

@@ -9,7 +9,7 @@ Invariant: see `local_ops`; what no handler covers raises UnsupportedByShardyErr
 from collections.abc import Sequence
 from typing import Any
 
-from alpa_on_jax.xla_extension import annotations, mlir, ruleless_ops
+from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
 from alpa_on_jax.xla_extension.partition import local_collectives, local_contractions, local_indexing, local_ops
 from alpa_on_jax.xla_extension.partition.combine_collectives import combine_collectives
@@ -21,6 +21,7 @@ from alpa_on_jax.xla_extension.partition.share_collectives import share_collecti
 from alpa_on_jax.xla_extension.partition.transpose_first import transpose_first
 from alpa_on_jax.xla_extension.random_ops import add_state_parameter
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
+from alpa_on_jax.xla_extension.sharding_rules import RULELESS_ELEMENTWISE
 from alpa_on_jax.xla_extension.simplify import simplify
 
 # The modules register their handlers when they are imported.
@@ -67,7 +68,6 @@ def localize(
         main, [argument.type for argument in block.arguments], [v.type for v in mlir.terminator(main).operands]
     )
     _drop_annotations(module, main)
-    ruleless_ops.restore(module)
     module.operation.verify()
     if limits is not None:
         # Parts have dims of size 1 that the whole had not, and contractions are next to their transposes now.
@@ -81,7 +81,7 @@ def _localize_op(ctx: LocalContext, op: mlir.Operation) -> None:
         _require_partials_deferred(ctx, op)
     if op.name in local_ops.HANDLERS:
         local_ops.HANDLERS[op.name](ctx, op, shardings)
-    elif op.name in local_ops.ELEMENTWISE:
+    elif op.name in local_ops.ELEMENTWISE or op.name in RULELESS_ELEMENTWISE:
         local_ops.elementwise(ctx, op, shardings)
     else:
         raise UnsupportedByShardyError(f"{op.name} is not covered")

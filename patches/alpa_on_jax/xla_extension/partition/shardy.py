@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from alpa_on_jax.xla_extension import annotations, mlir, ruleless_ops
+from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition.grad_sync import defer_reductions
 from alpa_on_jax.xla_extension.partition.interface import Collective, PartitionedProgram, UnsupportedByShardyError
@@ -13,6 +13,7 @@ from alpa_on_jax.xla_extension.partition.localize import localize
 from alpa_on_jax.xla_extension.partition.reduce_scatters import make_reduce_scatters
 from alpa_on_jax.xla_extension.partition.unsplit import make_worked_dims_whole
 from alpa_on_jax.xla_extension.sharding import Axis, LogicalMesh
+from alpa_on_jax.xla_extension.sharding_rules import run_shardy_passes
 
 # Gives what auto-sharding left open (constants, for one) the sharding of its users, and makes constraints reshards.
 _PROPAGATE = "sdy-propagation-pipeline"
@@ -40,18 +41,17 @@ def partition_with_shardy(
         raise ValueError("partitioning needs an annotated module: run the auto-sharding pass on it first")
 
     def change(parsed: Any) -> tuple[tuple[Collective, ...], list[tuple[Axis, ...]], bool]:
-        ruleless_ops.hide(parsed)
         main = mlir.main_function(parsed)
         annotations.set_boundary(main, inputs, outputs)
         _make_even(main, mesh)
         if module.solved and not module.propagated:
-            mlir.run_passes(parsed, _PROPAGATE)
+            run_shardy_passes(parsed, _PROPAGATE)
             main = mlir.main_function(parsed)
             annotations.set_boundary(main, inputs, outputs)
             _make_even(main, mesh)
         if whole_dims:
             make_worked_dims_whole(main, mesh)
-        mlir.run_passes(parsed, _TO_COLLECTIVES)
+        run_shardy_passes(parsed, _TO_COLLECTIVES)
         main = mlir.main_function(parsed)
         unreduced = defer_reductions(main, mesh, accumulators)
         if module.solved:

@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from alpa_on_jax.xla_extension import annotations, mlir, random_ops, ruleless_ops
+from alpa_on_jax.xla_extension import annotations, mlir, random_ops
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.mlir import Operation
 from alpa_on_jax.xla_extension.partition.interface import PartitionedProgram
@@ -31,7 +31,6 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
         raise ValueError("partitioning needs an annotated module: run the auto-sharding pass on it first")
 
     def change(parsed: Any) -> bool:
-        ruleless_ops.restore(parsed)
         main = mlir.main_function(parsed)
         for op in list(mlir.walk(mlir.entry_block(main))):
             # The compiler ignores annotations on ordinary ops, and does not know Shardy's constants.

@@ -11,8 +11,9 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from alpa_cfp.analysis.blocks import BlockFactor, Blocks, ParallelBlock
-from alpa_on_jax.xla_extension import annotations, mlir, ruleless_ops
+from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_on_jax.xla_extension.sharding_rules import run_shardy_passes
 
 _PASSES = (
     "sdy-propagation-pipeline,"
@@ -56,11 +57,10 @@ def collectives(
                     clone.operands[position] = made_values[graph.ops[op].operands[position]]
                 made_values.update(zip(graph.ops[op].results, clone.results, strict=True))
             mlir.create("func.return", [], [made_values[v] for v in outputs])
-        ruleless_ops.hide(module)
         mesh = LogicalMesh(tuple(parts for _, parts in strategy))
         annotations.declare_mesh(module, mesh)
         _annotate(blocks, block, strategy, inputs, main, made_values)
-        mlir.run_passes(module, _PASSES)
+        run_shardy_passes(module, _PASSES)
         found = mlir.block_operations(mlir.entry_block(mlir.main_function(module)))
         return [op.name for op in found if op.name.startswith("sdy.") and op.name not in _LOCAL]
 
