@@ -11,7 +11,14 @@ from alpa_on_jax.xla_extension.mlir import Value
 
 
 def constant(array: np.ndarray) -> Value:
-    """A constant at the current insertion point; a uniform one is written as a splat."""
+    """A constant at the current insertion point; a uniform one is written as a splat.
+
+    Complex numbers are made of two real constants, as `complex_constants` says why.
+    """
+    if array.dtype.kind == "c":
+        parts = [constant(np.array(part)) for part in (array.real, array.imag)]
+        result = tensor_type_of(list(array.shape), element_name(array.dtype))
+        return mlir.create("stablehlo.complex", [result], parts).results[0]
     mlir_type = tensor_type_of(list(array.shape), element_name(array.dtype))
     if array.size and (array == array.flat[0]).all():
         value = np.array(array.flat[0], array.dtype)

@@ -1,19 +1,26 @@
-"""Sharding rules for elementwise ops that Shardy has none for (`chlo.erf` and its like), and Shardy's passes with them.
+"""Sharding rules for ops that Shardy has none for, or not the right one, and Shardy's passes with them.
 
-Shardy's passes stop at an op without a rule. They take an op's `sdy.sharding_rule` attribute where it has one, so each
-such op is given the rule of an elementwise op, under its own name: no pass ever sees another op in its place. The
-passes drop all rules in the end; therefore they run through `run_shardy_passes`, which gives the rules each time.
+Shardy's passes take an op's `sdy.sharding_rule` attribute where it has one. Two kinds of ops are given one, under their
+own names, so that no pass ever sees another op in their place:
+
+- elementwise ops that Shardy has no rule for (`chlo.erf` and its like), at which its passes stop;
+- reductions that no backend makes over devices (`reducers.is_made_over_devices`): Shardy would give each device a part
+  of such a result. Their dims are gathered before instead.
+
+The passes drop all rules in the end; therefore they run through `run_shardy_passes`, which gives the rules each time.
 Invariant: nothing but `sdy` attributes and ops, and what the passes themselves do, changes in a module.
 
 Source: Shardy, `shardy/dialect/sdy/transforms/propagation/op_sharding_rule_registry.cc` (`getOrCreateShardingRule`).
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from jaxlib.mlir.dialects import sdy
 
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.mlir import Operation
+from alpa_on_jax.xla_extension.reducers import is_made_over_devices
 
 RULE = "sdy.sharding_rule"
 
@@ -50,7 +57,7 @@ RULELESS_ELEMENTWISE = frozenset(
 
 
 def run_shardy_passes(module: Any, pipeline: str) -> None:
-    """Run a pipeline of Shardy's passes on `module` in place, with a rule for each op of `RULELESS_ELEMENTWISE`.
+    """Run a pipeline of Shardy's passes on `module` in place, with the rules that this module gives.
 
     Raises:
         ir.MLIRError: a pass failed, or the module is not valid.
@@ -59,11 +66,28 @@ def run_shardy_passes(module: Any, pipeline: str) -> None:
         for op in mlir.walk(mlir.entry_block(function)):
             if op.name in RULELESS_ELEMENTWISE:
                 op.attributes[RULE] = _elementwise_rule(op)
+            elif op.name == "stablehlo.reduce" and not is_made_over_devices(op):
+                op.attributes[RULE] = _whole_reduction_rule(op)
     mlir.run_passes(module, pipeline)
 
 
 def _elementwise_rule(op: Operation) -> Any:
     """The rule of `op`: a factor for each dim, which all operands and results have alike."""
     shape = mlir.tensor_shape(op.results[0])
-    dims = sdy.TensorMappingAttr.get([sdy.DimMappingAttr.get([factor]) for factor in range(len(shape))])
+    dims = _mapping(range(len(shape)))
     return sdy.OpShardingRuleAttr.get(list(shape), [dims] * len(op.operands), [dims] * len(op.results))
+
+
+def _whole_reduction_rule(op: Operation) -> Any:
+    """The rule of a reduction whose reduced dims have to be whole on each device."""
+    shape, reduced = mlir.tensor_shape(op.operands[0]), mlir.int_array(op, "dimensions")
+    operand, initial = _mapping(range(len(shape))), _mapping(())
+    result = _mapping(dim for dim in range(len(shape)) if dim not in reduced)
+    count = len(op.results)
+    operands = [operand] * count + [initial] * count
+    return sdy.OpShardingRuleAttr.get(list(shape), operands, [result] * count, need_replication_factors=sorted(reduced))
+
+
+def _mapping(factors: Iterable[int]) -> Any:
+    """A tensor with a dim for each of `factors`."""
+    return sdy.TensorMappingAttr.get([sdy.DimMappingAttr.get([factor]) for factor in factors])

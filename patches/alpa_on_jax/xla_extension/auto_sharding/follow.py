@@ -110,6 +110,9 @@ def _reduce(builder: StrategyBuilder, instruction: Instruction) -> Choices:
     source: Node = builder.nodes[operand]
     strategies = []
     for source_spec in source.specs:
+        if instruction.is_made_whole and any(source_spec[dim] for dim in instruction.dims):
+            strategies.append(_gathered_reduction(builder, instruction, operand, source_spec))
+            continue
         spec = tuple(code for dim, code in enumerate(source_spec) if dim not in instruction.dims)
         # As in Alpa, a dim that is split along both axes is reduced at the price of axis 0.
         axes = builder.mesh.axis_of_dims(source_spec)
@@ -127,6 +130,16 @@ def _reduce(builder: StrategyBuilder, instruction: Instruction) -> Choices:
         cost = sum(builder.communication.all_reduce(size_bytes, axis) for axis in paid)
         strategies.append(Strategy(name, spec, required, communication_cost=cost, all_reduce_axes=reduced))
     return Choices(tuple(strategies), source, tuple(range(len(strategies))))
+
+
+def _gathered_reduction(
+    builder: StrategyBuilder, instruction: Instruction, operand: Instruction, source_spec: Spec
+) -> Strategy:
+    """A reduction that no collective makes, of an operand that is gathered before."""
+    whole = tuple(replicated(other.rank) for other in instruction.operands)
+    cost = builder.communication.resharding(operand.size_bytes, source_spec, replicated(operand.rank))
+    spec = replicated(instruction.rank)
+    return Strategy(spec_name(builder.mesh, spec), spec, whole, communication_cost=cost)
 
 
 @strategies_of("sort")

@@ -18,6 +18,7 @@ from jaxlib.mlir.dialects import stablehlo
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 from alpa_on_jax.xla_extension.mlir import Operation, Value
+from alpa_on_jax.xla_extension.reducers import is_made_over_devices
 from alpa_on_jax.xla_extension.stages import MARKER
 
 
@@ -76,6 +77,7 @@ class Instruction:
         is_output: Whether the program returns it.
         is_integer: Whether its elements are integers; booleans are not.
         is_splat: Of a constant, whether all elements are equal.
+        is_made_whole: Of a reduction, whether the reduced dims must be whole on each device (see `reducers`).
         stage: Of a marker its name and kind, "name$start".
     """
 
@@ -94,6 +96,7 @@ class Instruction:
     is_output: bool = False
     is_integer: bool = False
     is_splat: bool = False
+    is_made_whole: bool = False
     stage: str = ""
 
     @property
@@ -175,6 +178,11 @@ def _int_array_reader(name: str) -> Any:
     return read
 
 
+def _read_reduction(instruction: Instruction, op: Operation) -> None:
+    instruction.dims = tuple(mlir.int_array(op, "dimensions"))
+    instruction.is_made_whole = not is_made_over_devices(op)
+
+
 def _read_sort(instruction: Instruction, op: Operation) -> None:
     instruction.dims = (mlir.integer(op, "dimension"),)
 
@@ -242,7 +250,7 @@ def _whole_dims(instruction: Instruction, dims: Sequence[int]) -> tuple[int, ...
 _READERS = {
     "transpose": _int_array_reader("permutation"),
     "broadcast_in_dim": _int_array_reader("broadcast_dimensions"),
-    "reduce": _int_array_reader("dimensions"),
+    "reduce": _read_reduction,
     "reverse": _int_array_reader("dimensions"),
     "sort": _read_sort,
     "constant": _read_constant,

@@ -13,7 +13,7 @@ from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.mlir import Operation, Value
 from alpa_on_jax.xla_extension.partition.local_context import LocalContext
 from alpa_on_jax.xla_extension.partition.local_ops import handles, localize_results, require, require_unsplit
-from alpa_on_jax.xla_extension.reducers import region_reducer
+from alpa_on_jax.xla_extension.reducers import is_made_over_devices, region_reducer
 from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
 
 # Reducing the initial value once on every device changes nothing for these.
@@ -25,6 +25,8 @@ def is_zero(value: Value) -> bool:
     op = mlir.defining_op(value)
     while op is not None and op.name in ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.convert"):
         op = mlir.defining_op(op.operands[0])
+    if op is not None and op.name == "stablehlo.complex":
+        return all(is_zero(part) for part in op.operands)
     if op is None or op.name not in ("stablehlo.constant", "sdy.constant"):
         return False
     attribute = ir.DenseElementsAttr(op.attributes["value"])
@@ -37,7 +39,7 @@ def is_zero(value: Value) -> bool:
 def _number(literal: str) -> float:
     try:
         return float(literal)
-    except ValueError:  # a hexadecimal bit pattern (NaN, infinities) or a complex pair: not zero
+    except ValueError:  # a hexadecimal bit pattern (NaN, infinities): not zero
         return float("nan")
 
 
@@ -52,38 +54,17 @@ def _reduce(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) ->
         require(kept == sharding.dims, op, "operand and result are split differently")
         axes += [axis for dim in reduced for axis in own.dims[dim]]
     reducer = region_reducer(op)
-    if axes and count > 1 and _selects(op):
-        _reduce_parts(ctx, op, shardings)
-        return
     if axes:
-        require(
-            count == 1 and reducer is not None, op, "a reduction of several arrays, or of an unknown kind, is split"
-        )
+        require(is_made_over_devices(op), op, "a reduction that no collective makes is split")
+        if count > 1:
+            _reduce_parts(ctx, op, shardings)
+            return
         initial = op.operands[1]
         if reducer not in _IDEMPOTENT and not (reducer == "add" and is_zero(initial)):
             with ir.InsertionPoint(op), op.location:
                 op.operands[1] = ctx.on_first(initial, axes, elsewhere=0 if reducer == "add" else 1)
-        bits = str(mlir.tensor_type(initial).element_type) != "i1" and reducer in ("and", "or")
-        require(not bits, op, "no backend reduces the bits of numbers over devices")
     localize_results(ctx, op, shardings)
     ctx.mark_partial(op.results[0], axes, str(reducer))
-
-
-def _selects(op: Operation) -> bool:
-    """Whether the region of `op` only picks one of its arguments, as that of an argmax does.
-
-    Then it changes nothing that the initial values come in once on every device and once more behind them.
-    """
-    *body, _ = mlir.block_operations(op.regions[0].blocks[0])
-    return all(
-        inner.name in ("stablehlo.compare", "stablehlo.select")
-        or (inner.name in ("stablehlo.and", "stablehlo.or") and _is_flag(inner.results[0]))
-        for inner in body
-    )
-
-
-def _is_flag(value: Value) -> bool:
-    return str(mlir.tensor_type(value).element_type) == "i1"
 
 
 def _reduce_parts(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:

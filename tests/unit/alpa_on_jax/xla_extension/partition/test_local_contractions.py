@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_on_jax.xla_extension.partition import UnsupportedByShardyError
-from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X2,
     MESH_2X4,
@@ -114,20 +112,6 @@ def test_a_sum_that_starts_from_a_value_counts_it_once():
     case = Case(lambda x: jax.lax.reduce(x, np.float32(7), jax.lax.add, (0,)), (np.ones(16, np.float32),))
     module = annotate(case.module(), MESH_2X4, [split(MESH_2X4, "xy")])
     assert_partitioned_right(module, case.arguments, case.expected())
-
-
-@pytest.mark.parametrize(
-    ("reduce", "dtype"),
-    [
-        (lambda x: jax.lax.reduce(x, np.int32(0), jax.lax.bitwise_or, (0,)), np.int32),
-        (lambda x: jax.lax.reduce(x, np.float32(0), lambda a, b: a + b * 2, (0,)), np.float32),
-    ],
-    ids=["bits of numbers", "a function of its own"],
-)
-def test_a_reduction_that_no_backend_can_make_over_devices_is_refused(reduce, dtype):
-    module = annotate(Case(reduce, (np.ones(16, dtype),)).module(), MESH_2X4, [split(MESH_2X4, "xy")])
-    with pytest.raises(UnsupportedByShardyError, match=r"unknown kind|reduces the bits"):
-        partition_with_shardy(module, ())
 
 
 def test_an_argmax_along_a_split_dim_exchanges_one_candidate_a_device():
