@@ -16,7 +16,7 @@ def constant(array: np.ndarray) -> Value:
     Complex numbers are made of two real constants, as `complex_constants` says why.
     """
     if array.dtype.kind == "c":
-        parts = [constant(np.array(part)) for part in (array.real, array.imag)]
+        parts = [constant(np.array(part)) for part in (np.real(array), np.imag(array))]
         result = tensor_type_of(list(array.shape), element_name(array.dtype))
         return mlir.create("stablehlo.complex", [result], parts).results[0]
     mlir_type = tensor_type_of(list(array.shape), element_name(array.dtype))
