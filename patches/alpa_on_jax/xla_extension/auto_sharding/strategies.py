@@ -7,7 +7,7 @@ of tensorflow-alpa's auto_sharding.cc.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -129,9 +129,35 @@ class StrategyBuilder:
                 self.without_strategies.append(instruction)
                 choices = Choices((self.replicated_strategy(instruction, 0.0),))
             else:
-                choices = handler(self, instruction)
+                choices = self._dividing(instruction, handler(self, instruction))
             self.nodes[instruction] = self._node(instruction, choices)
         return list(self.nodes.values())
+
+    def _dividing(self, instruction: Instruction, choices: Choices) -> Choices:
+        """Those of `choices` that split the value and its operands into equal parts; else each device has the whole.
+
+        Alpa lets contractions and what follows them split unevenly, which XLA pads. But an array that leaves
+        the program so cannot be read, and a padded part that is reduced with others gives wrong numbers.
+        """
+        kept = [number for number, strategy in enumerate(choices.strategies) if self._divides(instruction, strategy)]
+        if len(kept) == len(choices.strategies):
+            return choices
+        if not kept:
+            return Choices((self.replicated_strategy(instruction, 0.0),))
+        strategies = tuple(choices.strategies[number] for number in kept)
+        return replace(
+            choices, strategies=strategies, follows=tuple(choices.follows[number] for number in kept if choices.follows)
+        )
+
+    def _divides(self, instruction: Instruction, strategy: Strategy) -> bool:
+        """Whether a strategy splits the value and its operands into equal parts."""
+        operands = zip(instruction.operands, strategy.operand_specs, strict=False)
+        placed = [(instruction, strategy.spec), *((operand, spec) for operand, spec in operands if spec is not None)]
+        return all(
+            size % self.mesh.sizes[code] == 0
+            for each, spec in placed
+            for size, code in zip(each.shape, spec, strict=True)
+        )
 
     def _node(self, instruction: Instruction, choices: Choices) -> Node:
         strategies = choices.strategies
