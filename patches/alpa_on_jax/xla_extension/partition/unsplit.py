@@ -57,12 +57,14 @@ def _updated_dims(op: Operation) -> Dims:
     return {dim for dim, (a, b) in enumerate(zip(whole, part, strict=True)) if a != b}
 
 
-def _padded_dims(op: Operation) -> Dims:
+def padded_dims(op: Operation) -> Dims:
+    """The dims along which a pad does something."""
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
     return {dim for name in names for dim, amount in enumerate(mlir.int_array(op, name)) if amount}
 
 
-def _windowed_dims(op: Operation) -> Dims:
+def windowed_dims(op: Operation) -> Dims:
+    """The dims along which the window of a pooling, or of its gradient, moves or pads."""
     window = mlir.int_array(op, "window_dimensions")
     dims = {dim for dim, size in enumerate(window) if size != 1}
     for name in ("window_strides", "base_dilations", "window_dilations"):
@@ -87,11 +89,11 @@ _WORKED_DIMS: dict[str, Callable[[Operation], Dims]] = {
     "stablehlo.slice": _changed_dims,
     "stablehlo.dynamic_slice": _changed_dims,
     "stablehlo.dynamic_update_slice": _updated_dims,
-    "stablehlo.pad": _padded_dims,
+    "stablehlo.pad": padded_dims,
     "stablehlo.concatenate": _one_dim("dimension"),
     "stablehlo.sort": _one_dim("dimension"),
     "stablehlo.reverse": lambda op: set(mlir.int_array(op, "dimensions")),
-    "stablehlo.reduce_window": _windowed_dims,
-    "stablehlo.select_and_scatter": _windowed_dims,
+    "stablehlo.reduce_window": windowed_dims,
+    "stablehlo.select_and_scatter": windowed_dims,
     "stablehlo.reduce": _argument_reduced_dims,
 }

@@ -2,7 +2,8 @@
 
 It covers every program that JAX can shard, and is used where Shardy's passes do not reach. The partitioning itself
 happens inside `compile_and_load`, with Shardy's propagation in XLA. Where auto-sharding has decided the sharding of
-every op, each decision goes along as a constraint, which is the only form in which the compiler keeps it.
+every op, each decision goes along as a constraint, which is the only form in which the compiler keeps it. What that
+partitioner gets wrong it is kept from (`whole_for_xla`).
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from alpa_on_jax.xla_extension import annotations, mlir, random_ops
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.mlir import Operation
 from alpa_on_jax.xla_extension.partition.interface import PartitionedProgram
-from alpa_on_jax.xla_extension.reducers import is_made_over_devices
+from alpa_on_jax.xla_extension.partition.whole_for_xla import make_whole_for_xla
 from alpa_on_jax.xla_extension.sharding import ArraySharding
 
 _CONSTANTS = ("stablehlo.constant", "sdy.constant")
@@ -34,8 +35,6 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
     def change(parsed: Any) -> bool:
         main = mlir.main_function(parsed)
         for op in list(mlir.walk(mlir.entry_block(main))):
-            if op.name == "stablehlo.reduce" and op.parent == main and not is_made_over_devices(op):
-                _make_reduced_dims_whole(op)
             # The compiler ignores annotations on ordinary ops, and does not know Shardy's constants.
             if annotations.SHARDING in op.attributes:
                 if module.solved and op.parent == main:
@@ -45,6 +44,7 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
                 annotations.make_plain_constant(op)
             elif op.name == "sdy.reshard":
                 annotations.make_constraint(op)
+        make_whole_for_xla(main)
         annotations.set_boundary(main, inputs, outputs)
         state = random_ops.add_state_parameter(main)
         if state is None:
@@ -63,17 +63,6 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
         draws_random=draws_random,
         fallback_reason=reason,
     )
-
-
-def _make_reduced_dims_whole(op: Operation) -> None:
-    """Gather the dims that `op` reduces: XLA would make of its computation an all-reduce that no backend has."""
-    reduced = mlir.int_array(op, "dimensions")
-    dims = ", ".join("{}" if dim in reduced else "{?}" for dim in range(mlir.tensor_type(op.operands[0]).rank))
-    sharding = ir.Attribute.parse(f"#sdy.sharding<@{mlir.MESH_SYMBOL}, [{dims}]>")
-    for place, operand in enumerate(list(op.operands)[: len(op.results)]):
-        with ir.InsertionPoint(op), op.location:
-            whole = mlir.create("sdy.sharding_constraint", [operand.type], [operand], {"sharding": sharding})
-        op.operands[place] = whole.results[0]
 
 
 def _constrain_results(op: Operation, shardings: Sequence[ArraySharding]) -> None:
