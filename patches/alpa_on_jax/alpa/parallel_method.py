@@ -17,6 +17,7 @@ from alpa_on_jax.alpa.global_env import temporarily
 from alpa_on_jax.alpa.pipeline_parallel import stage_checks, stage_run
 from alpa_on_jax.in_process import launching as in_process
 from alpa_on_jax.replacing import replace_in_class
+from alpa_on_jax.xla_extension.pass_context import known_batch_sizes
 from alpa_on_jax.xla_extension.planner import StagePlanner
 
 
@@ -71,8 +72,17 @@ def _check_shard_parallel(module: ModuleType) -> None:
     compile_original = module.ShardParallel.compile_executable
     kinds = (list, tuple, module.PhysicalDeviceMesh, module.LogicalDeviceMesh)
 
-    def compile_executable(self: Any, *args: Any) -> Any:
-        """As alpa's own.
+    def compile_executable(
+        self: Any,
+        fun: Any,
+        in_tree: Any,
+        out_tree_thunk: Any,
+        static_argnums: Sequence[int],
+        donated_invars: Sequence[bool],
+        batch_invars: Sequence[bool],
+        *avals: Any,
+    ) -> Any:
+        """As alpa's own, which does not tell the auto-sharding pass of the batch.
 
         Raises:
             errors.MethodOptionError: `devices` is no mesh, or the auto-sharding option none.
@@ -86,9 +96,20 @@ def _check_shard_parallel(module: ModuleType) -> None:
         _check_auto_sharding_option(module, self.as_option)
         if self.ms_option is not None and self.as_option.enable_auto_sharding:
             raise errors.HybridShardingError()
-        return compile_original(self, *args)
+        with known_batch_sizes(_batch_sizes(batch_invars, avals, self.num_micro_batches)):
+            return compile_original(
+                self, fun, in_tree, out_tree_thunk, static_argnums, donated_invars, batch_invars, *avals
+            )
 
     replace_in_class(module.ShardParallel, compile_executable)
+
+
+def _batch_sizes(batch_invars: Sequence[bool], avals: Sequence[Any], num_micro_batches: int | None) -> set[int]:
+    """What the first dims of the batch's arrays have in one micro-batch; an invalid number of them is refused later."""
+    parts = num_micro_batches if isinstance(num_micro_batches, int) and num_micro_batches > 0 else 1
+    return {
+        aval.shape[0] // parts for aval, is_batch in zip(avals, batch_invars, strict=True) if is_batch and aval.shape
+    }
 
 
 def _check_logical_mesh(mesh: Any) -> None:

@@ -44,7 +44,27 @@ class _Contraction:
         return self.mesh.tile(self.rhs.rank, dims, axes)
 
     def choices(self, strategies: list[Strategy]) -> Choices:
-        return Choices(keep_batch_split(self.builder, self.instruction, tuple(strategies)))
+        """Those that remain, different ones, where nothing is split unevenly."""
+        even = {(each.spec, each.operand_specs): each for each in reversed([*map(self._even, strategies)])}
+        return Choices(keep_batch_split(self.builder, self.instruction, tuple(reversed(even.values()))))
+
+    def _even(self, strategy: Strategy) -> Strategy:
+        """`strategy` with nothing split along the axes that would split a dim unevenly: all devices there do the same.
+
+        In Alpa such a strategy pads (see `StrategyBuilder.uneven_axes`). That its devices compute as much as one costs
+        what Alpa lets it cost where `allow_recompute_heavy_op` allows it: a reduction of the operands along the axis.
+        """
+        axes = self.builder.uneven_axes(self.instruction, strategy)
+        if not axes:
+            return strategy
+        spec, lhs, rhs = (
+            self.mesh.without_axes(each, axes) for each in (strategy.spec, *strategy.operand_specs) if each is not None
+        )
+        reduced = tuple(axis for axis in strategy.all_reduce_axes if axis not in axes)
+        operand_bytes = self.lhs.size_bytes + self.rhs.size_bytes
+        cost = sum(self.builder.communication.all_reduce(operand_bytes, axis) for axis in axes)
+        name = f"{strategy.name}, not @ {','.join(map(str, sorted(axes)))}"
+        return self.strategy(name, spec, lhs, rhs, reduced, strategy.compute_cost + cost)
 
 
 class _Dot(_Contraction):

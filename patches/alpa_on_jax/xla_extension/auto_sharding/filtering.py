@@ -10,8 +10,11 @@ def keep_batch_split(
 ) -> tuple[Strategy, ...]:
     """Those of `strategies` with the batch dim on the forced axis; all where none is forced or there is no batch dim.
 
+    What Alpa takes for a batch dim may be none: in `a @ a.T`, of parameters, it is dim 0 as well. So one that the axis
+    does not divide is let be where it has not the size of a batch.
+
     Raises:
-        BatchDimError: the batch dim cannot be split over the axis, or no strategy does so.
+        BatchDimError: no batch dim of the program can be split over the axis, or no strategy does so.
     """
     axis = builder.options.force_batch_dim_to_mesh_axis
     dim = builder.batch.get(instruction)
@@ -19,6 +22,9 @@ def keep_batch_split(
         return strategies
     devices = builder.mesh.shape[axis]
     if instruction.shape[dim] % devices:
+        sizes = builder.options.batch_sizes
+        if sizes is not None and instruction.shape[dim] not in sizes:
+            return strategies
         raise errors.BatchDimError.indivisible(instruction.shape, dim, axis, devices)
     wanted = axis if devices > 1 else -1
     kept = tuple(s for s in strategies if builder.mesh.axis_of_dims(s.spec)[dim] == wanted)

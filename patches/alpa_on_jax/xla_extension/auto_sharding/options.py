@@ -7,7 +7,7 @@ alpa 0.2.3 never sets (forced strategies by number, a given solution vector) do 
 from dataclasses import dataclass
 from typing import Any
 
-from alpa_on_jax.xla_extension.pass_context import get_option
+from alpa_on_jax.xla_extension.pass_context import get_batch_sizes, get_option
 
 _PREFIX = "auto_sharding::"
 
@@ -30,6 +30,7 @@ class SolverOptions:
         allow_recompute_heavy_op: Whether a dot may be computed in part on several devices to save communication.
         allow_mixed_mesh_shape: Whether one dim may be split along both axes of a 2D mesh.
         force_batch_dim_to_mesh_axis: The axis along which batch dims must be split; None: they need not.
+        batch_sizes: The sizes of the batch dims of the program's arguments; None where they are not known.
         force_simple_heuristic: The rule by which parameters are split instead of solving; empty: solve.
         print_strategy: Whether the solution is logged.
     """
@@ -49,6 +50,7 @@ class SolverOptions:
     allow_recompute_heavy_op: bool = False
     allow_mixed_mesh_shape: bool = False
     force_batch_dim_to_mesh_axis: int | None = None
+    batch_sizes: frozenset[int] | None = None
     force_simple_heuristic: str = ""
     print_strategy: bool = False
 
@@ -76,6 +78,7 @@ def options_of_pass_context() -> SolverOptions:
         allow_recompute_heavy_op=bool(_get("allow_recompute_heavy_op", False)),
         allow_mixed_mesh_shape=bool(_get("allow_mixed_mesh_shape", False)),
         force_batch_dim_to_mesh_axis=axis if axis >= 0 else None,
+        batch_sizes=get_batch_sizes(),
         force_simple_heuristic=str(_get("force_simple_heuristic", "") or ""),
         print_strategy=bool(_get("print_strategy", False)),
     )

@@ -7,7 +7,7 @@ dim, and an axis of one device splits none, so equal placements have equal specs
 ops follow XLA's hlo_sharding_util and tensorflow-alpa's auto_sharding_util.cc.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -86,6 +86,19 @@ class Mesh:
     def axes_of_codes(self, codes: Iterable[int]) -> tuple[int, ...]:
         """The axes along which dims of these codes are split."""
         return tuple(axis for code in codes for axis in _AXES[code] if self.shape[axis] > 1)
+
+    def without_axes(self, spec: Spec, axes: Collection[int]) -> Spec:
+        """`spec` with nothing split along `axes`."""
+        codes = []
+        for code in spec:
+            kept = tuple(axis for axis in _AXES[code] if axis not in axes)
+            codes.append(next(code for code, each in _AXES.items() if each == kept))
+        return tuple(codes)
+
+    def uneven_axes(self, spec: Spec, shape: Sequence[int]) -> frozenset[int]:
+        """The axes that split a dim of `shape` into parts that are not all equal."""
+        uneven = (code for size, code in zip(shape, spec, strict=True) if size % self.sizes[code])
+        return frozenset(self.axes_of_codes(uneven))
 
     def to_sharding(self, spec: Spec, logical_mesh: LogicalMesh) -> ArraySharding:
         """The same placement as an `ArraySharding`."""

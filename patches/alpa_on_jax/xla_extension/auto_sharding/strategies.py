@@ -134,30 +134,26 @@ class StrategyBuilder:
         return list(self.nodes.values())
 
     def _dividing(self, instruction: Instruction, choices: Choices) -> Choices:
-        """Those of `choices` that split the value and its operands into equal parts; else each device has the whole.
-
-        Alpa lets contractions and what follows them split unevenly, which XLA pads. But an array that leaves
-        the program so cannot be read, and a padded part that is reduced with others gives wrong numbers.
-        """
-        kept = [number for number, strategy in enumerate(choices.strategies) if self._divides(instruction, strategy)]
+        """Those of `choices` that split the value and its operands into equal parts; else each device has the whole."""
+        kept = [i for i, strategy in enumerate(choices.strategies) if not self.uneven_axes(instruction, strategy)]
         if len(kept) == len(choices.strategies):
             return choices
         if not kept:
             return Choices((self.replicated_strategy(instruction, 0.0),))
-        strategies = tuple(choices.strategies[number] for number in kept)
+        strategies = tuple(choices.strategies[i] for i in kept)
         return replace(
-            choices, strategies=strategies, follows=tuple(choices.follows[number] for number in kept if choices.follows)
+            choices, strategies=strategies, follows=tuple(choices.follows[i] for i in kept if choices.follows)
         )
 
-    def _divides(self, instruction: Instruction, strategy: Strategy) -> bool:
-        """Whether a strategy splits the value and its operands into equal parts."""
+    def uneven_axes(self, instruction: Instruction, strategy: Strategy) -> frozenset[int]:
+        """The axes along which a strategy splits the value or an operand unevenly.
+
+        Alpa lets contractions and what follows them split so, which XLA pads. But an array that leaves the program
+        so cannot be read, saved or given to the next step.
+        """
         operands = zip(instruction.operands, strategy.operand_specs, strict=False)
         placed = [(instruction, strategy.spec), *((operand, spec) for operand, spec in operands if spec is not None)]
-        return all(
-            size % self.mesh.sizes[code] == 0
-            for each, spec in placed
-            for size, code in zip(each.shape, spec, strict=True)
-        )
+        return frozenset[int]().union(*(self.mesh.uneven_axes(spec, each.shape) for each, spec in placed))
 
     def _node(self, instruction: Instruction, choices: Choices) -> Node:
         strategies = choices.strategies

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from alpa_on_jax.xla_extension.auto_sharding.communication import Communication
 from alpa_on_jax.xla_extension.auto_sharding.graph import DotDims
-from alpa_on_jax.xla_extension.auto_sharding.specs import NONE
+from alpa_on_jax.xla_extension.auto_sharding.specs import FIRST, NONE
 from alpa_on_jax.xla_extension.auto_sharding.strategies import Strategy
 from unit.alpa_on_jax.xla_extension.auto_sharding.programs import (
     MESH_SHAPES,
@@ -85,6 +85,24 @@ def test_every_strategy_of_a_dot_computes_the_dot(mesh_shape, case):
     mesh = Communication(options(mesh_shape)).mesh
     for strategy in strategies_of(ilp, dot):
         assert_right(mesh, strategy, operands, _local_dot(dot.dot))
+
+
+@pytest.mark.parametrize("mesh_shape", MESH_SHAPES, ids=str)
+@given(_dots())
+def test_no_strategy_of_a_dot_splits_a_dim_unevenly(mesh_shape, case):
+    arrays, numbers, changes = case
+    ilp, dot = _dot_of(lambda a, b: jax.lax.dot_general(a, b, numbers), *arrays, mesh_shape=mesh_shape, **changes)
+    mesh = Communication(options(mesh_shape)).mesh
+    for strategy in strategies_of(ilp, dot):
+        for value, spec in zip((dot, *dot.operands), (strategy.spec, *strategy.operand_specs), strict=True):
+            assert not mesh.uneven_axes(spec, value.shape)
+
+
+def test_where_one_axis_divides_nothing_a_dot_is_split_along_the_other():
+    ilp, dot = _dot_of(lambda x, w: x @ w, normal(8, 6), normal(6, 5), mesh_shape=(2, 4))
+    strategies = strategies_of(ilp, dot)
+    assert (FIRST, NONE) in {strategy.spec for strategy in strategies}
+    assert all(strategy.compute_cost > 0 for strategy in strategies if "not @" in strategy.name)
 
 
 def _value_of(instruction: Any, given_values: dict[Any, np.ndarray]) -> np.ndarray:

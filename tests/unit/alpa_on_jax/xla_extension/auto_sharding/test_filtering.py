@@ -37,3 +37,22 @@ def test_a_batch_that_the_axis_does_not_divide_is_an_error():
 def test_a_batch_of_one_is_not_split():
     ilp = ilp_of(lambda x, w: x @ w, X[:1], W, chosen=options((4, 1), force_batch_dim_to_mesh_axis=0))
     assert any(strategy.spec[0] == NONE for strategy in strategies_of(ilp, only(ilp.graph, "dot_general")))
+
+
+def test_what_has_not_the_size_of_a_batch_may_have_a_dim_that_the_axis_does_not_divide():
+    sizes = frozenset({8})
+    ilp = ilp_of(
+        lambda w: w @ w.T, W[:3, :3], chosen=options((4, 1), force_batch_dim_to_mesh_axis=0, batch_sizes=sizes)
+    )
+    assert {strategy.spec[0] for strategy in strategies_of(ilp, only(ilp.graph, "dot_general"))} == {NONE}
+
+
+def test_a_batch_of_a_known_size_that_the_axis_does_not_divide_is_an_error():
+    sizes = frozenset({6})
+    with pytest.raises(errors.BatchDimError):
+        ilp_of(
+            lambda x, w: x @ w,
+            X[:6],
+            W,
+            chosen=options((4, 1), force_batch_dim_to_mesh_axis=0, batch_sizes=sizes),
+        )
