@@ -17,7 +17,7 @@ from jax._src.lib import xla_client as xc
 from jax.sharding import Sharding
 from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue]
 
-from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension import linear_algebra, mlir
 from alpa_on_jax.xla_extension.devices import Devices
 from alpa_on_jax.xla_extension.hlo_text import as_alpa_reads_it
 
@@ -38,6 +38,7 @@ def compile_and_load(
         combine_sums: Whether XLA may join all-reduces that do not need each other. On CPUs it then joins a recomputed
             one with the first, too, which keeps alive what was to be recomputed.
     """
+    linear_algebra.prepare(bytecode, devices[0].platform)
     count = len(devices)
     replicas, partitions = (count, 1) if one_program_per_device else (1, count)
     client = devices[0].client

@@ -51,6 +51,19 @@ def crashing() -> HloModule:
     )
 
 
+def linear_algebra() -> list[HloModule]:
+    """Programs whose ops are calls of LAPACK on CPUs."""
+    functions: dict[str, Callable[[jax.Array], jax.Array]] = {
+        "qr_in_a_loop": lambda x: lax.fori_loop(0, 2, lambda _, y: jnp.linalg.qr(y)[0], x),
+        "cholesky": jnp.linalg.cholesky,
+        "eigh": lambda x: jnp.linalg.eigh(x)[1],
+        "eig": lambda x: jnp.linalg.eig(x)[1].real,
+        "solve": lambda x: jnp.linalg.solve(x, x),
+        "svd": lambda x: jnp.linalg.svd(x)[0],
+    }
+    return [_replicated(name, function) for name, function in functions.items()]
+
+
 def uncompilable() -> HloModule:
     """A program that calls what XLA does not have."""
     return _calling("uncompilable", "@nobody_has_this", "")

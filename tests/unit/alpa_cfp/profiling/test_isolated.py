@@ -23,7 +23,7 @@ from alpa_cfp.profiling.process.setups import setup_of
 from alpa_cfp.profiling.profiler import InTurn
 from alpa_on_jax.ray_mesh.host_place import HostPlace
 from alpa_on_jax.xla_extension.executable import Client
-from unit.alpa_cfp.profiling.programs import X, crashing, hanging, oversized, product, scaled, uncompilable
+from unit.alpa_cfp.profiling.programs import X, crashing, hanging, linear_algebra, oversized, product, scaled, uncompilable
 
 QUIET = MeasureOptions(samples=2, progress=False, isolated=True, run_limit_s=2.0)
 
@@ -67,6 +67,13 @@ def test_a_group_with_every_way_to_fail_in_it_is_measured_but_for_these(client: 
     assert [len(profile.samples_s) for profile in profiles] == [2, 0, 0, 0, 0, 2]
     # It is known now, and not tried again: a second attempt would hang for two seconds more, and change the times.
     assert measure(modules, client, database, QUIET) == profiles
+
+
+def test_linear_algebra_is_measured_in_a_process_that_has_lowered_none(client: Client) -> None:
+    # JAX tells jaxlib where LAPACK is when it lowers such an op. This process has, the one that measures has not.
+    profiles = measure(linear_algebra(), client, ProfileDatabase.in_memory(), QUIET)
+    assert {profile.failure_message for profile in profiles} == {""}
+    assert {profile.status for profile in profiles} == {"measured"}
 
 
 @pytest.mark.parametrize(
