@@ -88,7 +88,8 @@ def _dimwise(builder: StrategyBuilder, instruction: Instruction) -> Choices:
 
 @strategies_of("reduce_window", "select_and_scatter")
 def _windowed(builder: StrategyBuilder, instruction: Instruction) -> Choices:
-    index, _ = builder.choose_operand(instruction)
+    arrays = (len(instruction.operands) + 1) // 2  # those behind them are what windows begin with, scalars
+    index, _ = builder.choose_operand(instruction, arrays)
     followed = follow_operand(
         builder, instruction, index, lambda spec: specs.keep_window_dims(spec, instruction.window)
     )

@@ -23,7 +23,16 @@ from alpa_cfp.profiling.process.setups import setup_of
 from alpa_cfp.profiling.profiler import InTurn
 from alpa_on_jax.ray_mesh.host_place import HostPlace
 from alpa_on_jax.xla_extension.executable import Client
-from unit.alpa_cfp.profiling.programs import X, crashing, hanging, linear_algebra, oversized, product, scaled, uncompilable
+from unit.alpa_cfp.profiling.programs import (
+    X,
+    crashing,
+    hanging,
+    linear_algebra,
+    oversized,
+    product,
+    scaled,
+    uncompilable,
+)
 
 QUIET = MeasureOptions(samples=2, progress=False, isolated=True, run_limit_s=2.0)
 

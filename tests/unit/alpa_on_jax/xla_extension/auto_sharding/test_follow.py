@@ -148,3 +148,13 @@ def test_a_reversed_value_keeps_its_spec():
     # As in Alpa, also along a reversed dim, where the parts change places.
     ilp = ilp_of(lambda x: jax.lax.rev(x, (1,)), X, chosen=options((4, 1)))
     assert ilp.nodes[only(ilp.graph, "reverse")].specs == ilp.nodes[ilp.graph.parameters[0]].specs
+
+
+def test_a_window_follows_its_array_however_deep_the_scalar_lies_that_it_begins_with():
+    def pooled(x: Any, s: Any) -> Any:
+        for _ in range(8):
+            s = jnp.sin(s)
+        return jax.lax.reduce_window(x, s, lambda a, b: a + b, (2, 1), (1, 1), "VALID")
+
+    ilp = ilp_of(pooled, X[:7, :7], np.float32(1), chosen=options((8, 1)))
+    assert strategies_of(ilp, only(ilp.graph, "reduce_window"))[0].spec == (NONE, NONE)
