@@ -5,7 +5,6 @@ Takes a function and a plan with a signature; gives a callable that takes and gi
 array that lies as the plan says is not copied; results are `NamedSharding`s over the user's mesh.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,10 +19,9 @@ from alpa_cfp.plain.planning import planned_for, signature_of
 from alpa_cfp.plain.signature import Placed, Signature
 from alpa_cfp.plain.tracing import Program, path_of, shape_and_dtype
 from alpa_cfp.plan import Plan
+from alpa_on_jax.jax.key_kinds import kind_of
 from alpa_on_jax.xla_extension import backend
 from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
-
-_KEY_KINDS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
 class PlannedFunction:
@@ -146,7 +144,7 @@ class _Compiled:
         results = self.executable.execute_sharded_on_local_devices(self._placed(leaves))
         for i, leaf in enumerate(self.program.outputs):
             if leaf.is_key:
-                results[i] = jax.random.wrap_key_data(results[i], impl=_implementation(leaf.dtype))
+                results[i] = jax.random.wrap_key_data(results[i], impl=kind_of(leaf.dtype))
             elif leaf.weak_type:
                 results[i] = backend.weakly_typed(results[i])
         return jax.tree.unflatten(self.program.out_tree, results)
@@ -267,9 +265,3 @@ def _check_signature(planned: Signature, program: Program, mesh: Mesh) -> None:
 
 def _array_text(shape: tuple[int, ...], dtype: str) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"
-
-
-@functools.cache
-def _implementation(dtype: Any) -> str:
-    """What `jax.random.wrap_key_data` calls the kind of key."""
-    return next(name for name in _KEY_KINDS if jax.random.key(0, impl=name).dtype == dtype)

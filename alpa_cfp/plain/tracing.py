@@ -14,10 +14,10 @@ from typing import Any
 
 import jax
 from jax.api_util import shaped_abstractify
-from jaxlib.mlir import ir
 
 from alpa_cfp.errors import AutoshardError
 from alpa_cfp.plain import unrolling
+from alpa_on_jax.jax.key_kinds import is_key
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 
@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 # As jaxprs of jax 0.10 and 0.11 call what says where an array lies.
 _PLACING = frozenset({"sharding_constraint", "shard_map", "reshard", "mesh_cast"})
-_KEYS_MESH = "empty_mesh"
 _LOWERED_AS = {"gpu": "cuda"}
 
 
@@ -50,7 +49,7 @@ class Leaf:
     @property
     def is_key(self) -> bool:
         """Whether it holds random keys."""
-        return jax.dtypes.issubdtype(self.dtype, jax.dtypes.prng_key)
+        return is_key(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +166,7 @@ def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str) -> b
         traced = jax.jit(unrolled, keep_unused=True).trace(*abstract)
     lowered = traced.lower(lowering_platforms=(platform,))
     # As bytecode the ops keep their locations, by which profilers and HLO texts name them.
-    return mlir.edit(mlir.to_bytecode(lowered.compiler_ir("stablehlo")), _without_constraints)[0]
-
-
-def _without_constraints(module: Any) -> None:
-    """Take out the constraints that jax puts on random keys, which name a mesh without axes."""
-    for function in mlir.functions(module).values():
-        for op in list(mlir.walk(mlir.entry_block(function))):
-            if op.name == "sdy.sharding_constraint" and _KEYS_MESH in str(op.attributes["sharding"]):
-                op.results[0].replace_all_uses_with(op.operands[0])
-                op.erase()
-    for op in mlir.block_operations(module.body):
-        if op.name == "sdy.mesh" and ir.StringAttr(op.attributes["sym_name"]).value == _KEYS_MESH:
-            op.erase()
+    return mlir.to_bytecode(lowered.compiler_ir("stablehlo"))
 
 
 def _refuse_placing(closed: Any) -> None:

@@ -15,9 +15,10 @@ import jax
 from flax.training.train_state import TrainState
 from jax._src.api_util import donation_vector
 from jax.api_util import argnums_partial, flatten_fun_nokwargs, rebase_donate_argnums, shaped_abstractify
-from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path, tree_leaves
+from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_unflatten
 
 from alpa_on_jax import errors
+from alpa_on_jax.alpa.random_keys import OfBits, bits_of_keys, keys_of_bits
 from alpa_on_jax.jax import linear_util as lu
 from alpa_on_jax.jax.experimental.maps import FrozenDict
 from alpa_on_jax.replacing import replace, replace_in_class
@@ -106,7 +107,8 @@ def apply(module: ModuleType) -> None:
         if both := set(static) & set(donate):
             raise errors.ArgnumsError(name, "donate_argnums", donate, f"donates static arguments: {sorted(both)}")
 
-        fun = lu.wrap_init(self.fun)
+        fun = lu.wrap_init(_function_of_bits(self))
+        args = bits_of_keys(args)
         dyn_args: Sequence[Any] = args
         if static:
             frozen = [_freeze(name, i, arg, self.static_argnums) if i in static else arg for i, arg in enumerate(args)]
@@ -136,8 +138,22 @@ def apply(module: ModuleType) -> None:
         self.last_executable = executable
         return executable, in_tree, out_tree, args_flat
 
+    def __call__(self: Any, *args: Any) -> Any:
+        """Run the function; typed random keys are taken and given as such."""
+        executable, _, out_tree, args_flat = self._decode_args_and_get_executable(*args)
+        return keys_of_bits(tree_unflatten(out_tree(), executable.launch_on_driver(*args_flat)))
+
     replace(module, auto_static_argnums, init, shutdown, parallelize)
-    replace_in_class(module.ParallelizedFunc, _decode_args_and_get_executable)
+    replace_in_class(
+        module.ParallelizedFunc, module.traceback_util.api_boundary(__call__), _decode_args_and_get_executable
+    )
+
+
+def _function_of_bits(parallelized: Any) -> OfBits:
+    """The user's function as one of keys' bits: alpa's cache keeps what it compiled for as long as this lives."""
+    if "function_of_bits" not in vars(parallelized):
+        parallelized.function_of_bits = OfBits(parallelized.fun)
+    return parallelized.function_of_bits
 
 
 def auto_static_argnums(args: Sequence[Any]) -> tuple[int, ...]:

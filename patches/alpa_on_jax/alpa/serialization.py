@@ -15,6 +15,7 @@ import msgpack
 import numpy as np
 from flax.serialization import from_state_dict, to_state_dict
 
+from alpa_on_jax.alpa.random_keys import bits_of_keys, like, plain
 from alpa_on_jax.in_process.launching import is_here
 from alpa_on_jax.replacing import replace
 
@@ -38,6 +39,7 @@ def apply(module: ModuleType) -> None:
         meshes = {}
         for name, leaf in zip(names, leaves, strict=True):
             path = os.path.join(ckpt_dir, name)
+            leaf = plain(bits_of_keys(leaf))
             if isinstance(leaf, remote_types):
                 cache = None if local_cache_dir is None else os.path.join(local_cache_dir, name)
                 array = getattr(leaf, "replica", leaf)
@@ -55,7 +57,13 @@ def apply(module: ModuleType) -> None:
             msgpack.pack(jax.tree.unflatten(tree, saved), file)
 
     def restore_checkpoint(ckpt_dir: str | os.PathLike, step: int, placement_specs: Any) -> Any:
-        """Load what `save_checkpoint` wrote, and put it where `placement_specs` says."""
+        """Load what `save_checkpoint` wrote, and put it where `placement_specs` says.
+
+        Random keys are saved as their bits, and are keys again where the placements are those of keys.
+        """
+        return like(placement_specs, restore_arrays(ckpt_dir, step, plain(placement_specs)))
+
+    def restore_arrays(ckpt_dir: str | os.PathLike, step: int, placement_specs: Any) -> Any:
         physical_mesh, virtual = module.get_global_physical_mesh(), module.get_global_virtual_physical_mesh()
         if virtual is not None and (virtual.launched_physical_mesh_group is not None or not is_here(virtual)):
             return restore_on_cluster(ckpt_dir, step, placement_specs)

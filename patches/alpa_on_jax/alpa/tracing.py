@@ -22,6 +22,7 @@ from jax._src.source_info_util import SourceInfo
 from jax.api_util import shaped_abstractify
 
 from alpa_on_jax import errors
+from alpa_on_jax.alpa.keyless_jaxprs import without_keys
 from alpa_on_jax.jax.interpreters.partial_eval import trace_to_jaxpr_final
 from alpa_on_jax.replacing import replace
 
@@ -56,10 +57,11 @@ def apply(module: ModuleType) -> None:
             monkey_patch_jaxarray()
             with jax.disable_jit():
                 jaxpr, _, consts = trace_to_jaxpr_final(_with_its_f(fun), avals)
+                closed = without_keys(core.ClosedJaxpr(jaxpr, consts))
         finally:
             restore_jaxarray()
             module.restore_random()
-        return core.ClosedJaxpr(jaxpr, consts), micro_batch_size
+        return closed, micro_batch_size
 
     replace(
         module,

@@ -20,6 +20,7 @@ from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
 from alpa_on_jax.xla_extension.complex_constants import split_complex_constants
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
 from alpa_on_jax.xla_extension.inlining import inline_calls
+from alpa_on_jax.xla_extension.key_constraints import remove_key_constraints
 from alpa_on_jax.xla_extension.shapes import ProgramShape, Shape
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh, tuple_proto
 
@@ -95,6 +96,7 @@ class HloModule:
             parsed = mlir.parse(module)
             if callbacks := mlir.host_callbacks(parsed):
                 raise errors.HostCallbackError(name, callbacks)
+            remove_key_constraints(parsed)
             inline_calls(parsed)
             split_complex_constants(parsed)
             main = mlir.main_function(parsed)
