@@ -18,7 +18,8 @@ import numpy as np
 from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.candidates import Unit
-from alpa_cfp.search import Edge, NoPlanError, SearchProblem, Solution, Variable, search
+from alpa_cfp.caveats import Caveats
+from alpa_cfp.search import MEMORY_BYTES, Edge, NoPlanError, SearchProblem, Solution, TimeLimitError, Variable, search
 from alpa_cfp.strategies import BlockStrategy, Kept
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 
@@ -59,7 +60,14 @@ class _Kind:
 
 
 def baselines(
-    blocks: Sequence[ParallelBlock], units: Sequence[Unit], problem: SearchProblem, mesh: LogicalMesh
+    blocks: Sequence[ParallelBlock],
+    units: Sequence[Unit],
+    problem: SearchProblem,
+    mesh: LogicalMesh,
+    *,
+    limit_s: float | None = None,
+    memory_bytes: int | None = MEMORY_BYTES,
+    caveats: Caveats | None = None,
 ) -> dict[str, Solution]:
     """The plans by name; equal ones under the first name only.
 
@@ -68,12 +76,19 @@ def baselines(
         units: Its units.
         problem: Their search problem.
         mesh: The logical mesh.
+        limit_s, memory_bytes: Of the search for each of them.
+        caveats: Where it is said which there are not.
     """
+    caveats = Caveats() if caveats is None else caveats
     found: dict[str, Solution] = {}
     for name, kind in _kinds([axis.index for axis in mesh.axes]).items():
         try:
-            (plan,) = search(_restricted(blocks, units, problem, kind), None)
-        except NoPlanError:
+            (plan,) = search(
+                _restricted(blocks, units, problem, kind), None, time_limit_s=limit_s, memory_limit_bytes=memory_bytes
+            )
+        except (NoPlanError, TimeLimitError) as error:
+            reason = "no such plan can be run" if isinstance(error, NoPlanError) else "the search for it met its limit"
+            caveats.note(f"{name} is not among the plans that are compared: {reason}")
             continue
         if plan.choices not in {other.choices for other in found.values()}:
             found[name] = problem.solution(plan.choices)

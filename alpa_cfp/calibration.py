@@ -6,10 +6,13 @@ so once.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 
+from alpa_cfp.caveats import Caveats
+from alpa_cfp.choosing import failure_of
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import Profile
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -19,6 +22,14 @@ from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 _SMALL_ROWS, _LARGE_ROWS, _COLUMNS = 8, 4096, 256
 _MANY = 32
+# What rates are called, and in what they are.
+_SAID = {
+    "dispatch_s": "starting a program",
+    "array_s": "handing over an array",
+    "latency_s": "the latency of a collective",
+    "link_bytes_per_s": "the link",
+}
+_UNITS = {"dispatch_s": "s", "array_s": "s", "latency_s": "s", "link_bytes_per_s": "bytes/s"}
 
 
 def calibration_programs(mesh: LogicalMesh) -> list[HloModule]:
@@ -31,26 +42,48 @@ def calibration_programs(mesh: LogicalMesh) -> list[HloModule]:
     return idle + [_program(mesh, _rows(mesh, rows), 1, split, whole) for rows in (_SMALL_ROWS, _LARGE_ROWS)]
 
 
-def rates_of(mesh: LogicalMesh, profiles: Sequence[Profile | None]) -> Rates:
-    """The rates of `mesh` by the profiles of its calibration programs; the usual ones where one of them is missing."""
-    usual = Rates()
-    seconds = [profile.typical_s for profile in profiles if profile is not None and profile.status == "measured"]
-    if len(seconds) < len(profiles):
-        return usual
-    one, many = seconds[:2]
-    array = max(many - one, 0.0) / (2 * (_MANY - 1))
-    rates = Rates(dispatch_s=max(one - 2 * array, 0.0), array_s=array)
-    if mesh.num_devices == 1:
-        return rates
-    small, large = seconds[2:]
-    part_bytes = [_rows(mesh, rows) // mesh.num_devices * _COLUMNS * 4 for rows in (_SMALL_ROWS, _LARGE_ROWS)]
-    gathered = (mesh.num_devices - 1) * (part_bytes[1] - part_bytes[0])
-    return Rates(
-        dispatch_s=rates.dispatch_s,
-        array_s=rates.array_s,
-        latency_s=max(small - one, 1e-6),
-        link_bytes_per_s=gathered / max(large - small, 1e-9),
-    )
+def rates_of(mesh: LogicalMesh, profiles: Sequence[Profile | None], caveats: Caveats | None = None) -> Rates:
+    """The rates of `mesh` by the profiles of its calibration programs.
+
+    What a program that is missing would have said is as in `Rates()`, the rates of some CPU, with a warning.
+
+    Args:
+        mesh: The mesh.
+        profiles: Of `calibration_programs`, in their order; None where there is none.
+        caveats: Where what is missing is said.
+    """
+    caveats, usual = Caveats() if caveats is None else caveats, Rates()
+    one, many, small, large = map(_seconds, (*profiles, None, None)[:4])
+    array_s = None if one is None or many is None else max(many - one, 0.0) / (2 * (_MANY - 1))
+    # Without the program of many arrays, what one costs is in the time to start a program.
+    dispatch_s = None if one is None else max(one - 2 * (array_s or 0.0), 0.0)
+    found: dict[str, float | None] = {"dispatch_s": dispatch_s, "array_s": array_s}
+    if mesh.num_devices > 1:
+        found["latency_s"] = None if one is None or small is None else max(small - one, 1e-6)
+        part_bytes = [_rows(mesh, rows) // mesh.num_devices * _COLUMNS * 4 for rows in (_SMALL_ROWS, _LARGE_ROWS)]
+        if small is not None and large is not None:
+            gathered, seconds = part_bytes[1] - part_bytes[0], large - small
+        elif one is not None and large is not None:  # with the latency in it: the link is a little faster
+            gathered, seconds = part_bytes[1], large - one
+        else:
+            gathered, seconds = 0, None
+        found["link_bytes_per_s"] = None if seconds is None else (mesh.num_devices - 1) * gathered / max(seconds, 1e-9)
+    failures = [failure_of(profile) or "no profile" for profile in profiles if _seconds(profile) is None]
+    if failures:
+        usually = [
+            f"{_SAID[name]} is taken to be {getattr(usual, name):.3g} {_UNITS[name]}, as of some CPU"
+            for name, value in found.items()
+            if value is None
+        ]
+        caveats.warn(
+            f"{len(failures)} of {len(profiles)} programs that tell how fast the mesh is could not be measured "
+            f"({'; '.join(dict.fromkeys(failures))}): {'; '.join(usually) or 'the others make up for it'}"
+        )
+    return replace(usual, **{name: value for name, value in found.items() if value is not None})
+
+
+def _seconds(profile: Profile | None) -> float | None:
+    return profile.typical_s if profile is not None and profile.status == "measured" else None
 
 
 def _rows(mesh: LogicalMesh, rows: int) -> int:

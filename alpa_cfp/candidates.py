@@ -38,6 +38,7 @@ class Candidate:
         memory: What a device holds for it.
         once: What of `work` is done once a step, however many micro-batches there are.
         make: Makes `module`.
+        unread: Why its communication is not known, and counts as none; "" where it is.
     """
 
     strategy: BlockStrategy
@@ -47,6 +48,7 @@ class Candidate:
     memory: BlockMemory
     once: Work
     make: Callable[[], HloModule] = field(compare=False, repr=False)
+    unread: str = ""
 
     @cached_property
     def module(self) -> HloModule:
@@ -131,7 +133,9 @@ def _candidate(
     memory = memory_of(local, late.inputs, late.repeated)
     work = work_of(program, local)
     once = _once(part, mesh, updates, strategy, program.input_shardings)
-    return Candidate(strategy, program.input_shardings, program.output_shardings, work, memory, once, lambda: module)
+    unread = program.fallback_reason if program.partitioner == "xla" else ""
+    inputs, outputs = program.input_shardings, program.output_shardings
+    return Candidate(strategy, inputs, outputs, work, memory, once, lambda: module, unread)
 
 
 @dataclass(frozen=True, slots=True)

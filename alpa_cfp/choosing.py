@@ -7,19 +7,28 @@ measuring everything would give, as long as no candidate is faster than its esti
 the same profiles give the same plans, unless a search meets its time limit.
 """
 
-import contextlib
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from alpa_cfp.accumulation import of_step
 from alpa_cfp.candidates import Candidate, Unit, distinct
+from alpa_cfp.caveats import Caveats
 from alpa_cfp.costs import Rates, Work, estimated_s, fitted
 from alpa_cfp.database import Profile
 from alpa_cfp.problem import Boundaries, make_problem
-from alpa_cfp.search import NoPlanError, NothingFitsError, SearchProblem, Solution, TimeLimitError, search
+from alpa_cfp.quantities import plural
+from alpa_cfp.search import (
+    MEMORY_BYTES,
+    NoPlanError,
+    NothingFitsError,
+    SearchProblem,
+    Solution,
+    TimeLimitError,
+    search,
+)
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
@@ -42,6 +51,14 @@ class Profiles(Protocol):
 _FIRST = 2
 # What a program takes without the overhead of starting it is at least this part of all.
 _LEAST_OF_MEASURED = 0.1
+# How many reasons why a block has no plan are said.
+_NAMED = 3
+# Why there is no plan without a candidate.
+_REASONS = {
+    NoPlanError: "nothing else of it can be run",
+    NothingFitsError: "nothing else fits into the memory budget",
+    TimeLimitError: "the search for it met its limit",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +87,15 @@ class Choosing:
         margin: How many times faster than estimated a candidate that is not measured may be; inf measures all.
         limit_s: How long one search may take.
         micro_batches: How many a step has.
+        memory_bytes: How much memory the tables of one search may take.
+        caveats: Where it is said what was done without.
+        plain: Gives plans by name that people write by hand: what is taken is never worse, even where the search is not
+            exact.
 
     Attributes:
         measured: How many programs were asked for.
+        gap_s: By how much at most another plan could be predicted to be faster than the cheapest one that was found
+            last; 0 where the search was exact.
     """
 
     def __init__(
@@ -84,7 +107,13 @@ class Choosing:
         margin: float,
         limit_s: float | None = None,
         micro_batches: int = 1,
+        *,
+        memory_bytes: int | None = MEMORY_BYTES,
+        caveats: Caveats | None = None,
+        plain: Callable[[SearchProblem], Mapping[str, Solution]] | None = None,
     ) -> None:
+        self._memory_bytes, self._plain = memory_bytes, plain
+        self.caveats, self.gap_s = Caveats() if caveats is None else caveats, 0.0
         self._units, self._boundaries, self._calibrated, self._rates = units, boundaries, rates, rates
         self._profiles, self._margin, self._limit_s = profiles, margin, limit_s
         self._micro_batches = micro_batches
@@ -95,6 +124,11 @@ class Choosing:
         if profiles is not None:
             first = self._first() if math.isfinite(margin) else list(range(len(self._candidates)))
             self._measure(first)
+
+    @property
+    def limits(self) -> tuple[float | None, int | None]:
+        """How long one search may take, and how much memory."""
+        return self._limit_s, self._memory_bytes
 
     @property
     def micro_batches(self) -> int:
@@ -131,17 +165,82 @@ class Choosing:
         found = {first.choices: first}
         for kind in self._kinds_by_time(first)[: count - 1]:
             number = self._numbers[kind][first.choices[kind]]
-            with contextlib.suppress(NoPlanError, NothingFitsError, TimeLimitError):
+            try:
                 other = self._cheapest(budget_bytes, without=number)
+            except (NoPlanError, NothingFitsError) as error:  # then it is a plan without alternative
+                self.caveats.note(f"{self._instead(kind)}: {_REASONS[type(error)]}")
+            except TimeLimitError as error:
+                self.caveats.warn(f"{self._instead(kind)}: {_REASONS[type(error)]}")
+            else:
                 found.setdefault(other.choices, other)
         return [first, *sorted(list(found.values())[1:], key=lambda plan: plan.time_s)]
 
     def _cheapest(self, budget_bytes: int | None, without: int | None = None) -> Solution:
         """The cheapest plan, without one of the candidates."""
         while True:
-            (found,) = search(self._problem(without), budget_bytes, time_limit_s=self._limit_s)
+            problem = self._problem(without)
+            try:
+                (found,) = search(
+                    problem, budget_bytes, time_limit_s=self._limit_s, memory_limit_bytes=self._memory_bytes
+                )
+            except NoPlanError as error:
+                raise self._no_plan(error) from error
+            if found.gap_s > 0:
+                found = self._no_worse_than_plain(found, problem, budget_bytes)
             if not self.measure([found.choices]):
+                if without is None:
+                    self.gap_s = found.gap_s
                 return found
+
+    def _no_worse_than_plain(self, found: Solution, problem: SearchProblem, budget_bytes: int | None) -> Solution:
+        """The plan that a search which was not exact has found, or a plain one that is faster."""
+        for name, plan in ({} if self._plain is None else self._plain(problem)).items():
+            if plan.time_s < found.time_s and (budget_bytes is None or plan.memory.total <= budget_bytes):
+                logger.info("CFP: %s is predicted to be faster than what the search has found", name)
+                found = replace(plan, gap_s=max(found.gap_s - (found.time_s - plan.time_s), 0.0))
+        return found
+
+    def _no_plan(self, error: NoPlanError) -> NoPlanError:
+        """The same with what is known of the reasons."""
+        why: dict[str, str] = {}
+        for unit, variable in zip(self._units, self._problem().variables, strict=True):
+            if variable.name in error.names:
+                failures = (self._failures.get(number) for number in self._numbers[unit.block])
+                said = dict.fromkeys(failure for failure in failures if failure)
+                why[variable.name] = "; ".join(list(said)[:_NAMED]) or "none of its programs has a profile"
+        return NoPlanError(error.names, why)
+
+    def _instead(self, kind: int) -> str:
+        return f"what else block {kind} and those like it could be is not among the plans that are compared whole"
+
+    def add_caveats(self) -> None:
+        """Says what the cheapest plan was chosen without, once all is measured."""
+        failed = sum(bool(failure) for failure in self._failures.values())
+        if failed:
+            self.caveats.note(
+                f"{failed} of {plural(len(self._seconds), 'program')} of blocks could not be run, so their strategies "
+                "are in no plan"
+            )
+        missing = sum(
+            math.isinf(seconds) and not self._failures.get(number) for number, seconds in self._seconds.items()
+        )
+        if missing:
+            self.caveats.warn(
+                f"{missing} of {plural(len(self._seconds), 'program')} of blocks have no profile, so their strategies "
+                "are in no plan"
+            )
+        unread = [candidate.unread for candidate in self._candidates if candidate.unread]
+        if unread:
+            self.caveats.warn(
+                f"{len(unread)} of {plural(len(self._candidates), 'program')} of blocks are left to XLA's partitioner "
+                f"({'; '.join(list(dict.fromkeys(unread))[:_NAMED])}): what they communicate is not known, and is in "
+                "no estimate"
+            )
+        if self.gap_s > 0:
+            self.caveats.warn(
+                "the search was not exact, because of its limit of time (search_limit_s) or memory "
+                "(search_memory_bytes)"
+            )
 
     def _kinds_by_time(self, plan: Solution) -> list[int]:
         """The kinds of blocks, those first that take most of the time of a plan."""

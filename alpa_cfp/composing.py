@@ -19,11 +19,13 @@ from alpa_cfp.analysis.graph import Graph
 from alpa_cfp.analysis.segments import find_segments
 from alpa_cfp.calibration import calibration_programs, rates_of
 from alpa_cfp.candidates import Candidate, Unit, find_units
-from alpa_cfp.choosing import Choosing
+from alpa_cfp.caveats import Caveats
+from alpa_cfp.choosing import Choosing, failure_of
 from alpa_cfp.costs import Rates, Work, estimated_s, fitted, read_local, work_of
+from alpa_cfp.explaining.account import Caveat
 from alpa_cfp.problem import Boundaries, Crossing, find_boundaries
 from alpa_cfp.program import Program
-from alpa_cfp.search import Solution
+from alpa_cfp.search import MEMORY_BYTES, Solution
 from alpa_cfp.segment import Segment, segment_of
 from alpa_cfp.sources import Source
 from alpa_on_jax.xla_extension.partition import Collective
@@ -50,11 +52,13 @@ class Learnt:
         candidates: Those of the kinds of blocks that were seen; see `find_units`.
         rates: How fast the mesh is.
         programs: How many segments were measured for that.
+        caveats: What was done without.
     """
 
     candidates: dict[Any, tuple[Candidate, ...]]
     rates: Rates
     programs: int
+    caveats: tuple[Caveat, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ class Composer:
     _works: list[Work] = field(default_factory=list, init=False)
     _seconds: list[float] = field(default_factory=list, init=False)
     _is_calibrated: bool = field(default=False, init=False)
+    _caveats: Caveats = field(default_factory=Caveats, init=False)
 
     def compose(
         self,
@@ -118,6 +123,7 @@ class Composer:
         micro_batches: int,
         budget_bytes: int | None,
         limit_s: float,
+        memory_bytes: int | None = MEMORY_BYTES,
     ) -> Composed:
         """What there is to say of a stage.
 
@@ -127,6 +133,7 @@ class Composer:
             micro_batches: How many a step has.
             budget_bytes: What a device may hold; None without limit.
             limit_s: How long a search may take.
+            memory_bytes: How much memory its tables may take.
 
         Raises:
             NothingFitsError: no plan fits into the budget.
@@ -136,9 +143,14 @@ class Composer:
         kinds = tuple(kind_of(blocks.graph, block) for block in blocks.blocks)
         stage = _Stage(program, units, find_boundaries(program.module, blocks, units), kinds)
         self._calibrate()
+        # Of the mesh, and then of this stage.
+        said = Caveats(self._caveats.all)
 
         def choosing() -> Choosing:
-            return Choosing(units, stage.boundaries, self.fitted, None, 1.0, limit_s, micro_batches)
+            return Choosing(
+                units, stage.boundaries, self.fitted, None, 1.0, limit_s, micro_batches,
+                memory_bytes=memory_bytes, caveats=said,
+            )  # fmt: skip
 
         solution = choosing().best(1, budget_bytes)[0]
         unknown = {number for number, kind in enumerate(kinds) if kind not in self.slower}
@@ -147,7 +159,7 @@ class Composer:
             distinct = (segments.segments[kind].blocks for kind in segments.kinds)
             parts = [part for part in distinct if unknown.intersection(part)]
             for _ in range(_ROUNDS):
-                self._learn(self.source, stage, solution, parts)
+                self._learn(self.source, stage, solution, parts, said)
                 now = choosing()
                 best, measured = now.best(1, budget_bytes)[0], now.problem.solution(solution.choices)
                 if measured.time_s <= _WORTH * best.time_s:
@@ -156,7 +168,7 @@ class Composer:
                 solution = best  # what was learnt speaks for another plan
         arrays_s = self.rates.array_s * (len(blocks.graph.parameters) + len(blocks.graph.results))
         passes_s = self._passes_s(stage, solution)
-        learnt = Learnt(candidates, self.fitted, len(self._works))
+        learnt = Learnt(candidates, self.fitted, len(self._works), said.all)
         return Composed(
             units,
             solution,
@@ -171,10 +183,12 @@ class Composer:
     def _calibrate(self) -> None:
         """Learn how fast the mesh is, once."""
         if self.source is not None and not self._is_calibrated:
-            self.rates = self.fitted = rates_of(self.mesh, self.source(calibration_programs(self.mesh)))
+            self.rates = self.fitted = rates_of(self.mesh, self.source(calibration_programs(self.mesh)), self._caveats)
         self._is_calibrated = True
 
-    def _learn(self, source: Source, stage: "_Stage", solution: Solution, parts: Sequence[Sequence[int]]) -> None:
+    def _learn(
+        self, source: Source, stage: "_Stage", solution: Solution, parts: Sequence[Sequence[int]], said: Caveats
+    ) -> None:
         """Measure parts of a stage, as they are in a plan, and learn how long blocks of their kinds take."""
         made = (segment_of(stage.program, stage.units, solution.choices, part, self.mesh) for part in parts)
         segments = [segment for segment in made if segment is not None]
@@ -183,7 +197,8 @@ class Composer:
             program = segment.module.partitioned
             assert program is not None
             if profile is None or profile.status == "failed":
-                logger.warning("a segment cannot be measured: what it takes is estimated")
+                reason = failure_of(profile) or "it has no profile"
+                said.warn(f"a segment cannot be measured: what it takes is estimated ({reason})")
                 continue
             arrays = len(program.input_shardings) + len(program.output_shardings)
             seconds = max(profile.typical_s - self.rates.overhead_s(arrays), LEAST_EACH * profile.typical_s)

@@ -11,7 +11,7 @@ from alpa import AutoShardingOption
 
 from alpa_cfp.errors import NothingRunsError, OptionError
 from alpa_cfp.plan import Plan
-from alpa_cfp.search import NoPlanError, NothingFitsError
+from alpa_cfp.search import MEMORY_BYTES, NoPlanError, NothingFitsError
 from alpa_on_jax.errors import StagePlanError
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.planner import PlannedStage, PlanRequest
@@ -42,6 +42,8 @@ class CFPOption(AutoShardingOption):
             faster than estimated; inf measures all. For candidate stages of a pipeline, which are many, the square root
             of it counts.
         search_limit_s: How long one search may take; at the limit the best plan so far is taken, with a warning.
+        search_memory_bytes: How much memory the tables of one search may take, where it is planned. What needs more is
+            not searched exactly: the plan is good then, and a warning says by how much at most it could be beaten.
         device_kind: Of which devices profiles are replayed, where the database has them of several.
         seed: Of the order in which programs are timed.
         progress: Whether profiling shows a progress bar.
@@ -64,6 +66,7 @@ class CFPOption(AutoShardingOption):
     refine: int = 3
     pruning_margin: float = 1.5
     search_limit_s: float = 60.0
+    search_memory_bytes: int = MEMORY_BYTES
     device_kind: str | None = None
     seed: int = 0
     progress: bool = True
@@ -87,6 +90,8 @@ class CFPOption(AutoShardingOption):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise OptionError(name, value, f"it must be a whole number of at least {least}")
+        if not self.search_memory_bytes > 0:
+            raise OptionError("search_memory_bytes", self.search_memory_bytes, "it must be above zero")
         if self.memory_budget_bytes is not None and self.memory_budget_bytes <= 0:
             raise OptionError("memory_budget_bytes", self.memory_budget_bytes, "it must be above zero, or None")
 

@@ -17,8 +17,10 @@ from alpa.shard_parallel import auto_sharding
 
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.apply import annotate
+from alpa_cfp.baselines import baselines
 from alpa_cfp.calibration import calibration_programs, rates_of
 from alpa_cfp.candidates import distinct, find_units
+from alpa_cfp.caveats import Caveats
 from alpa_cfp.choosing import Choosing
 from alpa_cfp.composing import Learnt
 from alpa_cfp.costs import Rates
@@ -31,7 +33,7 @@ from alpa_cfp.problem import find_boundaries
 from alpa_cfp.program import Program
 from alpa_cfp.refining import Refined, Refinement
 from alpa_cfp.remembered import Made, Memory
-from alpa_cfp.search import NothingFitsError
+from alpa_cfp.search import NothingFitsError, SearchProblem, Solution
 from alpa_cfp.session import Session
 from alpa_cfp.sources import Source
 from alpa_cfp.strategies import BlockStrategy
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
     from alpa_cfp.option import CFPOption
 
 logger = logging.getLogger(__name__)
+
+# What part of a search's limits each plain plan gets that one which was not exact is held against.
+_QUICK = 0.1
 
 
 def plan_module(module: HloModule, request: PlanRequest, option: "CFPOption", session: Session | None = None) -> Plan:
@@ -138,15 +143,29 @@ def _plans(
     Raises:
         NothingFitsError: there is none; it is that of the mesh on which least is needed.
     """
-    plans, errors = [], []
+    plans, errors, without = [], [], list[LogicalMesh]()
     for mesh in meshes:
         try:
             plans.append(_made(program, mesh, request, option, session))
         except NothingFitsError as error:
             errors.append(error)
+            without.append(mesh)
     if not plans:
         raise min(errors, key=lambda error: error.least_bytes)
+    if errors:
+        caveats = Caveats()
+        for mesh in without:
+            caveats.note(f"on a {'x'.join(map(str, mesh.shape))} mesh of the same devices no plan fits into the budget")
+        return [_with_caveats(made, caveats) for made in plans]
     return plans
+
+
+def _with_caveats(made: Made, caveats: Caveats) -> Made:
+    account = made.plan.account
+    if account is None:
+        return made
+    account = dataclasses.replace(account, caveats=(*account.caveats, *caveats.all))
+    return dataclasses.replace(made, plan=dataclasses.replace(made.plan, account=account))
 
 
 def _expected_s(plan: Plan) -> float:
@@ -174,7 +193,8 @@ def _made(program: Program, mesh: LogicalMesh, request: PlanRequest, option: "CF
 
 def _words(mesh: LogicalMesh, source: Source, budget: int | None, request: PlanRequest, option: "CFPOption") -> str:
     """What decides about a plan beside the module, profiles and this code."""
-    options = (option.costs, option.samples, option.refine, option.pruning_margin, option.seed, option.search_limit_s)
+    options = (option.costs, option.samples, option.refine, option.pruning_margin, option.seed)
+    options += (option.search_limit_s, option.search_memory_bytes)
     return repr((mesh.shape, source.devices, budget, request.num_micro_batches, limits_of_pass_context(), options))
 
 
@@ -211,9 +231,20 @@ def _planned(
     def further(planned: HloModule) -> Sequence[HloModule]:
         return further_programs(planned, program) if request.num_micro_batches > 1 else ()
 
-    rates = Rates() if profiles is None else rates_of(mesh, profiles(calibration_programs(mesh)))
+    caveats, limits = Caveats(), (option.search_limit_s, option.search_memory_bytes)
+
+    def plain(problem: SearchProblem) -> dict[str, Solution]:
+        return baselines(
+            blocks.blocks, units, problem, mesh,
+            limit_s=_QUICK * limits[0], memory_bytes=int(_QUICK * limits[1]), caveats=caveats,
+        )  # fmt: skip
+
+    rates = Rates() if profiles is None else rates_of(mesh, profiles(calibration_programs(mesh)), caveats)
     boundaries, batches = find_boundaries(module, blocks, units), request.num_micro_batches
-    choosing = Choosing(units, boundaries, rates, profiles, option.pruning_margin, option.search_limit_s, batches)
+    choosing = Choosing(
+        units, boundaries, rates, profiles, option.pruning_margin, limits[0], batches,
+        memory_bytes=limits[1], caveats=caveats, plain=plain,
+    )  # fmt: skip
     if profiles is None or option.refine == 0:
         refined, tried = Refined(choosing.best(1, budget)[0]), ()
     else:
@@ -221,11 +252,19 @@ def _planned(
         refined = refinement.best(budget)
         tried = tuple((refinement.tried | {refined.solution.choices: refined}).values())
     solution = refined.solution
+    if profiles is None:
+        caveats.note(
+            f"nothing is measured: a device is taken to make {rates.flops_per_s:.3g} operations and to write "
+            f"{rates.bytes_per_s:.3g} bytes in a second, its link to carry {rates.link_bytes_per_s:.3g} and a "
+            f"collective to begin in {rates.latency_s:.3g} s, as of some CPU; such costs only rank plans"
+        )
+    choosing.add_caveats()
     overhead_s = rates.overhead_s(len(blocks.graph.parameters) + len(blocks.graph.results))
     known = Planned(
         module, blocks, mesh, units, boundaries, choosing, batches, refined, tried,
         overhead_s=overhead_s,
         programs_measured=0 if profiles is None else len(set(profiles.keys)),
+        caveats=caveats.all,
     )  # fmt: skip
     return Plan(
         program.digest,
@@ -250,7 +289,9 @@ def _composed(
 ) -> Plan:
     """The plan of a stage whose costs are composed; they are left in the session."""
     composer, batches = session.composer(request.logical_mesh, mesh), request.num_micro_batches
-    composed = composer.compose(program, session.candidates, batches, budget, option.search_limit_s)
+    composed = composer.compose(
+        program, session.candidates, batches, budget, option.search_limit_s, option.search_memory_bytes
+    )
     session.composed[mesh.shape], solution = composed, composed.solution
     strategies = tuple(
         unit.candidates[choice].strategy for unit, choice in zip(composed.units, solution.choices, strict=True)
@@ -273,6 +314,7 @@ def _account(program: Program, plan: Plan, learnt: Learnt, request: PlanRequest,
         module, blocks, mesh, units, boundaries, choosing, batches, refined, (),
         overhead_s=0.0,
         programs_measured=learnt.programs,
+        caveats=learnt.caveats,
     )  # fmt: skip
     return known.account()
 

@@ -87,6 +87,10 @@ class Race:
         measured_s = [each.typical_s for each in further if each is not None and each.samples_s]
         if measured_s and len(measured_s) == len(further):
             return whole_s + (self.choosing.micro_batches - 1) * sum(measured_s)
+        if self.choosing.micro_batches > 1:
+            self.choosing.caveats.note(
+                "what further micro-batches run could not be measured: it is estimated from the whole program"
+            )
         return self.choosing.of_step(racer.solution.choices, whole_s)
 
     def _measure(self, racers: Sequence[Racer], samples: int) -> None:

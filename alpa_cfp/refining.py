@@ -35,6 +35,10 @@ _ALIKE = 1.01
 _ALIKE_MEMORY = 1.05
 # What is left free of the budget when a plan has been found to need more than predicted.
 _RESERVE = 0.99
+_FALLBACK = (
+    "plans need more memory than predicted, by a factor that differs from plan to plan: a plan of little memory is "
+    "taken, where a faster one may fit"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +115,13 @@ class Refinement:
                 if not each.failure and (each.needed_bytes is None or each.needed_bytes <= budget_bytes)
             ]
             worst = max((each for each in tried if each.needed_bytes), key=_ratio, default=None)
+            if worst is None and not fitting:
+                self.choosing.caveats.warn("no plan could be held against the memory budget by its compiled program")
             if worst is None or (fitting and not is_least):
                 return self._fastest(fitting or tried)
             if is_least and not fitting:
                 if fallback is not None:
+                    self.choosing.caveats.warn(_FALLBACK)
                     return fallback
                 compiled = (each for each in tried if each.needed_bytes)
                 raise _nothing_fits(min(compiled, key=lambda each: each.needed_bytes or 0), budget_bytes)
@@ -123,7 +130,11 @@ class Refinement:
             ratio = _ratio(worst) / _RESERVE
             logger.info("CFP: plans need %.2f times the memory that was predicted; searching again", _ratio(worst))
         if fallback is not None:
+            self.choosing.caveats.warn(_FALLBACK)
             return fallback
+        self.choosing.caveats.warn(
+            f"in {_ATTEMPTS} attempts every plan needed more memory than predicted: the one of least memory is taken"
+        )
         least = self._fastest(self._run(self._least(budget_bytes), 0))
         if least.needed_bytes is not None and least.needed_bytes > budget_bytes:
             raise _nothing_fits(least, budget_bytes)
@@ -160,12 +171,21 @@ class Refinement:
     def _with_whole(self, plan: Solution, module: HloModule) -> Solution:
         program = module.partitioned
         assert program is not None
+        if program.partitioner == "xla":
+            self.choosing.caveats.warn(
+                f"whole programs are left to XLA's partitioner, because of {program.fallback_reason}: what they "
+                "communicate is not in their predictions"
+            )
         return self.choosing.with_whole(plan, work_of(program, read_local(program)))
 
     def _plain(self) -> dict[str, Solution]:
         """The plain plans that may be among the best, of measured candidates."""
         while True:
-            plain = baselines(self.blocks.blocks, self.units, self.choosing.problem, self.mesh)
+            limit_s, memory_bytes = self.choosing.limits
+            plain = baselines(
+                self.blocks.blocks, self.units, self.choosing.problem, self.mesh,
+                limit_s=limit_s, memory_bytes=memory_bytes, caveats=self.choosing.caveats,
+            )  # fmt: skip
             best = min(self.choosing.best(1, None)[0].time_s, *(plan.time_s for plan in plain.values()))
             plausible = {name: plan for name, plan in plain.items() if plan.time_s <= _PLAUSIBLE * best}
             if not self.choosing.measure([plan.choices for plan in plausible.values()]):
@@ -178,6 +198,9 @@ class Refinement:
         if not seconds:
             if all(each.failure for each in tried):
                 raise NothingRunsError([each.failure for each in tried])
+            self.choosing.caveats.warn(
+                "no plan was timed whole, for none of them has a profile: the best predicted one is taken"
+            )
             return next(each for each in tried if not each.failure)
         limit = _ALIKE * min(seconds)
         alike = [each for each in tried if each.measured_s is not None and each.measured_s <= limit]

@@ -96,6 +96,7 @@ class Memory:
     def _path(self) -> Path | None:
         database = self.database.path
         if database is None or self.database.readonly:
+            logger.info("CFP: plans are not kept: the profile database has no file, or one that is only read")
             return None
         module = self.module
         given = (module.donated, module.aliases, module.input_protos, module.output_protos)

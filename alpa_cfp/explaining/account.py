@@ -158,6 +158,19 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
+class Caveat:
+    """Something that the planner had to do without, or took in the place of what it wanted.
+
+    Attributes:
+        text: What, why, and what was taken instead.
+        may_cost: Whether the plan may be worse for it.
+    """
+
+    text: str
+    may_cost: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """The account of a plan.
 
@@ -170,6 +183,9 @@ class Account:
         overhead_s: What starting the program takes, which no block is charged for.
         programs_measured: How many programs were profiled, or looked up, for this plan, whole ones and those that tell
             how fast the mesh is included.
+        gap_s: By how much at most another plan could be predicted to be faster than the best one that the search found;
+            0 where it was exact, None where nothing was proved.
+        caveats: What the planner had to do without.
     """
 
     axis_names: tuple[str, ...]
@@ -179,3 +195,5 @@ class Account:
     tried: tuple[Tried, ...]
     overhead_s: float
     programs_measured: int
+    gap_s: float | None = 0.0
+    caveats: tuple[Caveat, ...] = ()

@@ -5,6 +5,7 @@ that were tried. Nothing here decides anything. Invariants: the times of the cho
 overhead add up to what was predicted where no whole plan was compiled; every block of the program is in the account.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ from alpa_cfp.analysis.structure import find_structure
 from alpa_cfp.analysis.updates import find_updates
 from alpa_cfp.candidates import Unit
 from alpa_cfp.choosing import Choosing
-from alpa_cfp.explaining.account import Account, Alternative, BlockAccount, Kind, Move, Role, Tried
+from alpa_cfp.explaining.account import Account, Alternative, BlockAccount, Caveat, Kind, Move, Role, Tried
 from alpa_cfp.explaining.communicating import Communications
 from alpa_cfp.explaining.naming import block_names, contraction_of, is_number, ops_without_rule, parameter_paths
 from alpa_cfp.explaining.roles import roles_of
@@ -50,6 +51,7 @@ class Planned:
         tried: The whole plans that were timed.
         overhead_s: What starting the program takes.
         programs_measured: How many programs were profiled or looked up.
+        caveats: What planning had to do without.
     """
 
     module: HloModule
@@ -63,6 +65,7 @@ class Planned:
     tried: Sequence[Refined]
     overhead_s: float
     programs_measured: int
+    caveats: Sequence[Caveat] = ()
 
     def account(self) -> Account:
         """The account of the plan."""
@@ -78,6 +81,8 @@ class Planned:
             tried=tuple(map(self._tried, self.tried)),
             overhead_s=self.overhead_s,
             programs_measured=self.programs_measured,
+            gap_s=self.choosing.gap_s if math.isfinite(self.choosing.gap_s) else None,
+            caveats=tuple(self.caveats),
         )
 
     def _kind(self, unit: Unit, name: str, trained: frozenset[int], problem: SearchProblem) -> Kind:

@@ -54,6 +54,8 @@ def of_plan(plan: Plan, *, blocks: Collection[int] | None = None) -> dict[str, A
         "axes": list(account.axis_names),
         "programs_measured": account.programs_measured,
         "time_s": {"blocks": blocks_s(account), "moves": moves_s(account), "start": account.overhead_s},
+        "gap_s": account.gap_s,
+        "caveats": [asdict(each) for each in account.caveats],
         "tried": [asdict(each) for each in account.tried],
         "segments": [each for each in said if each["blocks"]],
         "moves": moves,

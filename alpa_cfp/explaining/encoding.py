@@ -13,6 +13,7 @@ from alpa_cfp.explaining.account import (
     Account,
     Alternative,
     BlockAccount,
+    Caveat,
     Communication,
     Kind,
     Move,
@@ -26,8 +27,13 @@ T = TypeVar("T")
 
 
 def to_content(account: Account) -> dict[str, Any]:
-    """An account as values that JSON has."""
-    return asdict(account)
+    """An account as values that JSON has; of what there is nothing to say is left out, as in earlier versions."""
+    content = asdict(account)
+    if account.gap_s == 0:
+        del content["gap_s"]
+    if not account.caveats:
+        del content["caveats"]
+    return content
 
 
 def from_content(content: Any) -> Account:
@@ -44,6 +50,8 @@ def from_content(content: Any) -> Account:
         tried=_several(_tried, content["tried"]),
         overhead_s=_number(content["overhead_s"]),
         programs_measured=_whole(content["programs_measured"]),
+        gap_s=_optional(_number)(content.get("gap_s", 0.0)),
+        caveats=_several(_caveat, content.get("caveats", [])),
     )
     for block in account.blocks:
         if block.kind >= len(account.kinds) or block.chosen >= len(account.kinds[block.kind].alternatives):
@@ -125,6 +133,10 @@ def _tried(content: Any) -> Tried:
         failure=_text(content["failure"]),
         chosen=_truth(content["chosen"]),
     )
+
+
+def _caveat(content: Any) -> Caveat:
+    return Caveat(text=_text(content["text"]), may_cost=_truth(content["may_cost"]))
 
 
 def _several(read: Callable[[Any], T], values: Any) -> tuple[T, ...]:

@@ -81,6 +81,11 @@ def _content(plan: Plan) -> Markup:
                 class_="pair",
             ),
             _section("rules", "Ops without a sharding rule", report_tables.without_rule(drawing)),
+            *(
+                [_section("caveats", "What the planner had to do without", report_tables.caveats(drawing))]
+                if account.caveats or account.gap_s != 0
+                else []
+            ),
         )
     )
 

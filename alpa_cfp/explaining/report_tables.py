@@ -10,6 +10,7 @@ from alpa_cfp.explaining.account import Tried
 from alpa_cfp.explaining.choices import failure
 from alpa_cfp.explaining.markup import Markup, element, join
 from alpa_cfp.explaining.report_drawing import Drawing, anchor, bar, path, swatch, table
+from alpa_cfp.explaining.text import searched
 from alpa_cfp.explaining.totals import MemoryShare, TimeShare, memories, moves_s, parts_s, times
 
 # How many contributions are in a table.
@@ -178,3 +179,11 @@ def without_rule(drawing: Drawing) -> Markup:
     if not found:
         return element("p", "Every op has a sharding rule.")
     return join((element("p", "Every device computes these whole."), element("ul", found)))
+
+
+def caveats(drawing: Drawing) -> Markup:
+    """What the planner had to do without; what may have made the plan worse is said in bold."""
+    said = [element("li", element("strong", searched(drawing.plan)))] if searched(drawing.plan) else []
+    for each in drawing.account.caveats:
+        said.append(element("li", element("strong", each.text) if each.may_cost else each.text))
+    return element("ul", said)

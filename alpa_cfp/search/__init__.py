@@ -1,5 +1,5 @@
-"""Exact search for the cheapest plans that fit in memory: `search(problem, budget_bytes, best=k,
-time_limit_s=s)`.
+"""Search for the cheapest plans that fit in memory, exact where its tables fit in what it is given itself:
+`search(problem, budget_bytes, best=k, time_limit_s=s, memory_limit_bytes=m)`.
 
 Takes a `SearchProblem` (a `Variable` for each segment instance or boundary, `Edge`s between two of them); gives back
 `Solution`s. Pure numpy. Invariant: what this package exports is its public surface.
@@ -7,9 +7,10 @@ Takes a `SearchProblem` (a `Variable` for each segment instance or boundary, `Ed
 
 from alpa_cfp.search.errors import InvalidProblemError, NoPlanError, NothingFitsError, SearchError, TimeLimitError
 from alpa_cfp.search.problem import Edge, MemoryUse, SearchProblem, Solution, Variable
-from alpa_cfp.search.solver import search
+from alpa_cfp.search.solver import MEMORY_BYTES, search
 
 __all__ = [
+    "MEMORY_BYTES",
     "Edge",
     "InvalidProblemError",
     "MemoryUse",

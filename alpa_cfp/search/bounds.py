@@ -20,6 +20,7 @@ import numpy as np
 from alpa_cfp.search.deadline import Deadline
 from alpa_cfp.search.frontier import Index
 from alpa_cfp.search.problem import Array
+from alpa_cfp.search.sizing import bounds_bytes
 from alpa_cfp.search.tree import Bucket, Table, Tree
 
 # Room for rounding, relative to a price: sums of a few thousand float64 terms are good to 1e-13.
@@ -94,6 +95,7 @@ class Upward:
 
 def upward(tree: Tree, interval: Interval, weights: Weights, deadline: Deadline) -> Upward:
     """Sends messages from the first bucket to the last."""
+    deadline.allocate(bounds_bytes(tree, len(weights.second)))
     messages: list[Array] = []
     prices = _prices(tree.flat, [table.time_s.shape for table in tree.tables], interval, weights)
     flat = Table(*(part[weights.case] for part in tree.flat_by_case.parts))
@@ -108,8 +110,12 @@ def upward(tree: Tree, interval: Interval, weights: Weights, deadline: Deadline)
 
 def least_prices(tree: Tree, interval: Interval, weights: Weights, deadline: Deadline) -> Array:
     """The least price of a whole plan at each of many weightings, without the transient."""
-    widest = max(tree.flat.time_s.size, *(math.prod(bucket.sizes) for bucket in tree.buckets))
+    entries = tree.flat.time_s.size, tree.flat_by_case.time_s.shape[-1]
+    widest = max(*entries, *(math.prod(bucket.sizes) for bucket in tree.buckets))
     step = max(1, _AT_ONCE // widest)
+    if deadline.memory_bytes is not None:  # fewer at once give the same bounds
+        one, two = (bounds_bytes(tree, rows) for rows in (1, 2))
+        step = max(1, min(step, 1 + int((deadline.memory_bytes - one) / max(two - one, 1.0))))
     rows = range(0, len(weights.second), step)
     parts = [upward(tree, interval, weights.rows(first, first + step), deadline).least for first in rows]
     return np.concatenate(parts)

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from alpa_cfp.search.bounds import Upward, lifted_message, outside
-from alpa_cfp.search.frontier import Index, Labels, frontier, joined
+from alpa_cfp.search.frontier import Index, Labels, frontier, joined, joined_count
 from alpa_cfp.search.problem import Array
+from alpa_cfp.search.sizing import labels_bytes, run_bytes
 from alpa_cfp.search.tree import Bucket, Table, Tree
 
 # Candidates for each label that a run may keep: more are not even compared.
@@ -45,6 +46,8 @@ def eliminate(
     """
     tree, limits = up.tree, up.weights.limits(time_s, budget_bytes)
     done: list[Labels] = []
+    rows_bytes = run_bytes(tree, len(up.weights.second))
+    up.deadline.allocate(rows_bytes)
     truncated, largest, count = False, 0, 0
     case = int(up.weights.case[0])
     for number, bucket in enumerate(tree.buckets):
@@ -65,7 +68,10 @@ def eliminate(
         origins: list[Index] = []
         for index, child in enumerate(bucket.children):
             labels = done[child]
-            rows, partner = joined(_project(bucket, tree.buckets[child], entry)[row], labels)
+            state = _project(bucket, tree.buckets[child], entry)[row]
+            candidates = labels_bytes(joined_count(state, labels), len(limits), len(origins) + 1)
+            up.deadline.allocate(rows_bytes + labels_bytes(count, 0, 2) + candidates)
+            rows, partner = joined(state, labels)
             row, origins = row[rows], [*(origin[rows] for origin in origins), partner]
             time, summed = time[rows] + labels.time_s[partner], summed[rows] + labels.summed_bytes[partner]
             transient = np.maximum(transient[rows], labels.transient_bytes[partner])

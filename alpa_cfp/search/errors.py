@@ -4,8 +4,12 @@ Takes the numbers of the failure and gives back exceptions. Invariant: every err
 can cause is one of these; no other module of the package words one.
 """
 
+from collections.abc import Mapping, Sequence
+
 KINDS = ("state", "saved", "transient")
 
+# So many variables are named.
+_NAMED = 3
 _KNOBS = {
     "state": "more devices (parameters and optimizer state are then split further), strategies that keep state sharded "
     "(ZeRO-2, ZeRO-3), or a larger budget",
@@ -23,14 +27,34 @@ class InvalidProblemError(SearchError):
 
 
 class NoPlanError(SearchError):
-    """Infinite times exclude every plan, whatever the budget."""
+    """Infinite times exclude every plan, whatever the budget.
 
-    def __init__(self) -> None:
+    Fields: `names`, the variables of which every choice is excluded; none where only pairs of choices exclude all.
+    """
+
+    def __init__(self, names: Sequence[str] = (), why: Mapping[str, str] | None = None) -> None:
+        """
+        Args:
+            names: The variables of which every choice is excluded.
+            why: What is known of the reason, for each of them.
+        """
+        self.names, self.why = tuple(names), dict(why or {})
+        said = [f"{name}{f' ({self.why[name]})' if self.why.get(name) else ''}" for name in self.names[:_NAMED]]
+        more = f" and {len(self.names) - _NAMED} more" if len(self.names) > _NAMED else ""
         super().__init__(
-            "no plan exists: every combination of choices contains an excluded (infinite-time) one. This usually means "
-            "that every program of some block failed when it was profiled (the log says why), or that two neighbouring "
-            "segments have no boundary sharding in common: give one of them more strategies."
+            "no plan exists: every combination of choices contains an excluded (infinite-time) one. "
+            + (
+                f"No strategy can be run of {'; '.join(said)}{more}: every program of a block failed when it was "
+                "profiled. The log says why of each; once the cause is gone, plan with another database, or remove "
+                "such profiles (alpa-cfp profiles prune --failed). CFPOption(costs='estimate') plans without running "
+                "them."
+                if said
+                else "Each variable has choices that are not, but no two that go together of some two that are joined."
+            )
         )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (NoPlanError, (self.names, self.why))
 
 
 class NothingFitsError(SearchError):
@@ -60,14 +84,14 @@ class NothingFitsError(SearchError):
 
 
 class TimeLimitError(SearchError):
-    """The time limit was met before any plan that fits was; it is not known whether there is one."""
+    """The limit of time or memory was met before any plan that fits was; it is not known whether there is one."""
 
     def __init__(self, passed_s: float, budget_bytes: int | None) -> None:
         within = "" if budget_bytes is None else f" within {budget_bytes:,} bytes"
         super().__init__(
             f"no plan{within} was found in {passed_s:.1f} s, and none was proved not to exist. The budget is probably "
-            "close to the least that any plan takes, or the program has many variables that all others depend on. What "
-            "helps: a longer time limit (CFPOption(search_limit_s=...)), a larger budget, or fewer strategies."
+            "close to the least that any plan takes. What helps: a longer time limit (CFPOption(search_limit_s=...)), "
+            "more memory for the search (CFPOption(search_memory_bytes=...)), a larger budget, or fewer strategies."
         )
         self._given = (passed_s, budget_bytes)
 

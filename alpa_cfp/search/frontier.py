@@ -74,6 +74,12 @@ def frontier(state: Index, time_s: Array, summed_bytes: Array, transient_bytes: 
     return order[kept]
 
 
+def joined_count(state: Index, labels: Labels) -> int:
+    """How many pairs `joined` gives."""
+    first = np.searchsorted(labels.state, state, side="left")
+    return int((np.searchsorted(labels.state, state, side="right") - first).sum())
+
+
 def joined(state: Index, labels: Labels) -> tuple[Index, Index]:
     """Pairs each row of `state` with every label of that state: (rows, labels' rows)."""
     first = np.searchsorted(labels.state, state, side="left")

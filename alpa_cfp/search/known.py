@@ -5,6 +5,7 @@ order give the same ranking.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from alpa_cfp.search.problem import SearchProblem, Solution
@@ -45,6 +46,11 @@ class Known:
         """By how many seconds at most a plan that is missing could be faster; 0 if by no more than rounding."""
         gap_s = plan.time_s - self.proved_s
         return gap_s if gap_s > SLACK * abs(plan.time_s) else 0.0
+
+    def include(self, plans: Iterable[Solution]) -> None:
+        """Takes plans that were met elsewhere."""
+        self.plans |= {plan.choices: plan for plan in plans}
+        self.plans = {plan.choices: plan for plan in self.ranked()}
 
     @property
     def limit_s(self) -> float:

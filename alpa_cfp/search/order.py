@@ -13,6 +13,7 @@ import heapq
 import math
 from dataclasses import dataclass
 
+from alpa_cfp.search.deadline import Deadline
 from alpa_cfp.search.problem import SearchProblem
 
 Separators = dict[int, frozenset[int]]
@@ -34,7 +35,7 @@ class Order:
     separators: Separators
 
 
-def elimination_order(problem: SearchProblem) -> Order:
+def elimination_order(problem: SearchProblem, deadline: Deadline | None = None) -> Order:
     """Chooses hubs, the longest carried first, and eliminates the others by minimum degree, then minimum fill.
 
     Two orders are tried: freely by minimum degree, and as a sweep, in which nearly every bucket has one child.
@@ -45,7 +46,7 @@ def elimination_order(problem: SearchProblem) -> Order:
     hubs: set[int] = set()
     cases = 1
     while True:
-        sweep, free = (_order(problem, sizes, hubs, sweep=sweep) for sweep in (True, False))
+        sweep, free = (_order(problem, sizes, hubs, sweep=sweep, deadline=deadline) for sweep in (True, False))
         sweep_volume, free_volume = (sum(_volume(v, sep, sizes) for v, sep in found.items()) for found in (sweep, free))
         separators = sweep if sweep_volume <= _WORTH_A_SWEEP * free_volume else free
         carried = dict.fromkeys(range(len(sizes)), 0)
@@ -61,7 +62,9 @@ def elimination_order(problem: SearchProblem) -> Order:
         cases *= sizes[hub]
 
 
-def _order(problem: SearchProblem, sizes: list[int], hubs: set[int], *, sweep: bool) -> Separators:
+def _order(
+    problem: SearchProblem, sizes: list[int], hubs: set[int], *, sweep: bool, deadline: Deadline | None
+) -> Separators:
     """Eliminates all but `hubs` by (degree, fill, position); gives each variable's separator, in that order.
 
     A `sweep` goes on with a neighbour of the last one, as long as there is one, by (separator states, position): so a
@@ -98,6 +101,8 @@ def _order(problem: SearchProblem, sizes: list[int], hubs: set[int], *, sweep: b
             if current != entry:  # its neighbourhood changed since it was queued
                 heapq.heappush(queue, current)
                 continue
+        if deadline is not None:
+            deadline.check()
         near = around[v]
         separators[v] = frozenset(near)
         for a in near:

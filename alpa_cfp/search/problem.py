@@ -243,6 +243,7 @@ def _bytes(values: ArrayLike, owner: str, table: str, shape: tuple[int, ...], *,
         raise bad_table(owner, table, "holds NaN, inf or a fraction; whole bytes are needed")
     if not negative and (given < 0).any():
         raise bad_table(owner, table, "holds a negative number of bytes; only an edge's state_bytes may")
-    size = np.array(np.broadcast_to(given, shape))
+    # One number for all choices takes no table.
+    size = np.broadcast_to(given, shape)
     size.flags.writeable = False
     return size

@@ -10,12 +10,14 @@ of a neighbour only leaves fewer cases in which to be as good, all may be compar
 come from strategies that differ only in what this program does not have, the first `best` stay.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_cfp.search.deadline import Deadline
 from alpa_cfp.search.problem import Array, Edge, SearchProblem, Variable
 
 Flags = NDArray[np.bool_]
@@ -23,6 +25,8 @@ Flags = NDArray[np.bool_]
 _MOST_ROUNDS = 3
 # Room for rounding, relative to what is added up.
 _ROUNDING = 1e-12
+# Entries that are compared at once: pairs of choices, each with all choices of a neighbour.
+_AT_ONCE = 2**21
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +41,14 @@ class Pruned:
         return tuple(kept[choice] for kept, choice in zip(self.kept, choices, strict=True))
 
 
-def prune(problem: SearchProblem, best: int, *, memory: bool) -> Pruned:
-    """Leaves out what is excluded or dominated; without `memory` only seconds count."""
+def prune(problem: SearchProblem, best: int, *, memory: bool, deadline: Deadline | None = None) -> Pruned:
+    """Leaves out what is excluded or dominated; without `memory` only seconds count.
+
+    Past the deadline nothing further is left out.
+    """
     kept = tuple(tuple(range(variable.choices)) for variable in problem.variables)
     for _ in range(_MOST_ROUNDS):
-        flags = _needed(problem, best, memory)
+        flags = _needed(problem, best, memory, deadline)
         if all(flag.all() for flag in flags):
             break
         kept = tuple(tuple(np.array(old)[flag].tolist()) for old, flag in zip(kept, flags, strict=True))
@@ -58,12 +65,13 @@ class _Facing:
     state_bytes: Array
 
 
-def _needed(problem: SearchProblem, best: int, memory: bool) -> list[Flags]:
+def _needed(problem: SearchProblem, best: int, memory: bool, deadline: Deadline | None) -> list[Flags]:
     """For each variable which choices stay; variables with equal tables all round are looked at once."""
     contents: dict[tuple[bytes, ...], int] = {}
 
     def number(*parts: Array) -> int:
-        return contents.setdefault(tuple(part.tobytes() for part in parts), len(contents))
+        digests = tuple(hashlib.sha256(np.ascontiguousarray(part).data).digest() for part in parts)
+        return contents.setdefault(digests, len(contents))
 
     facing: list[list[_Facing]] = [[] for _ in problem.variables]
     names: list[list[tuple[int, ...]]] = [
@@ -80,7 +88,9 @@ def _needed(problem: SearchProblem, best: int, memory: bool) -> list[Flags]:
     flags = []
     for variable, edges, name in zip(problem.variables, facing, names, strict=True):
         key = tuple(name)
-        if key not in done:
+        if deadline is not None and deadline.is_over:
+            done[key] = np.ones(variable.choices, bool)
+        elif key not in done:
             done[key] = _staying(variable, edges, best, memory)
         flags.append(done[key])
     return flags
@@ -115,15 +125,18 @@ def _dominates(variable: Variable, edges: Sequence[_Facing], at: NDArray[np.int6
     if memory:
         left &= summed.may_be_least() & (transient[:, None] <= transient)
     np.fill_diagonal(left, False)
-    i, j = seconds.never_positive(*np.nonzero(left))
-    if memory and len(i):
-        i, j = summed.never_positive(i, j)
-        for edge in edges:
-            sizes = edge.transient_bytes[at]
-            lower = (sizes[i] <= np.maximum(sizes[j], transient[j, None])) | np.isinf(edge.time_s[at[j]])
-            i, j = i[lower.all(axis=1)], j[lower.all(axis=1)]
     dominates = np.zeros((len(at), len(at)), bool)
-    dominates[i, j] = True
+    every = np.nonzero(left)
+    step = max(1, _AT_ONCE // max((edge.time_s.shape[1] for edge in edges), default=1))
+    for first in range(0, len(every[0]), step):
+        i, j = seconds.never_positive(*(part[first : first + step] for part in every))
+        if memory and len(i):
+            i, j = summed.never_positive(i, j)
+            for edge in edges:
+                sizes = edge.transient_bytes[at]
+                lower = (sizes[i] <= np.maximum(sizes[j], transient[j, None])) | np.isinf(edge.time_s[at[j]])
+                i, j = i[lower.all(axis=1)], j[lower.all(axis=1)]
+        dominates[i, j] = True
     return dominates
 
 

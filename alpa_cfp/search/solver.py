@@ -1,9 +1,13 @@
 """The exact search: the cheapest plans that fit, by branch and bound over hubs' choices and the largest transient.
 
-Takes a `SearchProblem`, a budget in bytes, how many plans are wanted and a time limit; gives back the plans in order.
-Invariants: without a time limit, or if it was not met, no plan that fits is faster than the last of a full answer and
-missing from it, and the same input gives the same plans; if it was met, each plan says by how much at most it could be
+Takes a `SearchProblem`, a budget in bytes, how many plans are wanted and limits of time and memory; gives back the
+plans in order.
+Invariants: without limits, or if none was met, no plan that fits is faster than the last of a full answer and
+missing from it, and the same input gives the same plans; if one was met, each plan says by how much at most it could be
 beaten.
+
+Where that would take more memory than there may be, which is worked out before any of it is allocated (sizing.py), or
+more time, there are plans all the same, and a bound that says how good they are (approximate.py).
 
 Choices that no wanted plan needs go first (prune.py). What is branched on: each *case*, a choice for every hub
 (order.py), and the largest transient, one of finitely many numbers. An interval of these is bounded for many cases at
@@ -20,8 +24,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from alpa_cfp.search.approximate import Approximated, approximate, begin
 from alpa_cfp.search.bounds import Interval, Weights, cheapest_choices, downward, least_prices, upward
-from alpa_cfp.search.deadline import Deadline, OutOfTime
+from alpa_cfp.search.deadline import Deadline, OutOfSpace, OutOfTime, Stopped
 from alpa_cfp.search.eliminate import eliminate
 from alpa_cfp.search.errors import NoPlanError, NothingFitsError, TimeLimitError, bad_problem
 from alpa_cfp.search.frontier import Index
@@ -29,6 +34,7 @@ from alpa_cfp.search.known import SLACK, Known
 from alpa_cfp.search.multiplier import relax, relax_quickly
 from alpa_cfp.search.problem import Array, SearchProblem, Solution
 from alpa_cfp.search.prune import Flags, prune
+from alpa_cfp.search.sizing import work
 from alpa_cfp.search.tree import Tree, elimination_tree
 
 _LOG = logging.getLogger(__name__)
@@ -47,6 +53,11 @@ _AROUND = (0.95, 1.0, 1.05)
 # How far above its bound, relative to it, the best plan of an interval may be: tried before any, for the closer the
 # limit, the smaller the frontiers.
 _GUESS = 3e-4
+# What the exact search may hold where nothing else is said.
+MEMORY_BYTES = 2 * 2**30
+# Where one pass of bounds looks at more entries (a second or so), the exact search may meet its time limit with little:
+# so the approximate one is made first, for this share of the time at most.
+_HEAVY, _FIRST_SHARE = 10**8, 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +85,12 @@ class _Node:
 
 
 def search(
-    problem: SearchProblem, budget_bytes: int | None, *, best: int = 1, time_limit_s: float | None = None
+    problem: SearchProblem,
+    budget_bytes: int | None,
+    *,
+    best: int = 1,
+    time_limit_s: float | None = None,
+    memory_limit_bytes: int | None = MEMORY_BYTES,
 ) -> tuple[Solution, ...]:
     """Finds the `best` cheapest plans whose memory is at most `budget_bytes` (None: any), cheapest first.
 
@@ -83,11 +99,12 @@ def search(
     (1e-12 of the total) count as equal.
 
     After `time_limit_s` seconds (None: no limit) the best plans met so far are given, which may be fewer; by
-    `Solution.gap_s` seconds at most could each be beaten (0: proved to be the best), and a warning says so. The limit
-    is looked at between steps, which take a second at most unless tables are huge.
+    `Solution.gap_s` seconds at most could each be beaten (0: proved to be the best), and a warning says so. The same
+    where the exact search would hold more than `memory_limit_bytes` (None: no limit) beside the problem and what is
+    linear in it: plans are then found by approximate.py.
 
     Raises NoPlanError if infinite times exclude all plans, NothingFitsError if none fits, TimeLimitError if none was
-    met in time.
+    met in time, or within the memory.
     """
     if best < 1:
         raise bad_problem(f"best={best}: at least one plan must be asked for")
@@ -95,26 +112,47 @@ def search(
         raise bad_problem(f"budget_bytes={budget_bytes}: a budget is not negative; None means no limit")
     if time_limit_s is not None and not time_limit_s >= 0:
         raise bad_problem(f"time_limit_s={time_limit_s}: a time limit is not negative; None means no limit")
+    if memory_limit_bytes is not None and memory_limit_bytes < 0:
+        raise bad_problem(f"memory_limit_bytes={memory_limit_bytes}: a limit is not negative; None means no limit")
     if not problem.variables:
         return (problem.solution(()),)
-    deadline = Deadline(time_limit_s)
-    pruned = prune(problem, best, memory=budget_bytes is not None)
-    tree = elimination_tree(pruned.problem, memory=budget_bytes is not None)
-    peaks = _peaks(tree)
-    known = Known(problem, pruned, math.inf if budget_bytes is None else budget_bytes, best)
-    stopped = False
+    hopeless = tuple(variable.name for variable in problem.variables if not np.isfinite(variable.time_s).any())
+    if hopeless:
+        raise NoPlanError(hopeless)
+    deadline = Deadline(time_limit_s, memory_bytes=memory_limit_bytes)
+    counted = budget_bytes is not None
+    pruned = prune(problem, best, memory=counted, deadline=deadline)
+    known = Known(problem, pruned, float(budget_bytes) if counted else math.inf, best)
+    # Not looked at by the exact search: what that gives must not depend on whether there is a limit.
+    spare = replace(known, plans={})
+    proved, cases, stopped = Approximated(-math.inf), 0, None
     try:
+        if time_limit_s is not None:
+            deadline.check()
+            begin(spare, deadline)
+        tree = elimination_tree(pruned.problem, memory=counted, deadline=deadline)
+        if time_limit_s is not None and work(tree) > _HEAVY:  # it may well not come to an end
+            proved = approximate(spare, deadline.part(_FIRST_SHARE))
+        cases = len(tree.cases)
+        peaks = _peaks(tree)
         if len(peaks):
-            _Search(tree, peaks, known, 0.0 if budget_bytes is None else float(budget_bytes), deadline).run()
+            _Search(tree, peaks, known, float(budget_bytes) if counted else 0.0, deadline).run()
         known.proved_s = math.inf
         if not known.plans:
-            if budget_bytes is None:
+            if not counted:
                 raise NoPlanError
             raise _nothing_fits(known, tree, peaks, budget_bytes, deadline)
-    except OutOfTime:
-        stopped = True
+    except (Stopped, MemoryError) as error:
+        stopped = error
+    if stopped is not None:
+        if not isinstance(stopped, OutOfTime):
+            proved = approximate(spare, deadline)
+        known.include(spare.plans.values())
+        known.proved_s = max(known.proved_s, proved.bound_s)
         if not known.plans:
-            raise TimeLimitError(deadline.passed_s, budget_bytes) from None
+            if counted and proved.nothing_fits:
+                raise _too_little(problem.solution(proved.leanest), problem, budget_bytes)
+            raise TimeLimitError(deadline.passed_s, budget_bytes)
     found = tuple(replace(plan, gap_s=known.gap_s(plan)) for plan in known.ranked())
     _LOG.info(
         "search: %d variables, %d plans in %.3f s (%d of %d choices, %d cases, %d runs, largest frontier %d)",
@@ -123,22 +161,35 @@ def search(
         deadline.passed_s,
         sum(variable.choices for variable in pruned.problem.variables),
         sum(variable.choices for variable in problem.variables),
-        len(tree.cases),
+        cases,
         known.runs,
         known.largest,
     )
-    if stopped:
-        _LOG.warning(
-            "search: stopped after %.1f s with %d of %d plans; the best takes %.6g s and could be beaten by at most "
+    if stopped is not None:
+        log = _LOG.warning if found[0].gap_s else _LOG.info
+        log(
+            "search: stopped after %.1f s with %d of %d plans%s; the best takes %.6g s and could be beaten by at most "
             "%.3g s (%.3g%%)",
             deadline.passed_s,
             len(found),
             best,
+            _why(stopped, memory_limit_bytes),
             found[0].time_s,
             found[0].gap_s,
             100 * found[0].gap_s / abs(found[0].time_s) if found[0].time_s else math.inf,
         )
     return found
+
+
+def _why(stopped: BaseException, limit_bytes: int | None) -> str:
+    """What stopped a search, if that was not its time."""
+    if isinstance(stopped, OutOfTime):
+        return ""
+    size = "more memory than there is"
+    if isinstance(stopped, OutOfSpace) and math.isfinite(stopped.size_bytes):
+        size = f"{stopped.size_bytes:.3g} bytes"
+    limit = "" if limit_bytes is None else f", where {limit_bytes:,} are allowed"
+    return f", because the exact search needs {size}{limit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +368,11 @@ def _nothing_fits(known: Known, tree: Tree, peaks: Array, budget_bytes: int, dea
                 heapq.heappush(queue, (float(up.least[0] + peaks[part[0]]), *part))
     if leanest is None:
         return NoPlanError()
+    return _too_little(leanest, problem, budget_bytes)
+
+
+def _too_little(leanest: Solution, problem: SearchProblem, budget_bytes: int) -> NothingFitsError:
+    """The error for a budget in which the plan of least memory does not fit."""
     memory = leanest.memory
     return NothingFitsError(
         memory.total, budget_bytes, (memory.state, memory.saved, memory.transient), problem.largest(leanest.choices)

@@ -10,6 +10,7 @@ the root of all (a bucket with an empty separator, the end of a component, hangs
 Bucket elimination: Dechter, "Bucket elimination: a unifying framework for reasoning" (1999).
 """
 
+import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from alpa_cfp.search.deadline import Deadline
 from alpa_cfp.search.order import elimination_order
 from alpa_cfp.search.problem import Array, SearchProblem
+from alpa_cfp.search.sizing import bounds_bytes, largest_bytes, tree_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,16 +94,21 @@ class _Distinct:
         self._known: dict[tuple[object, ...], int] = {}
 
     def number(self, table: Table) -> int:
-        key = (table.time_s.shape, *(part.tobytes() for part in table.parts))
+        key = (table.time_s.shape, *(hashlib.sha256(np.ascontiguousarray(part).data).digest() for part in table.parts))
         if self._known.setdefault(key, len(self.tables)) == len(self.tables):
             self.tables.append(table)
         return self._known[key]
 
 
-def elimination_tree(problem: SearchProblem, *, memory: bool) -> Tree:
-    """Builds the bucket tree; without `memory` all bytes are left out (zero), so equal times tie."""
+def elimination_tree(problem: SearchProblem, *, memory: bool, deadline: Deadline | None = None) -> Tree:
+    """Builds the bucket tree; without `memory` all bytes are left out (zero), so equal times tie.
+
+    Raises Stopped if a limit is met, that of memory before any of it is allocated.
+    """
     sizes = [variable.choices for variable in problem.variables]
-    order = elimination_order(problem)
+    order = elimination_order(problem, deadline)
+    if deadline is not None:
+        deadline.allocate(tree_bytes(problem, order.hubs) + largest_bytes(order.separators, sizes))
     position = {variable: index for index, variable in enumerate(order.separators)}
     cases = tuple(itertools.product(*(range(sizes[hub]) for hub in order.hubs)))
     members: list[list[tuple[tuple[int, ...], Table]]] = [[] for _ in position]
@@ -134,7 +142,7 @@ def elimination_tree(problem: SearchProblem, *, memory: bool) -> Tree:
                 tuple(strides.get(v, 0) for v in above),
             )
         )
-    return Tree(
+    tree = Tree(
         tuple(buckets),
         tuple(tables.tables),
         tuple(tables_by_case.tables),
@@ -143,6 +151,9 @@ def elimination_tree(problem: SearchProblem, *, memory: bool) -> Tree:
         order.hubs,
         cases,
     )
+    if deadline is not None:
+        deadline.allocate(tree_bytes(problem, order.hubs) + bounds_bytes(tree, 1))
+    return tree
 
 
 def _given(problem: SearchProblem, memory: bool) -> list[tuple[tuple[int, ...], Table]]:

@@ -4,6 +4,7 @@ Takes alpa's virtual mesh; gives what measures on devices like its own: those of
 it has been launched since, or free devices of the cluster. Imports alpa when it is called, and Ray where it is used.
 """
 
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from alpa_cfp.profiling.options import MeasureOptions
 from alpa_cfp.profiling.profiler import Measurer
 from alpa_on_jax.in_process.launching import is_here
 from alpa_on_jax.xla_extension.executable import Client
+
+logger = logging.getLogger(__name__)
 
 # Ray knows a moment late that devices are free again.
 _FREE_S = 20.0
@@ -59,7 +62,16 @@ def memory_of_submesh(virtual: Any) -> int:
     """
     if is_here(virtual):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // virtual.num_devices
-        return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", memory)
+        device = jax.local_devices()[0]
+        limit = (device.memory_stats() or {}).get("bytes_limit")
+        if limit is None and device.platform != "cpu":  # CPU devices do share the machine's memory
+            logger.warning(
+                "%s does not say how much memory it has: a stage's budget is a part of the machine's, %d bytes. "
+                "CFPOption(memory_budget_bytes=...) says it",
+                device.device_kind,
+                memory,
+            )
+        return memory if limit is None else limit
     if virtual.launched_physical_mesh is not None:
         return virtual.launched_physical_mesh.get_available_memory()
     from alpa_cfp.profiling.meshes.ray_slots import memory_of

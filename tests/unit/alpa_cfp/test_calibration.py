@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from alpa_cfp.calibration import calibration_programs, rates_of
+from alpa_cfp.caveats import Caveats
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import Profile, utc_now
 from alpa_cfp.profiling.keys import canonical_text
@@ -36,10 +37,34 @@ def test_the_link_is_as_fast_as_more_bytes_take_longer() -> None:
     assert fast.link_bytes_per_s == pytest.approx(2 * slow.link_bytes_per_s)
 
 
-def test_what_could_not_be_measured_leaves_the_usual_rates() -> None:
-    failed = Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did")
-    assert rates_of(MESH, [*profiles(1, 1, 1), failed]) == Rates()
-    assert rates_of(MESH, [*profiles(1, 1, 1), None]) == Rates()
+FAILED = Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did")
+
+
+@pytest.mark.parametrize("missing", [FAILED, None], ids=["failed", "unmeasured"])
+def test_what_a_program_that_is_missing_would_have_said_is_as_usual_with_a_warning(missing: Profile | None) -> None:
+    caveats = Caveats()
+    rates = rates_of(MESH, [*profiles(1e-3, 1e-3, 1.5e-3), missing], caveats)
+    assert rates.latency_s == pytest.approx(5e-4)
+    assert rates.link_bytes_per_s == Rates().link_bytes_per_s
+    (caveat,) = caveats.all
+    assert caveat.may_cost
+    assert "the link is taken to be 2e+09 bytes/s, as of some CPU" in caveat.text
+
+
+def test_without_any_program_each_rate_is_as_usual_and_named_in_a_warning() -> None:
+    caveats = Caveats()
+    assert rates_of(MESH, [FAILED, None, None, FAILED], caveats) == Rates()
+    (caveat,) = caveats.all
+    assert "4 of 4 programs" in caveat.text
+    assert "crashed: it did" in caveat.text
+    for said in ("starting a program", "handing over an array", "the latency of a collective", "the link"):
+        assert said in caveat.text
+
+
+def test_where_all_are_measured_nothing_is_said() -> None:
+    caveats = Caveats()
+    rates_of(MESH, profiles(1e-3, 1e-3, 2e-3, 3e-3), caveats)
+    assert not caveats.all
 
 
 def test_noise_does_not_make_anything_negative() -> None:

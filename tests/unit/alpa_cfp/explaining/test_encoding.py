@@ -1,13 +1,15 @@
 """An account is kept as JSON: what is read back is equal, and what is damaged is refused."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 
-from alpa_cfp.explaining.account import Account, Alternative, BlockAccount, Communication, Kind, Move, Tried
+from alpa_cfp.explaining.account import Account, Alternative, BlockAccount, Caveat, Communication, Kind, Move, Tried
 from alpa_cfp.explaining.encoding import from_content, to_content
+from unit.alpa_cfp.explaining.accounts import gpt
 from unit.alpa_cfp.explaining.drawn import accounts
 
 ALTERNATIVE = Alternative(
@@ -75,3 +77,15 @@ def test_a_plan_from_before_purposes_were_kept_has_collectives_of_unknown_purpos
     content = json.loads(json.dumps(to_content(ACCOUNT)))
     del content["kinds"][0]["alternatives"][0]["communication"][0]["purpose"]
     assert from_content(content) == ACCOUNT
+
+
+@pytest.mark.parametrize("gap_s", [0.0, 1e-3, None])
+def test_caveats_and_the_gap_of_a_search_are_read_back(gap_s: float | None) -> None:
+    account = replace(gpt(), caveats=(Caveat("the link is a guess", may_cost=True),), gap_s=gap_s)
+    assert from_content(json.loads(json.dumps(to_content(account)))) == account
+
+
+def test_an_account_from_before_caveats_were_kept_has_none_and_an_exact_search() -> None:
+    content = to_content(gpt())
+    assert not {"caveats", "gap_s"} & set(content)
+    assert from_content(json.loads(json.dumps(content))).caveats == ()

@@ -1,10 +1,11 @@
 """The report is one page that needs nothing else, names every block, and takes no text for markup."""
 
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
-from alpa_cfp.explaining.account import Account
+from alpa_cfp.explaining.account import Account, Caveat
 from alpa_cfp.explaining.report import report
 from unit.alpa_cfp.explaining.accounts import gpt, hostile, moe, plan_of, unmeasured
 
@@ -115,3 +116,10 @@ def test_a_plan_without_account_has_a_page_that_says_so() -> None:
 
 def test_equal_plans_have_equal_pages() -> None:
     assert report(plan_of(moe())) == report(plan_of(moe()))
+
+
+def test_what_the_planner_had_to_do_without_is_on_the_page() -> None:
+    caveats = (Caveat("the <link> is a guess", may_cost=True), Caveat("ZeRO-3 was not compared", may_cost=False))
+    page = report(plan_of(replace(gpt(), caveats=caveats)))
+    assert "<strong>the &lt;link&gt; is a guess</strong>" in page
+    assert "<li>ZeRO-3 was not compared</li>" in page

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from alpa_cfp.explaining.account import Account
+from alpa_cfp.explaining.account import Account, Caveat
 from alpa_cfp.explaining.text import explain
 from unit.alpa_cfp.explaining.accounts import gpt, moe, plan_of, unmeasured
 
@@ -89,3 +89,20 @@ def test_no_words_of_the_search_are_used(account: Account | None) -> None:
 def test_a_program_without_blocks_is_explained() -> None:
     empty = replace(unmeasured(), kinds=(), blocks=())
     assert "0 blocks of 0 kinds" in explain(plan_of(empty))
+
+
+def test_what_the_planner_had_to_do_without_is_said_and_marked_where_it_may_cost() -> None:
+    caveats = (Caveat("the link is a guess", may_cost=True), Caveat("ZeRO-3 was not compared", may_cost=False))
+    text = explain(plan_of(replace(gpt(), caveats=caveats, gap_s=1e-3)))
+    assert "  ! the link is a guess\n  - ZeRO-3 was not compared\n" in text
+    assert "search  not exact: another plan could be predicted to be at most 1.00 ms" in text
+
+
+def test_a_search_of_which_nothing_was_proved_says_so() -> None:
+    assert "search  not exact; nothing was proved" in explain(plan_of(replace(gpt(), gap_s=None)))
+
+
+def test_an_exact_search_that_did_without_nothing_has_no_word_on_it() -> None:
+    text = explain(plan_of(gpt()))
+    assert "do without" not in text
+    assert "not exact" not in text

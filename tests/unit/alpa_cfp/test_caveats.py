@@ -1,0 +1,30 @@
+"""What a planner had to do without is logged once, and said once, what may cost something first."""
+
+import logging
+
+import pytest
+
+from alpa_cfp.caveats import Caveats
+
+
+def test_each_sentence_is_said_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caveats = Caveats()
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            caveats.note("a plan was not compared")
+            caveats.warn("a rate is a guess")
+    assert [caveat.text for caveat in caveats.all] == ["a rate is a guess", "a plan was not compared"]
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("INFO", "CFP: a plan was not compared"),
+        ("WARNING", "CFP: a rate is a guess"),
+    ]
+
+
+def test_what_was_said_before_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+    first = Caveats()
+    first.warn("a rate is a guess")
+    caplog.clear()
+    again = Caveats(first.all)
+    again.warn("a rate is a guess")
+    assert not caplog.records
+    assert again.all == first.all
