@@ -46,7 +46,7 @@ _WORTH = 1.02
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """What was known when a stage was planned, which can be said of it if it is chosen.
+    """What was known when a stage was planned, which can be caveats of it if it is chosen.
 
     Attributes:
         candidates: Those of the kinds of blocks that were seen; see `find_units`.
@@ -144,12 +144,12 @@ class Composer:
         stage = _Stage(program, units, find_boundaries(program.module, blocks, units), kinds)
         self._calibrate()
         # Of the mesh, and then of this stage.
-        said = Caveats(self._caveats.all)
+        caveats = Caveats(self._caveats.all)
 
         def choosing() -> Choosing:
             return Choosing(
                 units, stage.boundaries, self.fitted, None, 1.0, limit_s, micro_batches,
-                memory_bytes=memory_bytes, caveats=said,
+                memory_bytes=memory_bytes, caveats=caveats,
             )  # fmt: skip
 
         solution = choosing().best(1, budget_bytes)[0]
@@ -159,7 +159,7 @@ class Composer:
             distinct = (segments.segments[kind].blocks for kind in segments.kinds)
             parts = [part for part in distinct if unknown.intersection(part)]
             for _ in range(_ROUNDS):
-                self._learn(self.source, stage, solution, parts, said)
+                self._learn(self.source, stage, solution, parts, caveats)
                 now = choosing()
                 best, measured = now.best(1, budget_bytes)[0], now.problem.solution(solution.choices)
                 if measured.time_s <= _WORTH * best.time_s:
@@ -168,7 +168,7 @@ class Composer:
                 solution = best  # what was learnt speaks for another plan
         arrays_s = self.rates.array_s * (len(blocks.graph.parameters) + len(blocks.graph.results))
         passes_s = self._passes_s(stage, solution)
-        learnt = Learnt(candidates, self.fitted, len(self._works), said.all)
+        learnt = Learnt(candidates, self.fitted, len(self._works), caveats.all)
         return Composed(
             units,
             solution,
@@ -187,7 +187,7 @@ class Composer:
         self._is_calibrated = True
 
     def _learn(
-        self, source: Source, stage: "_Stage", solution: Solution, parts: Sequence[Sequence[int]], said: Caveats
+        self, source: Source, stage: "_Stage", solution: Solution, parts: Sequence[Sequence[int]], caveats: Caveats
     ) -> None:
         """Measure parts of a stage, as they are in a plan, and learn how long blocks of their kinds take."""
         made = (segment_of(stage.program, stage.units, solution.choices, part, self.mesh) for part in parts)
@@ -198,7 +198,7 @@ class Composer:
             assert program is not None
             if profile is None or profile.status == "failed":
                 reason = failure_of(profile) or "it has no profile"
-                said.warn(f"a segment cannot be measured: what it takes is estimated ({reason})")
+                caveats.warn(f"a segment cannot be measured: what it takes is estimated ({reason})")
                 continue
             arrays = len(program.input_shardings) + len(program.output_shardings)
             seconds = max(profile.typical_s - self.rates.overhead_s(arrays), LEAST_EACH * profile.typical_s)

@@ -91,7 +91,7 @@ class CFPOption(AutoShardingOption):
             if not isinstance(value, int) or value < least:
                 raise OptionError(name, value, f"it must be a whole number of at least {least}")
         if not self.search_memory_bytes > 0:
-            raise OptionError("search_memory_bytes", self.search_memory_bytes, "it must be above zero")
+            raise OptionError("search_memory_bytes", self.search_memory_bytes, "a search needs some bytes")
         if self.memory_budget_bytes is not None and self.memory_budget_bytes <= 0:
             raise OptionError("memory_budget_bytes", self.memory_budget_bytes, "it must be above zero, or None")
 

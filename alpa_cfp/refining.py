@@ -115,7 +115,7 @@ class Refinement:
                 if not each.failure and (each.needed_bytes is None or each.needed_bytes <= budget_bytes)
             ]
             worst = max((each for each in tried if each.needed_bytes), key=_ratio, default=None)
-            if worst is None and not fitting:
+            if worst is None and fitting:
                 self.choosing.caveats.warn("no plan could be held against the memory budget by its compiled program")
             if worst is None or (fitting and not is_least):
                 return self._fastest(fitting or tried)

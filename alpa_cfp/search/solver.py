@@ -166,8 +166,8 @@ def search(
         known.largest,
     )
     if stopped is not None:
-        log = _LOG.warning if found[0].gap_s else _LOG.info
-        log(
+        _LOG.log(
+            logging.WARNING if found[0].gap_s else logging.INFO,
             "search: stopped after %.1f s with %d of %d plans%s; the best takes %.6g s and could be beaten by at most "
             "%.3g s (%.3g%%)",
             deadline.passed_s,

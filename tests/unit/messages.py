@@ -1,9 +1,9 @@
 """The messages of the packages, as their source says them: what an error or a warning can tell a user.
 
 Takes the sources of `alpa_cfp` and `alpa_on_jax`; gives each text that an exception is made with, that is logged as a
-warning, or that a command writes to stderr, with `<>` in the place of each part that varies. A constructor's own text
-counts where the constructor is, and what its callers fill in counts as well, if it has words of its own: so a new
-message, or a new reason of an old one, is one more here. Nothing is imported.
+warning or kept as a plan's caveat, or that a command writes to stderr, with `<>` in the place of each part that varies.
+A constructor's own text counts where the constructor is, and what its callers fill in counts as well, if it has words
+of its own: so a new message, or a new reason of an old one, is one more here. Nothing is imported.
 """
 
 import ast
@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("alpa_cfp", "patches/alpa_on_jax")
 # Fewer words than these are the name of something within a message, and no message.
 LEAST_WORDS = 3
-_LOGGED = ("warning", "warn", "error", "exception", "critical")
+_LOGGED = ("warning", "warn", "error", "exception", "critical", "log")
+_LOGGERS = ("log", "logger", "warnings", "parser", "caveats")
 # Their first argument names what is wrong; what is wrong with it is the last one.
 _NAME_FIRST = ("ProfileValueError", "OptionError")
 # Functions that give back a text which a message is made with, or None.
@@ -98,8 +99,9 @@ class _Reader:
         # `Ready` has what the process that measures says to the one that started it.
         elif _error_class(call.func) or name == "Ready":
             yield from self._filled_in(call, texts)
-        elif objects and last in _LOGGED and objects[-1].lower().lstrip("_") in ("log", "logger", "warnings", "parser"):
-            yield from self._made(call.args[:1], name, False, texts)
+        elif objects and last in _LOGGED and objects[-1].lower().lstrip("_") in _LOGGERS:
+            text = int(last == "log")  # behind the level
+            yield from self._made(call.args[text : text + 1], name, False, texts)
         elif name == "print" and any(keyword.arg == "file" for keyword in call.keywords):
             yield from self._made(call.args, name, False, texts)
 

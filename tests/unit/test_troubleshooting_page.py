@@ -122,6 +122,7 @@ TESTED_BY = {
         "it needs <>, which this failed profile lacks",
         "only a measured profile has times",
     ),
+    "test_a_limit_of_memory_below_zero_is_refused": ("memory_limit_bytes=<>",),
     "test_what_does_not_fit_together_is_refused_by_name": (
         "best=<>",
         "budget_bytes=<>",

@@ -66,8 +66,8 @@ def memory_of_submesh(virtual: Any) -> int:
         limit = (device.memory_stats() or {}).get("bytes_limit")
         if limit is None and device.platform != "cpu":  # CPU devices do share the machine's memory
             logger.warning(
-                "%s does not say how much memory it has: a stage's budget is a part of the machine's, %d bytes. "
-                "CFPOption(memory_budget_bytes=...) says it",
+                "the memory of %s is unknown: a stage's budget is a part of the machine's, %d bytes. "
+                "CFPOption(memory_budget_bytes=...) sets another one",
                 device.device_kind,
                 memory,
             )

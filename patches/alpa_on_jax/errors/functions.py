@@ -27,6 +27,16 @@ class NotAnArrayError(AlpaOnJaxError, TypeError):
         )
 
 
+class KeyKindError(AlpaOnJaxError, TypeError):
+    """Typed random keys are of a kind that somebody has added to jax."""
+
+    def __init__(self, dtype: Any, known: Sequence[str]) -> None:
+        super().__init__(
+            f"random keys of the dtype {dtype} are of none of the kinds that can be taken out of their bits again: "
+            f"{', '.join(known)}. Make keys with jax.random.key(seed, impl=...) of one of these"
+        )
+
+
 class NotJittableError(AlpaOnJaxError, TypeError):
     """The function cannot be traced, so it cannot be compiled."""
 

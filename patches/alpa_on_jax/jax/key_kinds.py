@@ -5,6 +5,8 @@ from typing import Any
 
 import jax
 
+from alpa_on_jax import errors
+
 _KINDS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
@@ -18,9 +20,9 @@ def kind_of(dtype: Any) -> str:
     """The kind of keys of `dtype`.
 
     Raises:
-        TypeError: it is none of jax's own.
+        errors.KeyKindError: it is none of jax's own.
     """
     for kind in _KINDS:
         if jax.random.key(0, impl=kind).dtype == dtype:
             return kind
-    raise TypeError(f"random keys of {dtype} are of no kind that jax has by itself ({', '.join(_KINDS)})")
+    raise errors.KeyKindError(dtype, _KINDS)

@@ -55,7 +55,7 @@ def test_without_any_program_each_rate_is_as_usual_and_named_in_a_warning() -> N
     caveats = Caveats()
     assert rates_of(MESH, [FAILED, None, None, FAILED], caveats) == Rates()
     (caveat,) = caveats.all
-    assert "4 of 4 programs" in caveat.text
+    assert "4 of 4 programs that tell how fast the mesh is could not be measured" in caveat.text
     assert "crashed: it did" in caveat.text
     for said in ("starting a program", "handing over an array", "the latency of a collective", "the link"):
         assert said in caveat.text

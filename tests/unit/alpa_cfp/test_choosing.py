@@ -94,3 +94,43 @@ def test_estimates_measure_nothing_and_are_not_optimistic() -> None:
 def test_the_same_profiles_give_the_same_plans() -> None:
     first, second = (choosing(Recorded(1.3, 4), 1.5).best(3, None) for _ in range(2))
     assert first == second
+
+
+def _said(chosen: Choosing) -> str:
+    chosen.best(1, None)
+    chosen.add_caveats()
+    return "\n".join(caveat.text for caveat in chosen.caveats.all)
+
+
+def test_candidates_that_cannot_be_run_or_have_no_profile_are_counted_in_what_is_said() -> None:
+    recorded = Recorded(1.2, failing=frozenset({3}))
+    said = _said(choosing(recorded, math.inf))
+    assert "1 of" in said
+    assert "of blocks could not be run, so their strategies are in no plan" in said
+    missing = Recorded(1.2)
+    everything = missing.__call__
+    said = _said(
+        Choosing(
+            two_layer_units(),
+            two_layer_boundaries(),
+            RATES,
+            lambda modules, samples=None, /: [None, *everything(modules)[1:]],
+            math.inf,
+        )
+    )
+    assert "of blocks have no profile, so their strategies are in no plan" in said
+
+
+def test_candidates_whose_communication_is_not_known_are_counted_with_the_reason() -> None:
+    units = [
+        dataclasses.replace(
+            unit, candidates=tuple(dataclasses.replace(each, unread="a sort") for each in unit.candidates)
+        )
+        for unit in two_layer_units()
+    ]
+    said = _said(Choosing(units, two_layer_boundaries(), RATES, None, 1.5))
+    assert "are left to XLA's partitioner (a sort): what they communicate is not known, and is in no estimate" in said
+
+
+def test_where_everything_is_known_nothing_is_said() -> None:
+    assert _said(choosing(Recorded(1.2), math.inf)) == ""

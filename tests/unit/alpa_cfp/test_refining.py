@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+from alpa_cfp import refining
 from alpa_cfp.baselines import baselines
 from alpa_cfp.choosing import Choosing
 from alpa_cfp.costs import Rates
@@ -14,7 +15,7 @@ from alpa_cfp.database import Collective, Profile, utc_now
 from alpa_cfp.errors import NothingRunsError
 from alpa_cfp.planner import with_plan
 from alpa_cfp.refining import Refined, Refinement
-from alpa_cfp.search import NothingFitsError
+from alpa_cfp.search import NothingFitsError, Solution
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from unit.alpa_cfp.steps import MESH, two_layer_blocks, two_layer_boundaries, two_layer_module, two_layer_units
 
@@ -275,3 +276,51 @@ def test_a_plain_plan_that_is_the_best_predicted_one_has_both_names() -> None:
     both = {name: plan.choices for name, plan in found.items() if plan.choices in refinement.tried}
     assert both
     assert all(name in refinement.tried[choices].name for name, choices in both.items())
+
+
+def _warnings(machine: Machine) -> str:
+    return "\n".join(caveat.text for caveat in machine.choosing.caveats.all if caveat.may_cost)
+
+
+@pytest.mark.parametrize("budget", [None, 10**9])
+def test_where_no_whole_plan_has_a_profile_the_best_predicted_one_is_taken_with_a_warning(budget: int | None) -> None:
+    machine = Machine()
+    machine.profiles = lambda modules, samples=None, /: [None] * len(modules)  # type: ignore[method-assign]
+    assert machine.best(budget).solution.choices == machine.choosing.best(1, budget)[0].choices
+    assert "no plan was timed whole, for none of them has a profile" in _warnings(machine)
+    held = "no plan could be held against the memory budget by its compiled program"
+    assert (held in _warnings(machine)) == (budget is not None)
+
+
+def test_where_every_plan_needs_more_than_predicted_the_least_one_is_taken_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    least, budget = least_bytes(), free_bytes()
+    monkeypatch.setattr(refining, "_ATTEMPTS", 1)
+    attempts: list[int] = []
+    search = Refinement._least
+
+    def searched(refinement: Refinement, budget_bytes: int) -> Sequence[Solution]:
+        attempts.append(budget_bytes)
+        return search(refinement, budget_bytes)
+
+    monkeypatch.setattr(Refinement, "_least", searched)
+    machine = Machine(needed=lambda predicted: least if attempts else budget + 1)
+    assert machine.best(budget).needed_bytes == least
+    assert "every plan needed more memory than predicted: the one of least memory is taken" in _warnings(machine)
+
+
+def test_where_whole_programs_are_left_to_xla_it_is_said_that_their_communication_is_not_predicted() -> None:
+    machine = Machine()
+    plan = machine.planned
+
+    def left_to_xla(choices: Sequence[int]) -> HloModule:
+        module = plan(choices)
+        program = replace(module.partitioned, partitioner="xla", fallback_reason="a sort")
+        other = replace(module, partitioned=program)
+        machine._choices[id(other)] = tuple(choices)
+        return other
+
+    machine.planned = left_to_xla  # type: ignore[method-assign]
+    machine.best()
+    assert "whole programs are left to XLA's partitioner, because of a sort" in _warnings(machine)

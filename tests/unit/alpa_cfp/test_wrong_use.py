@@ -26,6 +26,7 @@ from alpa_on_jax.xla_extension.executable import Client
         ({"pruning_margin": 0.5}, r"pruning_margin=0\.5\): it must be at least 1"),
         ({"costs": "guess"}, r"costs='guess'\): it must be one of measure, "),
         ({"samples": 2.5}, r"samples=2\.5\): it must be a whole number of at least 1"),
+        ({"search_memory_bytes": 0}, r"search_memory_bytes=0\): a search needs some bytes"),
         ({"memory_budget_bytes": 0}, r"memory_budget_bytes=0\): it must be above zero, or None"),
     ],
 )
