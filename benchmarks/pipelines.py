@@ -5,10 +5,15 @@ Takes numbers of layers of a GPT, and models of the size that `alpa-cfp bench` h
 alpa chooses the stages by what it measures of them, with the ILP and with CFP inside, and by what CFP composes. The
 nodes offer the devices of all three pipelines, so that their steps are timed in turn in one process. Writes
 `results/pipelines-*` case by case. Invariant: each case begins with an empty profile database.
+
+A model is cut into two layers unless `--pipeline-layers` says otherwise: four devices for at most two stages, so each
+stage has some to be planned for. With four layers or more alpa may give each stage one device, where a planner of what
+is inside stages has nothing to decide; what is said of such a case says so.
 """
 
 import argparse
 import json
+import math
 import signal
 import statistics
 import subprocess
@@ -28,7 +33,7 @@ _HOSTS, _DEVICES = 2, 2
 # Alpa's workers and Ray's own have so many of each node.
 _CPUS = 4
 _END_S = 60.0
-# Into how many layers models of their usual sizes are cut.
+# Into how many layers models are cut: fewer than devices, so that stages have several.
 _USUAL = 2
 _VOCABULARY = 256
 _PROGRAMS = "programs_to_choose"
@@ -74,8 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _cases(options: argparse.Namespace) -> list[dict[str, Any]]:
     """What is to be run, by the names of `_KEYS`; GPTs of different depths first."""
     wide = (options.hidden, options.sequence)
-    deep = [("gpt", layers, options.pipeline_layers or layers, *wide) for layers in options.layers]
-    usual = [(model, SIZES[model].layers, options.pipeline_layers or _USUAL, 0, 0) for model in options.models]
+    cut = options.pipeline_layers or _USUAL
+    deep = [("gpt", layers, cut, *wide) for layers in options.layers]
+    usual = [(model, SIZES[model].layers, cut, 0, 0) for model in options.models]
     return [dict(zip(_KEYS, (*case, options.micro_batches), strict=True)) for case in (*deep, *usual)]
 
 
@@ -142,7 +148,8 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
     for case, plannings in cases.items():
         whole = [each for each in plannings.values() if {CFP, COMPOSED} <= set(each)]
         if whole:
-            said.append(_verdict(f"{case[0]}, {case[1]} layers{_width(case[3], case[4])}", whole))
+            cut = "" if case[2] == case[1] else f" put together to {case[2]}"
+            said.append(_verdict(f"{case[0]}, {case[1]} layers{cut}{_width(case[3], case[4])}", whole))
     return said
 
 
@@ -170,6 +177,11 @@ def _verdict(case: str, plannings: Sequence[_Planning]) -> str:
         said += f" It chooses {'the stages' if alike else 'other stages than those'} that measuring with CFP chooses."
     else:
         said += f" In {alike} of {len(plannings)} plannings it chooses the stages that measuring with CFP chooses."
+    if all(_one_device_a_stage(row) for each in plannings for row in each.values()):
+        said += (
+            " Each stage has one device, so there is nothing to plan inside of stages: steps of the same stages differ "
+            "by chance alone."
+        )
     if all(each[method]["step"] for each in plannings for method in (COMPOSED, CFP)):
         said += f" A step takes {composed_by(CFP, _step_ms)} of one of that choice."
     if ILP in names:
@@ -207,6 +219,10 @@ def _choosing_s(row: dict[str, Any]) -> float:
 
 def _step_ms(row: dict[str, Any]) -> float:
     return row["step"]["median_ms"]
+
+
+def _one_device_a_stage(row: dict[str, Any]) -> bool:
+    return all(math.prod(stage["submesh"]) == 1 for stage in row["stages"])
 
 
 def _stages(row: dict[str, Any]) -> str:
@@ -260,7 +276,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--layers", nargs="*", type=int, default=[4, 8, 16], help="numbers of layers of a GPT")
     parser.add_argument("--models", nargs="*", choices=sorted(SIZES), default=[], help="models of their usual sizes")
-    parser.add_argument("--pipeline-layers", type=int, help=f"into how many each is cut (GPTs: as many; {_USUAL})")
+    parser.add_argument("--pipeline-layers", type=int, help=f"into how many each is cut (default {_USUAL})")
     parser.add_argument("--hidden", type=int, default=256, help="of a GPT of --layers, as --sequence and --batch")
     parser.add_argument("--sequence", type=int, default=64)
     parser.add_argument("--batch", type=int, default=16)

@@ -110,11 +110,18 @@ def run(arguments: argparse.Namespace) -> int:
         check_can_write(path, option)
     start(case, cluster)
     check_database(arguments.database)
-    _check_fit(case, methods)
-    return _compare(case, methods, arguments, cluster)
+    left_out = _misfits(case, methods)
+    if arguments.methods is not None and left_out:
+        method, reason = next(iter(left_out.items()))
+        raise UserError(f"{method} cannot run {case.model} on a {case.mesh} mesh: {reason}. Leave it out of --methods")
+    if cluster is not None and arguments.methods is None:
+        left_out[PROPAGATION] = _OF_THIS_PROCESS
+    return _compare(case, [name for name in methods if name not in left_out], arguments, cluster, left_out)
 
 
-def _compare(case: Case, methods: list[str], arguments: argparse.Namespace, cluster: Cluster | None) -> int:
+def _compare(
+    case: Case, methods: list[str], arguments: argparse.Namespace, cluster: Cluster | None, left_out: dict[str, str]
+) -> int:
     # They import jax, which must have its devices by now.
     with interrupted_afterwards():
         from alpa_cfp import CFPOption
@@ -134,8 +141,8 @@ def _compare(case: Case, methods: list[str], arguments: argparse.Namespace, clus
         machine = describe(None if devices is None else devices.physical_mesh)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print("\n".join(lines(found, machine, width)))
-    if cluster is not None and arguments.methods is None:
-        print(f"{PROPAGATION} is left out: {_OF_THIS_PROCESS}")
+    for method, reason in left_out.items():
+        print(f"{method} is left out: {reason}")
     if arguments.json is not None:
         arguments.json.write_text(to_json(found, machine, shlex.join(["alpa-cfp", *sys.argv[1:]])))
     if arguments.picture is not None:
@@ -160,12 +167,9 @@ def _methods(names: list[str] | None, cluster: Cluster | None) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _check_fit(case: Case, methods: list[str]) -> None:
+def _misfits(case: Case, methods: list[str]) -> dict[str, str]:
+    """Those of `methods` that cannot run the case, with the reason."""
     from alpa_cfp.bench.methods import misfit
 
-    for method in methods:
-        reason = misfit(case, method)
-        if reason:
-            raise UserError(
-                f"{method} cannot run {case.model} on a {case.mesh} mesh: {reason}. Leave it out of --methods"
-            )
+    reasons = {method: misfit(case, method) for method in methods}
+    return {method: reason for method, reason in reasons.items() if reason}

@@ -32,6 +32,14 @@ FIELDS_OF = {
     "mlp": ("batch", "hidden"),
     "conv": _OF_IMAGES,
     "unet": (*_OF_IMAGES, "hidden", "heads", "sequence"),
+    "mlp_wide": ("batch", "hidden"),
+    "gpt_wide": _OF_TEXT,
+    "gpt_vocabulary": _OF_TEXT,
+    "llama_long": _OF_TEXT,
+    "t5": _OF_TEXT,
+    "vit": (*_OF_IMAGES, "hidden", "layers", "heads"),
+    "lstm": ("batch", "hidden", "layers", "sequence", "vocabulary"),
+    "gpt_bf16": _OF_TEXT,
 }
 
 

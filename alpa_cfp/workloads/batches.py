@@ -39,3 +39,18 @@ def masked_sentences(batch: int, sequence: int, vocabulary: int) -> dict[str, ja
         "position_ids": positions,
     }
     return {name: jnp.asarray(array, jnp.int32) for name, array in arrays.items()}
+
+
+def translations(batch: int, sequence: int, vocabulary: int) -> dict[str, jax.Array]:
+    """Source sentences of different lengths, padded, with targets half as long, whose labels are their next tokens."""
+    rng = np.random.default_rng(0)
+    is_token = np.arange(sequence) < rng.integers(sequence // 2, sequence + 1, size=(batch, 1))
+    source = np.where(is_token, rng.integers(1, vocabulary, size=(batch, sequence)), 0)
+    target = rng.integers(1, vocabulary * 3 // 4, size=(batch, sequence // 2 + 1))
+    arrays = {
+        "source_ids": source,
+        "source_mask": is_token,
+        "target_ids": target[:, :-1],
+        "labels": target[:, 1:],
+    }
+    return {name: jnp.asarray(array, jnp.int32) for name, array in arrays.items()}

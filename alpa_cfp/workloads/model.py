@@ -23,11 +23,13 @@ class Model:
     """What one training step of a model is made of.
 
     Attributes:
-        name: what `build` calls it.
+        name: its architecture, by which `shardings` knows its parameters; "gpt" of "gpt_wide" too.
         state: flax's training state before the first step.
         batch: arrays whose dim 0 are the samples.
         loss: (parameters, state, batch) -> (loss, auxiliary values: "metrics", and what else `update` needs).
         update: (state, gradients, auxiliary values) -> the state after the step.
+        rounding: By how much of an array's largest entry rounding alone may change it, where a step computes in less
+            than float32; 0 where it does not.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Model:
     batch: dict[str, jax.Array]
     loss: Callable[[Any, Any, dict[str, jax.Array]], tuple[jax.Array, dict[str, Any]]]
     update: Callable[[Any, Any, dict[str, Any]], Any]
+    rounding: float = 0.0
 
 
 def train_step(model: Model, value_and_grad: Callable[..., Any]) -> Callable[[Any, Any], tuple[Any, Metrics, Any]]:

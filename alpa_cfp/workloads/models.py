@@ -10,11 +10,11 @@ from typing import Any
 
 import jax
 
-from alpa_cfp.workloads.language import bert, gpt, llama, moe
+from alpa_cfp.workloads.language import bert, gpt, gpt_bf16, llama, lstm, moe, t5
 from alpa_cfp.workloads.mlp import mlp
 from alpa_cfp.workloads.model import Model
 from alpa_cfp.workloads.sizes import TINY, Size
-from alpa_cfp.workloads.vision import conv, unet, wide_resnet
+from alpa_cfp.workloads.vision import conv, unet, vit, wide_resnet
 
 _BUILDERS: dict[str, Callable[..., Model]] = {
     "mlp": mlp,
@@ -28,7 +28,9 @@ _BUILDERS: dict[str, Callable[..., Model]] = {
 # What every program that alpa makes is tested with.
 MODELS = tuple(_BUILDERS)
 # What there is besides, for tests of CFP and for benchmarks.
-_BUILDERS["llama"] = llama
+_BUILDERS |= {"llama": llama, "t5": t5, "vit": vit, "lstm": lstm, "gpt_bf16": gpt_bf16}
+# The same architecture at other sizes, which decide what pays (`sizes.SIZES`).
+_BUILDERS |= {"mlp_wide": mlp, "gpt_wide": gpt, "gpt_vocabulary": gpt, "llama_long": llama}
 LLAMA_WAYS = ("remat", "scan", "tied", "bf16")
 
 
@@ -41,7 +43,7 @@ def _built(name: str, size: Size) -> Model:
 
 
 def build(name: str, size: Size = TINY) -> Model:
-    """The model called `name`: one of `MODELS`, or "llama", then any of LLAMA_WAYS, such as "llama, scan, remat".
+    """The model called `name`: a key of `sizes.SIZES`; or "llama" and any of LLAMA_WAYS, such as "llama, scan, remat".
 
     It is made once a process: states of two that were made apart have different trees, since their functions differ.
 

@@ -53,6 +53,34 @@ _MEGATRON_RULES: dict[str, dict[str, PartitionSpec]] = {
         r"layer_\d+/(o|down)/kernel": _ROW,
         r"head/kernel": _COLUMN,
     },
+    # Scores get a number for each head from a table of (distances, heads).
+    "t5": {
+        r"embedding/embedding": _ROW,
+        r"(encoder|decoder)_positions/table/embedding": _COLUMN,
+        r"(cross_)?attention/[qkv]/kernel": _COLUMN,
+        r"(cross_)?attention/o/kernel": _ROW,
+        r"mlp/wi_[01]/kernel": _COLUMN,
+        r"mlp/wo/kernel": _ROW,
+        r"head/kernel": _COLUMN,
+    },
+    # Attention's kernels are (hidden, heads, head dim), and (heads, head dim, hidden) at its end.
+    "vit": {
+        r"attention/(query|key|value)/kernel": PartitionSpec(None, "model", None),
+        r"attention/(query|key|value)/bias": PartitionSpec("model", None),
+        r"attention/out/kernel": PartitionSpec("model", None, None),
+        r"wi/kernel": _COLUMN,
+        r"wi/bias": _SPLIT,
+        r"wo/kernel": _ROW,
+    },
+    # Each gate by columns: a device has a part of the hidden state, which is gathered in each step. There is no pair of
+    # columns and rows, since a nonlinearity lies between two products with the same kernel.
+    "lstm": {
+        r"embedding/embedding": _ROW,
+        r"layer_\d+/input/kernel": PartitionSpec(None, None, "model"),
+        r"layer_\d+/input/bias": PartitionSpec(None, "model"),
+        r"layer_\d+/recurrent": PartitionSpec(None, None, "model"),
+        r"head/kernel": _COLUMN,
+    },
     # Kernels are (height, width, in, out).
     "conv": {
         r"ResNetBlock_\d/Conv_0/kernel": PartitionSpec(None, None, None, "model"),

@@ -1,4 +1,4 @@
-"""Models of images: takes a size, gives back Alpa's own residual nets and U-Net."""
+"""Models of images: takes a size, gives back Alpa's own residual nets and U-Net, and a vision transformer."""
 
 from typing import Any
 
@@ -11,6 +11,9 @@ from alpa.model.wide_resnet import TrainState as ResNetTrainState
 
 from alpa_cfp.workloads.model import Model, apply_gradients, first_step_number, initial_state, optimizer
 from alpa_cfp.workloads.sizes import Size
+from alpa_cfp.workloads.vit import Vit
+
+_CLASSES = 8
 
 
 def wide_resnet(size: Size) -> Model:
@@ -25,15 +28,11 @@ def conv(size: Size) -> Model:
 
 def _residual_net(name: str, size: Size, block: Any, width_factor: int) -> Model:
     rng = np.random.default_rng(0)
-    num_classes = 8
-    batch = {
-        "image": jnp.asarray(rng.normal(size=(size.batch, size.image, size.image, size.channels)), jnp.float32),
-        "label": jnp.asarray(rng.integers(0, num_classes, size=(size.batch,)), jnp.int32),
-    }
+    batch = _labelled_images(size, rng)
     module = ResNet(
         stage_sizes=[1, 1],
         block_cls=block,
-        num_classes=num_classes,
+        num_classes=_CLASSES,
         num_filters=size.channels,
         width_factor=width_factor,
     )
@@ -55,15 +54,39 @@ def _residual_net(name: str, size: Size, block: Any, width_factor: int) -> Model
     def loss(params: Any, state: Any, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, Any]]:
         variables = {"params": params, "batch_stats": state.batch_stats}
         logits, updated = state.apply_fn(variables, batch["image"], mutable=["batch_stats"])
-        labels = jax.nn.one_hot(batch["label"], num_classes)
-        value = -jnp.mean(jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1))
-        accuracy = jnp.mean(jnp.argmax(logits, axis=-1) == batch["label"])
-        return value, {"metrics": {"accuracy": accuracy}, "batch_stats": updated["batch_stats"]}
+        value, metrics = _label_loss(logits, batch["label"])
+        return value, {"metrics": metrics, "batch_stats": updated["batch_stats"]}
 
     def update(state: Any, grads: Any, aux: dict[str, Any]) -> Any:
         return state.apply_gradients(grads=grads, batch_stats=aux["batch_stats"])
 
     return Model(name, state.replace(step=first_step_number()), batch, loss, update)
+
+
+def vit(size: Size) -> Model:
+    """A vision transformer (`vit.py`)."""
+    batch = _labelled_images(size, np.random.default_rng(0))
+    state = initial_state(Vit(_CLASSES, size.hidden, size.layers, size.heads), [batch["image"]], 0.1)
+
+    def loss(params: Any, state: Any, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, Any]]:
+        value, metrics = _label_loss(state.apply_fn(params, batch["image"]), batch["label"])
+        return value, {"metrics": metrics}
+
+    return Model("vit", state, batch, loss, apply_gradients)
+
+
+def _labelled_images(size: Size, rng: np.random.Generator) -> dict[str, jax.Array]:
+    return {
+        "image": jnp.asarray(rng.normal(size=(size.batch, size.image, size.image, size.channels)), jnp.float32),
+        "label": jnp.asarray(rng.integers(0, _CLASSES, size=(size.batch,)), jnp.int32),
+    }
+
+
+def _label_loss(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The mean over the samples, and the metrics."""
+    hot = jax.nn.one_hot(labels, _CLASSES)
+    value = -jnp.mean(jnp.sum(hot * jax.nn.log_softmax(logits), axis=-1))
+    return value, {"accuracy": jnp.mean(jnp.argmax(logits, axis=-1) == labels)}
 
 
 def unet(size: Size) -> Model:

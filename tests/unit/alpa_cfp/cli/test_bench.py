@@ -3,10 +3,12 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from alpa_cfp.bench.case import METHODS
+from alpa_cfp.bench import running
+from alpa_cfp.bench.case import METHODS, Case, Effort
 from alpa_cfp.cli.main import main
 from alpa_cfp.workloads.sizes import SIZES
 
@@ -35,6 +37,10 @@ def refused(words: str, capsys: pytest.CaptureFixture[str]) -> str:
         (
             "--size tiny batch=6 --mesh 1x4 --methods data-parallel",
             "data-parallel cannot run gpt on a 1x4 mesh: 6 samples cannot be split into 4 equal parts. Leave it out of",
+        ),
+        (
+            "--model mlp_wide --methods cfp zero3",
+            "zero3 cannot run mlp_wide on a 2x4 mesh: 2 samples cannot be split into 8 equal parts. Leave it out of",
         ),
         ("--ray somewhere", "'somewhere' is no address of a Ray cluster: --ray takes <ip>:<port>, or local"),
         ("--ray auto", "'auto' is no address of a Ray cluster"),
@@ -66,6 +72,27 @@ def test_wrong_use_is_one_line_that_says_what_to_do(
     words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert refused(f"bench {words}", capsys).startswith(f"alpa-cfp bench: {message}")
+
+
+@pytest.mark.parametrize("words", ["", " --methods cfp alpa-ilp megatron"])
+def test_methods_that_do_not_fit_are_left_out_with_the_reason_unless_they_are_named(
+    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    original = running.compare
+
+    def compare(case: Case, methods: list[str], effort: Effort, *rest: Any) -> Any:
+        asked.append(methods)
+        return original(case, ["megatron"], effort, *rest)
+
+    monkeypatch.setattr(running, "compare", compare)
+    assert main(f"bench --model mlp_wide --mesh 1x8 --rounds 1 --copies 1 --size hidden=16{words}".split()) == 0
+    assert asked == [["cfp", "alpa-ilp", "megatron"]]
+    said = capsys.readouterr().out.splitlines()
+    unfit = [] if words else ["data-parallel", "zero2", "zero3", "propagation"]
+    assert [line for line in said if "is left out" in line] == [
+        f"{method} is left out: 2 samples cannot be split into 8 equal parts" for method in unfit
+    ]
 
 
 def test_a_picture_without_matplotlib_says_what_to_install(

@@ -1,0 +1,45 @@
+"""A step of each model that planners are compared on equals the serial run, by CFP, by Alpa's ILP and by hand.
+
+The methods are the bench's own. Models that other files test as they are (gpt, llama, moe, wide_resnet, mlp, unet) are
+left out; sizes are small.
+"""
+
+import pytest
+
+from alpa_cfp import CFPOption
+from alpa_cfp.bench.case import CFP, ILP, Case
+from alpa_cfp.bench.checking import difference, run_serially
+from alpa_cfp.bench.methods import misfit, plan_method
+from alpa_cfp.workloads.models import build
+from alpa_cfp.workloads.sizes import Size
+from integration.serial import RELATIVE_TOLERANCE
+
+pytestmark = pytest.mark.slow
+
+_SMALL = Size(batch=8, hidden=32, layers=1, sequence=16, vocabulary=64)
+_FEW = (("1x8", CFP), ("2x4", ILP))
+_ALL = (("2x4", CFP), ("2x4", ILP), ("1x8", "data-parallel"), ("1x8", "megatron"))
+CASES = {
+    "mlp_wide": (Size(batch=2), (*_FEW, ("2x4", CFP))),
+    "gpt_wide": (Size(batch=2, layers=1), _FEW),
+    "gpt_vocabulary": (Size(batch=8, hidden=16, layers=1, vocabulary=512), _FEW),
+    "llama_long": (Size(batch=2, layers=1, sequence=64), _FEW),
+    "t5": (_SMALL, _ALL),
+    "vit": (Size(batch=8, layers=1, channels=3), _ALL),
+    "lstm": (Size(batch=8, sequence=4), _ALL),
+    "gpt_bf16": (_SMALL, (*_FEW, ("1x8", "data-parallel"), ("1x8", "megatron"))),
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "mesh", "method"),
+    [(model, size, *layout) for model, (size, layouts) in CASES.items() for layout in layouts],
+)
+def test_a_step_of_a_raced_model_equals_the_serial_run(model: str, size: Size, mesh: str, method: str) -> None:
+    case = Case(model, mesh, size)
+    assert misfit(case, method) == ""
+    built = build(model, size)
+    program = plan_method(case, method, CFPOption(costs="estimate", progress=False)).program
+    program()
+    found = difference(program.loss(), program.state, run_serially(built, None))
+    assert found.relative <= max(RELATIVE_TOLERANCE, built.rounding), found
