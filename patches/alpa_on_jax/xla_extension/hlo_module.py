@@ -19,10 +19,12 @@ from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
 from alpa_on_jax.xla_extension.complex_constants import split_complex_constants
 from alpa_on_jax.xla_extension.element_types import numpy_dtype
+from alpa_on_jax.xla_extension.initial_values import begin_with_identities
 from alpa_on_jax.xla_extension.inlining import inline_calls
 from alpa_on_jax.xla_extension.key_constraints import remove_key_constraints
 from alpa_on_jax.xla_extension.shapes import ProgramShape, Shape
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh, tuple_proto
+from alpa_on_jax.xla_extension.slice_starts import clamp_starts
 
 if TYPE_CHECKING:
     from alpa_on_jax.xla_extension.partition.interface import PartitionedProgram
@@ -99,6 +101,8 @@ class HloModule:
             remove_key_constraints(parsed)
             inline_calls(parsed)
             split_complex_constants(parsed)
+            begin_with_identities(parsed)
+            clamp_starts(parsed)
             main = mlir.main_function(parsed)
             shape = ProgramShape(
                 tuple(array_shape(v.type) for v in mlir.entry_block(main).arguments),

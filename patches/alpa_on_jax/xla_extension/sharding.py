@@ -142,8 +142,8 @@ class ArraySharding:
 
     def to_sdy(self, *, unreduced: Sequence[Axis] = ()) -> str:
         """The text of Shardy's attribute, `#sdy.sharding<@mesh, [...]>`, with closed dims."""
-        dims = ", ".join(_axes_text(self.mesh, axes) for axes in self.dims)
-        suffix = f", unreduced={_axes_text(self.mesh, unreduced)}" if unreduced else ""
+        dims = ", ".join(axes_text(self.mesh, axes) for axes in self.dims)
+        suffix = f", unreduced={axes_text(self.mesh, unreduced)}" if unreduced else ""
         return f"#sdy.sharding<@{mlir.MESH_SYMBOL}, [{dims}]{suffix}>"
 
     @classmethod
@@ -222,7 +222,9 @@ def parse_axis_lists(mesh: LogicalMesh, text: str) -> tuple[tuple[Axis, ...], ..
     return tuple(parse_axes(mesh, part) for part in re.findall(r"\{[^}]*\}", text))
 
 
-def _axes_text(mesh: LogicalMesh, axes: Sequence[Axis]) -> str:
+def axes_text(mesh: LogicalMesh, axes: Sequence[Axis]) -> str:
+    """Shardy's text of how a dim is split, `{"x", "y":(1)2}`."""
+
     def one(axis: Axis) -> str:
         name = f'"{mesh.axis_names[axis.index]}"'
         whole = axis.size == mesh.shape[axis.index]

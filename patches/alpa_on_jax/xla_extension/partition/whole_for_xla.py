@@ -1,15 +1,18 @@
 """Keep XLA's own partitioner from splitting dims along which it computes an op wrongly, or ends the process.
 
-Takes the function that is left to XLA; puts a constraint around each such op that keeps the dims it works along whole
-and leaves the others to propagation. Invariant: the function computes what it did. Each kind of op here was seen to be
-wrong, or to end the process, with jaxlib 0.10.2 and 0.11.2, on whole numbers, when the dims were split:
+Takes the function that is left to XLA, and what is known of where its values lie; puts a constraint around each such
+op that keeps the dims it works along whole and leaves the others to propagation. Invariant: the function computes what
+it did. Each kind of op here was seen to be wrong, or to end the process, with jaxlib 0.10.2 and 0.11.2, on whole
+numbers, when the dims were split:
 
 - windows (a convolution's spatial dims and groups, pooling and its gradient) come out wrong;
+- a product that sums over several dims comes out wrong where its sides are split along these in different ways;
+- a slice of a split dim that its parts do not divide ends in a program that XLA's own verifier refuses;
 - a pad that cuts off at an edge, or spreads elements out, ends the process, as does a gather by bytes;
 - a reduction of a kind that no collective makes is UNIMPLEMENTED, or ends the process (see `reducers`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -19,15 +22,26 @@ from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.mlir import Operation, Value
 from alpa_on_jax.xla_extension.partition.unsplit import Dims, padded_dims, windowed_dims
 from alpa_on_jax.xla_extension.reducers import is_made_over_devices
+from alpa_on_jax.xla_extension.sharding import ArraySharding, axes_text
 
 # The dims that have to be whole, of each operand and of each result.
 WholeDims = tuple[list[Dims], list[Dims]]
+Shardings = Mapping[Value, ArraySharding]
 
 
-def make_whole_for_xla(main: Operation) -> None:
-    """Constrain what XLA would not partition rightly, in place."""
+def make_whole_for_xla(main: Operation, shardings: Shardings) -> None:
+    """Constrain what XLA would not partition rightly, in place.
+
+    Args:
+        main: The function.
+        shardings: Where its arguments and its ops' results are to lie; what lacks here may lie in any way.
+    """
     for op in list(mlir.walk(mlir.entry_block(main))):
-        if op.name in _WHOLE_DIMS:
+        if op.name == "stablehlo.dot_general":
+            _split_sides_alike(op, shardings)
+        elif op.name == "stablehlo.slice":
+            _divide_slice(op, shardings)
+        elif op.name in _WHOLE_DIMS:
             operands, results = _WHOLE_DIMS[op.name](op)
             for position, dims in enumerate(operands):
                 if dims:
@@ -44,10 +58,49 @@ def make_whole_for_xla(main: Operation) -> None:
 
 def _whole(value: Value, dims: Dims) -> Value:
     """`value` with these dims whole, and the others as propagation finds them."""
-    rank = mlir.tensor_type(value).rank
-    text = ", ".join("{}" if dim in dims else "{?}" for dim in range(rank))
-    sharding = ir.Attribute.parse(f"#sdy.sharding<@{mlir.MESH_SYMBOL}, [{text}]>")
+    return _constrained(value, ["{}" if dim in dims else "{?}" for dim in range(mlir.tensor_type(value).rank)])
+
+
+def _constrained(value: Value, splits: Sequence[str]) -> Value:
+    """`value` with its dims split as Shardy's texts say."""
+    sharding = ir.Attribute.parse(f"#sdy.sharding<@{mlir.MESH_SYMBOL}, [{', '.join(splits)}]>")
     return mlir.create("sdy.sharding_constraint", [value.type], [value], {"sharding": sharding}).results[0]
+
+
+def _split_sides_alike(op: Operation, shardings: Shardings) -> None:
+    """Let the right side lie along the summed dims as the left one does; along none where that is not known."""
+    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    summed = list(numbers.lhs_contracting_dimensions), list(numbers.rhs_contracting_dimensions)
+    if len(summed[0]) < 2:
+        return
+    known = [shardings.get(operand) for operand in op.operands]
+    left, right = (
+        None if sharding is None else [sharding.dims[dim] for dim in dims]
+        for sharding, dims in zip(known, summed, strict=True)
+    )
+    if left is not None and left == right:
+        return
+    for position, dims in enumerate(summed):
+        rank = mlir.tensor_type(op.operands[position]).rank
+        splits: list[str] = ["{?}"] * rank
+        for number, dim in enumerate(dims):
+            splits[dim] = "{}" if known[0] is None or left is None else axes_text(known[0].mesh, left[number])
+        with ir.InsertionPoint(op), op.location:
+            op.operands[position] = _constrained(op.operands[position], splits)
+
+
+def _divide_slice(op: Operation, shardings: Shardings) -> None:
+    """Gather the dims of what is sliced whose parts do not divide the slice."""
+    sharding = shardings.get(op.operands[0])
+    shapes = mlir.tensor_shape(op.operands[0]), mlir.tensor_shape(op.results[0])
+    dims = {
+        dim
+        for dim, (before, after) in enumerate(zip(*shapes, strict=True))
+        if before != after and (sharding is None or after % sharding.num_shards(dim))
+    }
+    if dims:
+        with ir.InsertionPoint(op), op.location:
+            op.operands[0] = _whole(op.operands[0], dims)
 
 
 def _of_reduction(op: Operation) -> WholeDims:

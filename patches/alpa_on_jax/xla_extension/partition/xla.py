@@ -13,10 +13,10 @@ from jaxlib.mlir import ir
 
 from alpa_on_jax.xla_extension import annotations, mlir, random_ops
 from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.mlir import Operation
+from alpa_on_jax.xla_extension.mlir import Operation, Value
 from alpa_on_jax.xla_extension.partition.interface import PartitionedProgram
 from alpa_on_jax.xla_extension.partition.whole_for_xla import make_whole_for_xla
-from alpa_on_jax.xla_extension.sharding import ArraySharding
+from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 _CONSTANTS = ("stablehlo.constant", "sdy.constant")
 
@@ -34,6 +34,8 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
 
     def change(parsed: Any) -> bool:
         main = mlir.main_function(parsed)
+        shardings = dict(zip(mlir.entry_block(main).arguments, inputs, strict=True))
+        shardings |= _shardings(main, mesh)
         for op in list(mlir.walk(mlir.entry_block(main))):
             # The compiler ignores annotations on ordinary ops, and does not know Shardy's constants.
             if annotations.SHARDING in op.attributes:
@@ -44,7 +46,7 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
                 annotations.make_plain_constant(op)
             elif op.name == "sdy.reshard":
                 annotations.make_constraint(op)
-        make_whole_for_xla(main)
+        make_whole_for_xla(main, shardings | _shardings(main, mesh))
         annotations.set_boundary(main, inputs, outputs)
         state = random_ops.add_state_parameter(main)
         if state is None:
@@ -63,6 +65,15 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
         draws_random=draws_random,
         fallback_reason=reason,
     )
+
+
+def _shardings(main: Operation, mesh: LogicalMesh) -> dict[Value, ArraySharding]:
+    """Where results of ops lie, as far as that is written at the ops."""
+    found: dict[Value, ArraySharding] = {}
+    for op in mlir.block_operations(mlir.entry_block(main)):
+        if annotations.SHARDING in op.attributes or op.name in ("sdy.reshard", "sdy.sharding_constraint"):
+            found.update(zip(op.results, annotations.result_shardings(op, mesh), strict=True))
+    return found
 
 
 def _constrain_results(op: Operation, shardings: Sequence[ArraySharding]) -> None:

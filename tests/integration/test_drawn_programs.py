@@ -1,0 +1,115 @@
+"""Any small program, under any plan, on any mesh, gives what `jax.jit` gives on one device.
+
+Programs are drawn over all kinds of ops (drawn_ops.py, drawn_reductions.py), and plans as the planners can choose them.
+A difference beyond what rounding explains is a failure, and so is any exception: none of these programs is refused.
+
+By default the same programs each time, in half a minute; with HYPOTHESIS_PROFILE=explore new ones, 2,500 in all, and
+with `--log-file=FILE --log-file-level=INFO` each is written down before it runs.
+"""
+
+import logging
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import alpa
+import jax
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from alpa_cfp.workloads.meshes import logical_mesh
+from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
+from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition import partition
+from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
+from alpa_on_jax.xla_extension.planner import request
+from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from integration.drawn_programs import Program, programs
+from integration.drawn_reductions import CONTRACTIONS, KINDS
+from integration.planned import DrawnPlan
+from unit.alpa_on_jax.xla_extension.helpers import annotate, annotate_randomly, lower, place, random_sharding
+
+logger = logging.getLogger(__name__)
+
+EXPLORES = os.environ.get("HYPOTHESIS_PROFILE") == "explore"
+MESHES = ("2x2", "1x2", "1x4", "1x8", "2x4")
+
+
+def drawn(
+    by_default: int, explored: int, first: tuple[str, ...] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A test of programs, meshes and seeds of plans."""
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        given_all = given(program=programs(KINDS, first), mesh=st.sampled_from(MESHES), seed=st.integers(0, 2**16))
+        return settings(
+            max_examples=explored if EXPLORES else by_default,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+        )(given_all(test))
+
+    return decorate
+
+
+def assert_right(program: Program, results: Any) -> None:
+    """Each device's part of each result is what one device computes, but for rounding."""
+    expected = jax.device_get(jax.jit(program.function())(*program.arguments()))
+    assert len(results) == len(expected) == len(program.results)
+    for value, result, wanted in zip(program.results, results, expected, strict=True):
+        assert (result.shape, result.dtype) == (wanted.shape, wanted.dtype)
+        wide = np.complex128 if value.kind == "c" else np.float64
+        for shard in result.addressable_shards:
+            got, here = (np.asarray(array).astype(wide) for array in (shard.data, wanted[shard.index]))
+            message = f"{value} on device {shard.device.id}"
+            np.testing.assert_allclose(got, here, rtol=0, atol=value.error, err_msg=message)
+
+
+def run(program: Program, module: HloModule, mesh: str, *, by_xla: bool) -> None:
+    """Run an annotated module, partitioned by Shardy's passes where they cover it, or by XLA."""
+    module.partitioned = leave_to_xla(module, "it is to") if by_xla else partition(module)
+    logger.info("partitioned by %s on %s", module.partitioned.partitioner, mesh)
+    executable = MeshExecutable(Client(jax.devices()), module)
+    assert_right(program, executable.execute_sharded_on_local_devices(place(executable, program.arguments())))
+
+
+def begin(how: str, program: Program, mesh: str, seed: int) -> HloModule:
+    """The module of a program that is to be run; it is written down before."""
+    logger.info("%s on %s, seed %d, of %s:\n%s", how, mesh, seed, ", ".join(program.kinds), program)
+    return lower(program.function(), program.arguments())
+
+
+def shape(mesh: str) -> LogicalMesh:
+    return LogicalMesh(tuple(map(int, mesh.split("x"))))
+
+
+@drawn(40, 900, CONTRACTIONS)
+def test_a_program_whose_blocks_have_any_of_their_strategies_is_right(program: Program, mesh: str, seed: int) -> None:
+    module = begin("strategies", program, mesh, seed)
+    plan = DrawnPlan(seed=seed, kept=True)
+    plan.annotate_module(module, request(logical_mesh(mesh), None, None, None))
+    run(program, module, mesh, by_xla=seed % 4 == 3)
+
+
+@drawn(30, 700)
+def test_a_program_whose_inputs_have_any_shardings_is_right(program: Program, mesh: str, seed: int) -> None:
+    module, rng = begin("inputs", program, mesh, seed), random.Random(seed)
+    inputs = [random_sharding(rng, shape(mesh), value.shape) for value in program.inputs]
+    outputs = [random_sharding(rng, shape(mesh), value.shape) for value in program.results]
+    annotate(module, shape(mesh), inputs, outputs if seed % 2 else None)
+    run(program, module, mesh, by_xla=seed % 4 == 3)
+
+
+@drawn(30, 700)
+def test_a_program_whose_values_all_have_any_shardings_is_right(program: Program, mesh: str, seed: int) -> None:
+    # As a solver might choose them.
+    module = annotate_randomly(begin("values", program, mesh, seed), shape(mesh), seed)
+    module.solved = True
+    run(program, module, mesh, by_xla=seed % 4 == 3)
+
+
+@drawn(10, 300, CONTRACTIONS)
+def test_a_program_that_alpas_ilp_has_solved_is_right(program: Program, mesh: str, seed: int) -> None:
+    begin("ilp", program, mesh, seed)
+    method = alpa.ShardParallel(logical_mesh(mesh))
+    assert_right(program, alpa.parallelize(program.function(), method=method, batch_argnums=())(*program.arguments()))
