@@ -9,22 +9,28 @@ were before.
 """
 
 import functools
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax._src import core
-from jax._src.linear_util import WrappedFun
+from jax._src.linear_util import Store, WrappedFun
 from jax._src.source_info_util import SourceInfo
 from jax.api_util import shaped_abstractify
 
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.keyless_jaxprs import without_keys
+from alpa_on_jax.alpa.micro_batch_values import Combined, How, how_to_combine, may_be_no_mean
 from alpa_on_jax.jax.interpreters.partial_eval import trace_to_jaxpr_final
 from alpa_on_jax.replacing import replace
+
+logger = logging.getLogger(__name__)
 
 
 def apply(module: ModuleType) -> None:
@@ -52,16 +58,38 @@ def apply(module: ModuleType) -> None:
         if batch_dim != 0:
             raise errors.MicroBatchError(f"alpa splits arrays along dim 0 only, not along dim {batch_dim}")
         avals, micro_batch_size = _micro_batch_avals(batch_invars, num_micro_batches, raw_avals)
+        closed = trace(_with_its_f(fun), avals)
+        if num_micro_batches > 1 and micro_batch_size:
+            _traced[closed] = Traced(tuple(batch_invars), twice(fun, avals, batch_invars, closed))
+        return closed, micro_batch_size
+
+    def twice(
+        fun: WrappedFun, avals: Sequence[core.ShapedArray], is_batch: Sequence[bool], closed: core.ClosedJaxpr
+    ) -> core.ClosedJaxpr | None:
+        """`fun` with a micro-batch twice as large, where that tells something: now, since layers depend on the time."""
+        values = [atom for eqn in closed.jaxpr.eqns if eqn.params.get("mark_type") == "grad" for atom in eqn.invars]
+        if not may_be_no_mean(closed.jaxpr, values, is_batch):
+            return None
+        larger = [
+            aval.update(shape=(2 * aval.shape[0], *aval.shape[1:])) if batch else aval
+            for aval, batch in zip(avals, is_batch, strict=True)
+        ]
+        try:
+            return trace(_with_its_f(fun, fresh=True), larger)
+        except Exception:  # whatever a user's function says of another batch
+            logger.debug("the function cannot be traced with another batch size", exc_info=True)
+            return None
+
+    def trace(fun: WrappedFun, avals: Sequence[core.ShapedArray]) -> core.ClosedJaxpr:
         try:
             module.monkey_patch_random()
             monkey_patch_jaxarray()
             with jax.disable_jit():
-                jaxpr, _, consts = trace_to_jaxpr_final(_with_its_f(fun), avals)
-                closed = without_keys(core.ClosedJaxpr(jaxpr, consts))
+                jaxpr, _, consts = trace_to_jaxpr_final(fun, avals)
+                return without_keys(core.ClosedJaxpr(jaxpr, consts))
         finally:
             restore_jaxarray()
             module.restore_random()
-        return closed, micro_batch_size
 
     replace(
         module,
@@ -74,15 +102,45 @@ def apply(module: ModuleType) -> None:
     )
 
 
-def _with_its_f(fun: WrappedFun) -> WrappedFun:
-    """`fun` as its attributes say.
+@dataclass(frozen=True)
+class Traced:
+    """What is known of a jaxpr of one micro-batch.
+
+    Attributes:
+        is_batch: Which of its arguments are split.
+        twice: The jaxpr of one twice as large; None where it is of no use, or cannot be had.
+    """
+
+    is_batch: tuple[bool, ...]
+    twice: core.ClosedJaxpr | None
+
+
+# Of the jaxprs of micro-batches that are being compiled.
+_traced: WeakKeyDictionary[core.ClosedJaxpr, Traced] = WeakKeyDictionary()
+
+
+def values_of_micro_batches(closed: core.ClosedJaxpr, values: Sequence[Any]) -> list[Combined]:
+    """How each of some variables of a traced micro-batch is combined with those of the others.
+
+    Raises:
+        errors.MicroBatchError: one can be neither averaged nor combined in another way that is known.
+    """
+    traced = _traced.get(closed)
+    if traced is None:  # there is one micro-batch, which has the value of the batch
+        return [Combined(How.MEAN)] * len(values)
+    twice = None if traced.twice is None else traced.twice.jaxpr
+    return how_to_combine(closed.jaxpr, twice, values, traced.is_batch)
+
+
+def _with_its_f(fun: WrappedFun, *, fresh: bool = False) -> WrappedFun:
+    """`fun` as its attributes say; with `fresh`, what tracing learns of its results is not kept.
 
     Alpa sets `fun.f` to make layers of a function that is not differentiated, but JAX calls what was made, in the
     beginning, of the function that was there then.
     """
     plain = WrappedFun(fun.f, functools.partial(fun.f, **dict(fun.params)), (), (), fun.params, None, fun.debug_info)
     for (transform, arguments), store in zip(reversed(fun.transforms), reversed(fun.stores), strict=True):
-        plain = plain.wrap(transform, arguments, store)
+        plain = plain.wrap(transform, arguments, Store() if fresh and store is not None else store)
     return plain
 
 

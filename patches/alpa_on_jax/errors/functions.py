@@ -68,7 +68,32 @@ class HostCallbackError(AlpaOnJaxError, NotImplementedError):
 
 
 class MicroBatchError(AlpaOnJaxError, ValueError):
-    """The batch cannot be split in micro-batches."""
+    """The batch cannot be split in micro-batches, or what they give cannot be put together."""
+
+    @classmethod
+    def no_mean(cls, value: str) -> "MicroBatchError":
+        return cls(
+            f"{value} is a whole number or a truth value, of which micro-batches have no average, and it is not known "
+            "to be a sum, a maximum, a minimum, or whether any or all samples are something. Give it as a float, if "
+            "its average is meant, or give what it is made of (a value for each sample is joined), or leave "
+            "num_micro_batches out"
+        )
+
+    @classmethod
+    def several_dims(cls, value: str, several: bool) -> "MicroBatchError":
+        why = "several of its dims grow" if several else "a dim of it grows, and has other things in it than samples"
+        return cls(
+            f"{value} cannot be put together from those of micro-batches: {why} with the batch. Give it with one dim "
+            "for samples alone, or leave num_micro_batches out"
+        )
+
+    @classmethod
+    def in_pipeline(cls, number: int, shape: str, how: str) -> "MicroBatchError":
+        return cls(
+            f"result {number} of alpa.grad or alpa.value_and_grad ({shape}) would have to be {how}, and a pipeline "
+            "averages what its micro-batches give. Compute it in a function of its own (with FollowParallel, where the "
+            "state is), or use ShardParallel"
+        )
 
 
 class GradientMarkerError(AlpaOnJaxError, ValueError):

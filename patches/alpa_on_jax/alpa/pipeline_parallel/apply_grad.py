@@ -15,7 +15,10 @@ from jax._src.interpreters import mlir
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
 
-from alpa_on_jax.replacing import replace_in_class
+from alpa_on_jax import errors
+from alpa_on_jax.alpa.micro_batch_values import How
+from alpa_on_jax.alpa.tracing import values_of_micro_batches
+from alpa_on_jax.replacing import replace, replace_in_class
 from alpa_on_jax.xla_extension.stages import EXCHANGE
 
 
@@ -54,6 +57,36 @@ def apply(module: ModuleType) -> None:
         barrier.operation.attributes[EXCHANGE] = ir.StringAttr.get(what.decode())
         return barrier.results
 
+    split_original = module.split_compute_grad_and_apply_grad
+
+    def split_compute_grad_and_apply_grad(
+        closed_jaxpr: core.ClosedJaxpr,
+        gensym_fn: Callable[[core.AbstractValue], core.Var],
+        num_microbatch: int,
+        inference_mode: bool,
+    ) -> Any:
+        """As alpa's own.
+
+        Raises:
+            errors.MicroBatchError: a value of micro-batches is no mean; a pipeline only averages.
+        """
+        check_means(closed_jaxpr)
+        return split_original(closed_jaxpr, gensym_fn, num_microbatch, inference_mode)
+
     module.cross_mesh_allreduce_p.def_abstract_eval(lambda *operands, **params: operands[0])
     mlir.register_lowering(module.cross_mesh_allreduce_p, lower)
+    replace(module, split_compute_grad_and_apply_grad)
     replace_in_class(module.ApplyGradRewriter, _rewrite_eqns)
+
+
+def check_means(closed: core.ClosedJaxpr) -> None:
+    """Hold that what passes the gradients' mark of a traced micro-batch is a mean, or the same in all.
+
+    Raises:
+        errors.MicroBatchError: a value is something else.
+    """
+    for mark in (eqn for eqn in closed.jaxpr.eqns if eqn.params.get("mark_type") == "grad"):
+        combined = values_of_micro_batches(closed, mark.invars)
+        for number, (value, each) in enumerate(zip(mark.invars, combined, strict=True)):
+            if each.how is not How.MEAN and (each.how is not How.SAME or value.aval.dtype == bool):
+                raise errors.MicroBatchError.in_pipeline(number, value.aval.str_short(), each.how.value)

@@ -1,4 +1,4 @@
-"""Replacement in `alpa.shard_parallel.compile_executable`: the check before gradient accumulation.
+"""Replacement in `alpa.shard_parallel.compile_executable`: gradient accumulation, with a check before it.
 
 Alpa cuts a step with micro-batches in two at the mark of `alpa.grad`: what comes before is done once a micro-batch,
 what comes after once a step. Invariant: only what passes through that mark goes from the one to the other, because
@@ -12,6 +12,8 @@ from typing import Any
 from jax._src import core, source_info_util
 
 from alpa_on_jax import errors
+from alpa_on_jax.alpa.shard_parallel.combined_values import combine
+from alpa_on_jax.alpa.tracing import values_of_micro_batches
 from alpa_on_jax.replacing import replace
 
 _MAX_NAMED = 3
@@ -22,13 +24,17 @@ def apply(module: ModuleType) -> None:
     original = module.add_gradient_accumulation
 
     def add_gradient_accumulation(raw_jaxpr: Any, num_micro_batches: int) -> Any:
-        """As alpa's own.
+        """As alpa's own; values that are no means are combined otherwise than by averaging.
 
         Raises:
             errors.GradientMarkerError: the function has not one gradient mark, or uses a value across it.
+            errors.MicroBatchError: a value can be neither averaged nor combined in another way that is known.
         """
         check_gradient_marker(raw_jaxpr.jaxpr)
-        return original(raw_jaxpr, num_micro_batches)
+        mark = next(eqn for eqn in raw_jaxpr.jaxpr.eqns if eqn.params.get("mark_type") == "grad")
+        combined = values_of_micro_batches(raw_jaxpr, mark.invars)
+        closed, *rest = original(raw_jaxpr, num_micro_batches)
+        return (combine(closed, combined, num_micro_batches), *rest)
 
     replace(module, add_gradient_accumulation)
 

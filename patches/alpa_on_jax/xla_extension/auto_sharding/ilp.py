@@ -118,15 +118,35 @@ def build_ilp(
         live: list[list[Node]] = [[] for _ in nodes]
     else:
         live = [[of[value] for value in values] for values in live_values(graph)]
+    buffers = [(graph.parameters[parameter], graph.results[result]) for result, parameter in donated]
+    kept = [(old, new) for old, new in _accumulators(graph) if set(of[old].specs) & set(of[new].specs)]
     problem = make_problem(
         nodes,
         costs,
-        [(of[graph.parameters[parameter]], of[graph.results[result]]) for result, parameter in donated],
+        [(of[before], of[after]) for before, after in (*buffers, *kept)],
         live,
         options.memory_budget_bytes,
     )
     logger.info("auto-sharding: built the ILP of %d values in %.2f s", len(nodes), time.perf_counter() - started)
     return Ilp(graph, of, costs, problem, aliases, depths, tuple(builder.without_strategies))
+
+
+def _accumulators(graph: Graph) -> list[tuple[Instruction, Instruction]]:
+    """What goes from one micro-batch to the next: the parameters that begin a stage, and what they are when it ends.
+
+    They are told by their use: an accumulator is added to, or its rows but the first are joined with a new one.
+    """
+    handed = {each.operands[0] for each in graph.instructions if each.stage.endswith("$end")}
+    found = []
+    for instruction in graph.instructions:
+        if instruction not in handed or instruction.opcode not in ("add", "concatenate"):
+            continue
+        for operand in instruction.operands:
+            old = operand.operands[0] if operand.opcode == "slice" else operand
+            if old.stage.endswith("$start") and old.shape == instruction.shape and old.operands[0] in graph.parameters:
+                found.append((old.operands[0], instruction))
+                break
+    return found
 
 
 def _given_specs(graph: Graph, given: Sequence[ArraySharding | None], mesh: Mesh) -> dict[Instruction, Spec]:
