@@ -3,7 +3,7 @@
 Programs are drawn over all kinds of ops (drawn_ops.py, drawn_reductions.py), and plans as the planners can choose them.
 A difference beyond what rounding explains is a failure, and so is any exception: none of these programs is refused.
 
-By default the same programs each time, in half a minute; with HYPOTHESIS_PROFILE=explore new ones, 2,500 in all, and
+By default the same programs each time, in half a minute; with HYPOTHESIS_PROFILE=explore new ones, 2,600 in all, and
 with `--log-file=FILE --log-file-level=INFO` each is written down before it runs.
 """
 
