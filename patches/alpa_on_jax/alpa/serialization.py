@@ -1,7 +1,8 @@
 """Replacements in `alpa.serialization`: checkpoints of `jax.Array`s, and restoring on a local mesh.
 
 A checkpoint has alpa's own layout: a folder for each array with its shards as `.npy` data and a pickled metadata file,
-and one msgpack file with the tree. An array on a mesh is written shard by shard, every part once.
+which is read as data alone (`data_pickles`), and one msgpack file with the tree. An array on a mesh is written shard by
+shard, every part once.
 """
 
 import os
@@ -15,6 +16,7 @@ import msgpack
 import numpy as np
 from flax.serialization import from_state_dict, to_state_dict
 
+from alpa_on_jax import data_pickles
 from alpa_on_jax.alpa.random_keys import bits_of_keys, like, plain
 from alpa_on_jax.in_process.launching import is_here
 from alpa_on_jax.replacing import replace
@@ -100,7 +102,7 @@ def load_sharded_array(ckpt_dir: str, metadatas: Sequence[str]) -> np.ndarray:
 
 def _load_metadata(path: str) -> dict[str, Any]:
     with open(path, "rb") as file:
-        return pickle.load(file)
+        return data_pickles.load(file)
 
 
 def _load_array(folder: str) -> np.ndarray:

@@ -5,7 +5,7 @@ from the built-in exception that Python code would expect in its place, so that 
 `except TypeError` around a call into alpa keep working.
 """
 
-from alpa_on_jax.errors.base import AlpaOnJaxError, InternalError
+from alpa_on_jax.errors.base import AlpaOnJaxError, DataFileError, InternalError
 from alpa_on_jax.errors.clusters import (
     ClusterAuthenticationError,
     ClusterError,
@@ -68,6 +68,7 @@ __all__ = [
     "ClusterAuthenticationError",
     "ClusterError",
     "ClusterResourcesError",
+    "DataFileError",
     "DonationError",
     "FollowError",
     "GradientMarkerError",

@@ -22,3 +22,13 @@ class InternalError(AlpaOnJaxError, RuntimeError):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}. This is a mistake in alpa_on_jax, not in your program: please report it")
+
+
+class DataFileError(AlpaOnJaxError, ValueError):
+    """A file of data names something that would run code."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"a file of a checkpoint or of results names {name}, which none of alpa's formats has; nothing of it was "
+            "run. It was written by something else, or to do harm: take only files that you trust"
+        )

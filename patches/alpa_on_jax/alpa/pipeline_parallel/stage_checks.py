@@ -8,8 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from alpa_on_jax import errors
-from alpa_on_jax.alpa.pipeline_parallel.stage_results import read_results
+from alpa_on_jax import data_pickles, errors
 from alpa_on_jax.alpa.pipeline_parallel.stage_run import StageRun
 
 _LOOK_EVERY_S = 0.2
@@ -67,7 +66,7 @@ def _shapes(mesh: Any, option: Any) -> Sequence[tuple[int, int]]:
 def _check_readable(path: str) -> None:
     try:
         with open(path, "rb") as file:
-            results = read_results(file)
+            results = data_pickles.load(file)
         if not isinstance(results, dict):
             raise ValueError(f"it has a {type(results).__name__} and no dictionary")
     except Exception as error:

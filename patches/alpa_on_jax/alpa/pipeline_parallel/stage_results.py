@@ -8,18 +8,16 @@ which once was a name and is an address today: so results from a file get the na
 """
 
 import functools
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from alpa_on_jax import errors
+from alpa_on_jax import data_pickles, errors
 from alpa_on_jax.alpa.pipeline_parallel.stage_run import StageRun, current, name_of
 from alpa_on_jax.replacing import replace
 
-_NPY = b"\x93NUMPY"
 # A bit more than `gap` in alpa's `training_dp` and `training_dp_2`.
 _TOLD_APART_S = 1.001e-6
 
@@ -51,7 +49,7 @@ def apply(module: ModuleType) -> None:
         module,
         check_profile_results_consistent,
         merge_marked_jaxprs_with_named_call,
-        pickle=SimpleNamespace(load=read_results),
+        pickle=SimpleNamespace(load=data_pickles.load),
         **{
             name: _looked_at(getattr(module, name), module.get_merged_stages_memory_stats)
             for name in (
@@ -62,13 +60,6 @@ def apply(module: ModuleType) -> None:
             )
         },
     )
-
-
-def read_results(file: Any) -> Any:
-    """What a file of results has: one that alpa wrote, by numpy, or one that was pickled, which alpa reads."""
-    start = file.read(len(_NPY))
-    file.seek(0)
-    return np.load(file, allow_pickle=True).item() if start == _NPY else pickle.load(file)
 
 
 def _take_names(result: Any, stage: Any) -> bool:

@@ -13,9 +13,9 @@ from alpa.pipeline_parallel.stage_profiling import ModuleProfileResult, StagePro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_on_jax import errors
+from alpa_on_jax import data_pickles, errors
 from alpa_on_jax.alpa.pipeline_parallel import stage_checks
-from alpa_on_jax.alpa.pipeline_parallel.stage_results import has_stages, read_results, told_apart
+from alpa_on_jax.alpa.pipeline_parallel.stage_results import has_stages, told_apart
 from alpa_on_jax.alpa.pipeline_parallel.stage_run import StageRun, started
 
 SHAPES = ((1, 1), (1, 2))
@@ -139,7 +139,7 @@ def test_results_are_read_as_alpa_writes_them_and_as_it_reads_them(write: Any) -
     file = io.BytesIO()
     write({(0, 0, 0, 0): 1.5}, file)
     file.seek(0)
-    assert read_results(file) == {(0, 0, 0, 0): 1.5}
+    assert data_pickles.load(file) == {(0, 0, 0, 0): 1.5}
 
 
 def test_the_devices_of_a_host_are_halved_and_so_must_be_a_power_of_two() -> None:
