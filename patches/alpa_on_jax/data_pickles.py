@@ -18,6 +18,7 @@ _NAMES = frozenset(
     {
         "_codecs.encode",  # of bytes, by old protocols
         "builtins.slice",
+        "__builtin__.slice",
         "numpy.dtype",
         "numpy.ndarray",
         *(
