@@ -88,6 +88,6 @@ def check_means(closed: core.ClosedJaxpr) -> None:
     for mark in (eqn for eqn in closed.jaxpr.eqns if eqn.params.get("mark_type") == "grad"):
         combined = values_of_micro_batches(closed, mark.invars)
         for number, (value, each) in enumerate(zip(mark.invars, combined, strict=True)):
-            is_flag = getattr(value.aval, "dtype", None) == bool
+            is_flag = str(getattr(value.aval, "dtype", "")) == "bool"
             if each.how is not How.MEAN and (each.how is not How.SAME or is_flag):
                 raise errors.MicroBatchError.in_pipeline(number, value.aval.str_short(), each.how.value)
