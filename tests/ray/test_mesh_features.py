@@ -66,6 +66,20 @@ def test_numbers_and_whole_numbers_are_taken_as_jax_takes_them(mesh: Any) -> Non
     np.testing.assert_array_equal(np.asarray(result), x * 1.5 + number)
 
 
+def test_keys_are_taken_and_given_back_as_keys(mesh: Any) -> None:
+    def function(x: Any, key: Any) -> Any:
+        return x + jax.random.bits(key, (1, 16)) % 4, jax.random.split(key)[0]
+
+    x, key = weights_and_batch()[1], jax.random.key(3)
+    expected_x, expected_key = jax.jit(function)(x, key)
+    parallel = alpa.parallelize(function, batch_argnums=(0,), donate_argnums=(), method=ShardParallel())
+    found, next_key = parallel(x, key)
+    assert_equal_up_to_rounding(np.asarray(found), np.asarray(expected_x))
+    assert next_key.dtype == key.dtype
+    np.testing.assert_array_equal(jax.random.key_data(next_key), jax.random.key_data(expected_key))
+    _ = parallel(found, next_key)
+
+
 def test_an_array_lies_on_the_hosts_as_its_sharding_says(mesh: Any) -> None:
     w, x = weights_and_batch()
     result = on_mesh()(w, x)
@@ -299,20 +313,3 @@ def test_a_mesh_beside_the_first_computes_on_its_own(mesh: Any) -> None:
     finally:
         for each in meshes:
             each.shutdown()
-
-
-# Typed random keys.
-
-
-def test_keys_are_taken_and_given_back_as_keys(mesh: Any) -> None:
-    def function(x: Any, key: Any) -> Any:
-        return x + jax.random.bits(key, (1, 16)) % 4, jax.random.split(key)[0]
-
-    x, key = weights_and_batch()[1], jax.random.key(3)
-    expected_x, expected_key = jax.jit(function)(x, key)
-    parallel = alpa.parallelize(function, batch_argnums=(0,), donate_argnums=(), method=ShardParallel())
-    found, next_key = parallel(x, key)
-    assert_equal_up_to_rounding(np.asarray(found), np.asarray(expected_x))
-    assert next_key.dtype == key.dtype
-    np.testing.assert_array_equal(jax.random.key_data(next_key), jax.random.key_data(expected_key))
-    _ = parallel(found, next_key)
