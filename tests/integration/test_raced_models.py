@@ -4,12 +4,15 @@ The methods are the bench's own. Models that other files test as they are (gpt, 
 left out; sizes are small.
 """
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from alpa_cfp import CFPOption
 from alpa_cfp.bench.case import CFP, ILP, Case
 from alpa_cfp.bench.checking import difference, run_serially
 from alpa_cfp.bench.methods import misfit, plan_method
+from alpa_cfp.workloads.model import train_step
 from alpa_cfp.workloads.models import build
 from alpa_cfp.workloads.sizes import Size
 from integration.serial import RELATIVE_TOLERANCE
@@ -17,17 +20,18 @@ from integration.serial import RELATIVE_TOLERANCE
 pytestmark = pytest.mark.slow
 
 _SMALL = Size(batch=8, hidden=32, layers=1, sequence=16, vocabulary=64)
+_DATA_PARALLEL, _MEGATRON = ("1x8", "data-parallel"), ("1x8", "megatron")
 _FEW = (("1x8", CFP), ("2x4", ILP))
-_ALL = (("2x4", CFP), ("2x4", ILP), ("1x8", "data-parallel"), ("1x8", "megatron"))
+_ALL = (("2x4", CFP), ("2x4", ILP), _DATA_PARALLEL, _MEGATRON)
 CASES = {
-    "mlp_wide": (Size(batch=2), (*_FEW, ("2x4", CFP))),
-    "gpt_wide": (Size(batch=2, layers=1), _FEW),
-    "gpt_vocabulary": (Size(batch=8, hidden=16, layers=1, vocabulary=512), _FEW),
-    "llama_long": (Size(batch=2, layers=1, sequence=64), _FEW),
+    "mlp_wide": (Size(batch=2), (*_FEW, ("2x4", CFP), _MEGATRON)),
+    "gpt_wide": (Size(batch=2, layers=1), (*_FEW, _MEGATRON)),
+    "gpt_vocabulary": (Size(batch=8, hidden=16, layers=1, vocabulary=512), (*_FEW, _DATA_PARALLEL, _MEGATRON)),
+    "llama_long": (Size(batch=2, layers=1, sequence=64), (*_FEW, _MEGATRON)),
     "t5": (_SMALL, _ALL),
     "vit": (Size(batch=8, layers=1, channels=3), _ALL),
     "lstm": (Size(batch=8, sequence=4), _ALL),
-    "gpt_bf16": (_SMALL, (*_FEW, ("1x8", "data-parallel"), ("1x8", "megatron"))),
+    "gpt_bf16": (_SMALL, (*_FEW, _DATA_PARALLEL, _MEGATRON)),
 }
 
 
@@ -43,3 +47,15 @@ def test_a_step_of_a_raced_model_equals_the_serial_run(model: str, size: Size, m
     program()
     found = difference(program.loss(), program.state, run_serially(built, None))
     assert found.relative <= max(RELATIVE_TOLERANCE, built.rounding), found
+
+
+@pytest.mark.parametrize("model", CASES)
+def test_a_raced_model_learns(model: str) -> None:
+    built = build(model, CASES[model][0])
+    step, state = jax.jit(train_step(built, jax.value_and_grad)), built.state
+    losses = []
+    for _ in range(8):
+        state, metrics, grads = step(state, built.batch)
+        losses.append(float(metrics["loss"]))
+        assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(grads))
+    assert losses[-1] < losses[0]
