@@ -3,11 +3,13 @@
 Programs are drawn over all kinds of ops (drawn_ops.py, drawn_reductions.py), and plans as the planners can choose them.
 A difference beyond what rounding explains is a failure, and so is any exception: none of these programs is refused.
 
-By default the same programs each time, in half a minute; with HYPOTHESIS_PROFILE=explore new ones, 2,600 in all, and
-with `--log-file=FILE --log-file-level=INFO` each is written down before it runs.
+By default the same programs each time, in half a minute; with HYPOTHESIS_PROFILE=explore new ones, ALPA_CFP_PROGRAMS
+in all (2,600), and with `--log-file=FILE --log-file-level=INFO` each is written down before it runs.
+tools/draw_programs.py runs them in batches, each in a process of its own.
 """
 
 import logging
+import math
 import os
 import random
 from collections.abc import Callable
@@ -18,7 +20,9 @@ import jax
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jax.sharding import Mesh
 
+from alpa_cfp import autoshard
 from alpa_cfp.workloads.meshes import logical_mesh
 from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -28,24 +32,25 @@ from alpa_on_jax.xla_extension.planner import request
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 from integration.drawn_programs import Program, programs
 from integration.drawn_reductions import CONTRACTIONS, KINDS
-from integration.planned import DrawnPlan
+from integration.planned import ESTIMATE, DrawnPlan
 from unit.alpa_on_jax.xla_extension.helpers import annotate, annotate_randomly, lower, place, random_sharding
 
 logger = logging.getLogger(__name__)
 
 EXPLORES = os.environ.get("HYPOTHESIS_PROFILE") == "explore"
+PROGRAMS = int(os.environ.get("ALPA_CFP_PROGRAMS", "2600"))
 MESHES = ("2x2", "1x2", "1x4", "1x8", "2x4")
 
 
 def drawn(
-    by_default: int, explored: int, first: tuple[str, ...] = ()
+    by_default: int, share: float, first: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A test of programs, meshes and seeds of plans."""
+    """A test of programs, meshes and seeds of plans; `share` is its part of all programs where new ones are drawn."""
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         given_all = given(program=programs(KINDS, first), mesh=st.sampled_from(MESHES), seed=st.integers(0, 2**16))
         return settings(
-            max_examples=explored if EXPLORES else by_default,
+            max_examples=max(1, round(share * PROGRAMS)) if EXPLORES else by_default,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
         )(given_all(test))
 
@@ -83,7 +88,7 @@ def shape(mesh: str) -> LogicalMesh:
     return LogicalMesh(tuple(map(int, mesh.split("x"))))
 
 
-@drawn(40, 900, CONTRACTIONS)
+@drawn(40, 0.3, CONTRACTIONS)
 def test_a_program_whose_blocks_have_any_of_their_strategies_is_right(program: Program, mesh: str, seed: int) -> None:
     module = begin("strategies", program, mesh, seed)
     plan = DrawnPlan(seed=seed, kept=True)
@@ -91,7 +96,7 @@ def test_a_program_whose_blocks_have_any_of_their_strategies_is_right(program: P
     run(program, module, mesh, by_xla=seed % 4 == 3)
 
 
-@drawn(30, 700)
+@drawn(30, 0.25)
 def test_a_program_whose_inputs_have_any_shardings_is_right(program: Program, mesh: str, seed: int) -> None:
     module, rng = begin("inputs", program, mesh, seed), random.Random(seed)
     inputs = [random_sharding(rng, shape(mesh), value.shape) for value in program.inputs]
@@ -100,7 +105,7 @@ def test_a_program_whose_inputs_have_any_shardings_is_right(program: Program, me
     run(program, module, mesh, by_xla=seed % 4 == 3)
 
 
-@drawn(30, 700)
+@drawn(30, 0.25)
 def test_a_program_whose_values_all_have_any_shardings_is_right(program: Program, mesh: str, seed: int) -> None:
     # As a solver might choose them.
     module = annotate_randomly(begin("values", program, mesh, seed), shape(mesh), seed)
@@ -108,8 +113,17 @@ def test_a_program_whose_values_all_have_any_shardings_is_right(program: Program
     run(program, module, mesh, by_xla=seed % 4 == 3)
 
 
-@drawn(10, 300, CONTRACTIONS)
+@drawn(10, 0.1, CONTRACTIONS)
 def test_a_program_that_alpas_ilp_has_solved_is_right(program: Program, mesh: str, seed: int) -> None:
     begin("ilp", program, mesh, seed)
     method = alpa.ShardParallel(logical_mesh(mesh))
     assert_right(program, alpa.parallelize(program.function(), method=method, batch_argnums=())(*program.arguments()))
+
+
+@drawn(10, 0.1, CONTRACTIONS)
+def test_a_program_that_autoshard_has_planned_is_right(program: Program, mesh: str, seed: int) -> None:
+    begin("autoshard", program, mesh, seed)
+    function, devices = program.function(), shape(mesh).shape
+    on = Mesh(np.array(jax.devices()[: math.prod(devices)]).reshape(devices), ("data", "model"))
+    plan = autoshard(function, on, *program.arguments(), option=ESTIMATE)
+    assert_right(program, plan.jit(function)(*program.arguments()))

@@ -1,0 +1,47 @@
+"""tools/draw_programs.py loses no batch to one that ends its process, and names the program in which it did."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.draw_programs import Begun, begun_in, counts, run_batch
+
+PROGRAM = "def program(x0: 'float32[8]', x1: 'int8[]'):\n    v0 = x0 + 1\n    return v0, x1, \n"
+LINE = f"values on 2x4, seed 7, of sum_, dot:\n{PROGRAM}"
+
+
+def a_file_of_one_test(folder: Path, does: str) -> str:
+    """A file of one test, which says that it begins a program and then does something."""
+    path = folder / "test_ends.py"
+    text = f"import logging, os, time\ndef test_it():\n    logging.getLogger('x').info('%s', {LINE!r})\n    {does}\n"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_log_says_which_programs_were_begun() -> None:
+    log = f"INFO     a:b.py:1 {LINE}INFO     c:d.py:2 of something else: 3\nINFO     a:b.py:1 {LINE}"
+    expected = Begun("values", "2x4", ("sum_", "dot"), ("float32", "int8"), LINE)
+    assert begun_in(log) == (expected, expected)
+
+
+@pytest.mark.parametrize(
+    ("does", "limit_s", "how"),
+    [
+        ("os.abort()", 60, "ended with status -6"),
+        ("time.sleep(600)", 5, "more than 5 s"),
+        ("assert 1 == 2", 60, "assert 1 == 2"),
+    ],
+)
+def test_a_batch_that_fails_says_how_and_in_which_program(tmp_path: Path, does: str, limit_s: float, how: str) -> None:
+    batch = run_batch(1, 0, limit_s, a_file_of_one_test(tmp_path, does))
+    assert batch.failure is not None
+    assert how in batch.failure
+    assert PROGRAM.splitlines()[1] in batch.failure
+
+
+def test_a_batch_that_is_right_is_counted(tmp_path: Path) -> None:
+    batch = run_batch(1, 0, 60, a_file_of_one_test(tmp_path, "assert os.environ['ALPA_CFP_PROGRAMS'] == '1'"))
+    assert batch.failure is None
+    counted = counts([batch, batch])
+    assert counted["mesh"] == {"2x4": 2}
+    assert counted["kind of op"] == {"sum_": 2, "dot": 2}
