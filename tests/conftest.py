@@ -37,7 +37,8 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 settings.register_profile(
     "default", derandomize=True, deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("explore", deadline=None, max_examples=1000)
+# It must say so: a profile inherits from the one that is loaded, which from here on is the derandomised one.
+settings.register_profile("explore", derandomize=False, deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

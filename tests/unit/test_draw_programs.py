@@ -7,6 +7,7 @@ import pytest
 from tools.draw_programs import Begun, begun_in, counts, run_batch
 
 PROGRAM = "def program(x0: 'float32[8]', x1: 'int8[]'):\n    v0 = x0 + 1\n    return v0, x1, \n"
+TESTS = str(Path(__file__).parents[1])
 LINE = f"values on 2x4, seed 7, of sum_, dot:\n{PROGRAM}"
 
 
@@ -45,3 +46,15 @@ def test_a_batch_that_is_right_is_counted(tmp_path: Path) -> None:
     counted = counts([batch, batch])
     assert counted["mesh"] == {"2x4": 2}
     assert counted["kind of op"] == {"sum_": 2, "dot": 2}
+
+
+def test_another_seed_draws_other_programs(tmp_path: Path) -> None:
+    path = tmp_path / "test_draws.py"
+    path.write_text(
+        f"import logging, sys\nsys.path.append({TESTS!r})\nimport conftest\nfrom hypothesis import given, settings, strategies as st\n"
+        f"@settings(max_examples=20)\n@given(st.integers(0, 2**16))\ndef test_it(seed):\n"
+        f"    logging.getLogger('x').info('%s', {LINE!r}.replace('seed 7', f'seed {{seed}}'))\n"
+    )
+    texts = [[program.text for program in run_batch(1, seed, 60, str(path)).begun] for seed in (0, 0, 1)]
+    assert len(texts[0]) == 20
+    assert texts[0] == texts[1] != texts[2]
