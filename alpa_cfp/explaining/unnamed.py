@@ -28,7 +28,7 @@ def names_by_use(blocks: Blocks, paths: Sequence[str]) -> tuple[str, ...]:
         for number, (op, weight) in reversed(list(enumerate(zip(entries, weights, strict=True))))
         if op is not None and weight is not None and _is_lookup(graph, op)
     }
-    rows = {graph.shape(graph.parameters[table])[0] for table in tables}
+    rows = {graph.shape(graph.parameters[table])[:1] for table in tables}
     last = max((number for number, op in enumerate(entries) if op is not None), default=None)
     names: list[str] = []
     for number, (op, weight) in enumerate(zip(entries, weights, strict=True)):
@@ -38,7 +38,7 @@ def names_by_use(blocks: Blocks, paths: Sequence[str]) -> tuple[str, ...]:
         # The table of a tied head is called after the lookup, which is another block.
         is_tied = number > tables.get(weight, number) and not _is_lookup(graph, op)
         path = "" if is_tied else short_name(paths[weight])
-        is_head = is_tied or (number == last and graph.shape(op.results[0])[-1] in rows)
+        is_head = is_tied or (number == last and graph.shape(op.results[0])[-1:] in rows)
         names.append(path or ("head" if is_head else "embedding" if _is_lookup(graph, op) else ""))
     return tuple(names)
 

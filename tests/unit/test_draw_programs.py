@@ -51,7 +51,8 @@ def test_a_batch_that_is_right_is_counted(tmp_path: Path) -> None:
 def test_another_seed_draws_other_programs(tmp_path: Path) -> None:
     path = tmp_path / "test_draws.py"
     path.write_text(
-        f"import logging, sys\nsys.path.append({TESTS!r})\nimport conftest\nfrom hypothesis import given, settings, strategies as st\n"
+        f"import logging, sys\nsys.path.append({TESTS!r})\nimport conftest\n"
+        f"from hypothesis import given, settings\nfrom hypothesis import strategies as st\n"
         f"@settings(max_examples=20)\n@given(st.integers(0, 2**16))\ndef test_it(seed):\n"
         f"    logging.getLogger('x').info('%s', {LINE!r}.replace('seed 7', f'seed {{seed}}'))\n"
     )

@@ -173,3 +173,14 @@ def test_ops_without_a_sharding_rule_are_named_once() -> None:
     blocks = blocks_of(traced(lambda x, w: jax.lax.top_k(jax.lax.top_k(x @ w, 16)[0], 2)[0], square, square))
     assert len(blocks.graph.without_rule) == 2
     assert ops_without_rule(blocks.graph, blocks.blocks[0]) == ("top_k",)
+
+
+def test_a_last_block_whose_result_is_a_scalar_is_no_head() -> None:
+    def loss(table: jax.Array, rows: jax.Array, weight: jax.Array) -> jax.Array:
+        return jnp.tanh(jnp.vdot(table[rows].sum(0), weight))
+
+    module = traced(loss, np.ones((16, 8), np.float32), np.zeros(4, np.int32), np.ones(8, np.float32))
+    blocks = blocks_of(module)
+    names = block_names(module.bytecode, blocks)
+    assert len(names) == len(blocks.blocks) == 2
+    assert "head" not in names
