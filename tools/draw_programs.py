@@ -57,7 +57,7 @@ def run_batch(programs: int, seed: int, limit_s: float, tests: str = TESTS) -> B
     """Draw and run so many programs, of a file of tests, in a new process."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")
-        options = ["-q", "-p", "no:cacheprovider", f"--log-file={log}", "--log-file-level=INFO"]
+        options = ["-q", "-p", "no:cacheprovider", f"--log-file={log}", "--log-file-level=INFO", "--show-capture=no"]
         command = [sys.executable, "-m", "pytest", *options, f"--hypothesis-seed={seed}", tests]
         environment = os.environ | {"HYPOTHESIS_PROFILE": "explore", "ALPA_CFP_PROGRAMS": str(programs)}
         try:

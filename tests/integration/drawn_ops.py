@@ -303,6 +303,8 @@ def slice_(d: Drawing) -> None:
 def pad(d: Drawing) -> None:
     x = d.value("fiuc", 1)
     amounts = [(d.choose([0, 0, 1, -1, 4]), d.choose([0, 0, 2, -1]), d.choose([0, 0, 1])) for _ in x.shape]
+    if any(size + low + high < 0 for size, (low, high, _) in zip(x.shape, amounts, strict=True)):
+        raise NotDrawn  # more is cut off than there is
     moved(d, f"lax.pad({x}, jnp.zeros((), {x}.dtype), {amounts})", x)
 
 

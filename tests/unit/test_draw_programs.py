@@ -30,14 +30,19 @@ def test_a_log_says_which_programs_were_begun() -> None:
     [
         ("os.abort()", 60, "ended with status -6"),
         ("time.sleep(600)", 5, "more than 5 s"),
-        ("assert 1 == 2", 60, "assert 1 == 2"),
     ],
 )
-def test_a_batch_that_fails_says_how_and_in_which_program(tmp_path: Path, does: str, limit_s: float, how: str) -> None:
+def test_a_batch_that_ends_says_how_and_in_which_program(tmp_path: Path, does: str, limit_s: float, how: str) -> None:
     batch = run_batch(1, 0, limit_s, a_file_of_one_test(tmp_path, does))
     assert batch.failure is not None
     assert how in batch.failure
     assert PROGRAM.splitlines()[1] in batch.failure
+
+
+def test_a_batch_whose_test_fails_says_what_pytest_says(tmp_path: Path) -> None:
+    batch = run_batch(1, 0, 60, a_file_of_one_test(tmp_path, "assert 1 == 2"))
+    assert batch.failure is not None
+    assert "assert 1 == 2" in batch.failure
 
 
 def test_a_batch_that_is_right_is_counted(tmp_path: Path) -> None:
