@@ -1,6 +1,7 @@
 """`alpa-cfp bench` and `plan` on the hosts of a cluster: right, with all that a run on local devices brings back."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,11 @@ def test_a_host_that_is_lost_is_one_line_and_the_next_run_has_a_mesh_again(clust
 def lose_a_host(case: Case, cluster: Cluster) -> None:
     with attached(case, cluster) as mesh:
         ray.kill(mesh.physical_mesh.workers[1])
-        mesh.physical_mesh.sync_workers()
+        # `ray.kill` does not wait for the process to end: until then the host still answers.
+        give_up = time.monotonic() + 60
+        while time.monotonic() < give_up:
+            mesh.physical_mesh.sync_workers()
+            time.sleep(0.1)
 
 
 def test_pipelines_with_cfp_and_with_the_ilp_are_there_at_once_with_stages_that_alpa_chose(
