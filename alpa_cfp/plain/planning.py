@@ -5,8 +5,8 @@ arguments and results by pytree path. Invariant: `planned_for` annotates a progr
 what `Plan.jit` runs is what was planned and measured.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jax.sharding import AbstractMesh, Mesh
@@ -58,8 +58,10 @@ def autoshard(
     plan = plan_module(program.module, request, option)
     say_by_whole_axes(program)
     signature = signature_of(program, mesh)
-    account = None if plan.account is None else signed(plan.account, signature)
-    plan = dataclasses.replace(plan, signature=signature, account=account)
+    account = plan.account
+    if account is not None:
+        account = signed(replace(account, caveats=(*program.caveats, *account.caveats)), signature)
+    plan = replace(plan, signature=signature, account=account)
     option.plans.append(plan)
     return plan
 

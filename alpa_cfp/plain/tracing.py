@@ -15,8 +15,11 @@ from typing import Any
 import jax
 from jax.api_util import shaped_abstractify
 
+from alpa_cfp.caveats import Caveats
 from alpa_cfp.errors import AutoshardError
+from alpa_cfp.explaining.account import Caveat
 from alpa_cfp.plain import unrolling
+from alpa_on_jax.jax.host_callbacks import without_callbacks
 from alpa_on_jax.jax.key_kinds import is_key
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.hlo_module import HloModule
@@ -62,6 +65,7 @@ class Program:
         outputs: The leaves of its result.
         in_tree: The structure of `(args, kwargs)`.
         out_tree: The structure of the result.
+        caveats: What of the function is not in the program, or not planned.
     """
 
     module: HloModule
@@ -69,6 +73,7 @@ class Program:
     outputs: tuple[Leaf, ...]
     in_tree: Any
     out_tree: Any
+    caveats: tuple[Caveat, ...] = ()
 
     def with_donated(self, donated: Sequence[bool]) -> "Program":
         """The same program, of whose inputs those may be used up."""
@@ -87,7 +92,7 @@ def trace(
 
     Raises:
         AutoshardError: an argument is no array, or `fn` says itself where arrays lie.
-        HostCallbackError: `fn` calls back into Python.
+        HostCallbackError: `fn` uses what a call back into Python gives.
         TypeError, ValueError: what `jax.jit` says of such a function, or of such `donate_argnums`.
     """
     started = time.perf_counter()
@@ -104,12 +109,13 @@ def trace(
         for path, leaf in jax.tree_util.tree_leaves_with_path(traced.out_info)
     ]
     name = re.sub(r"\W", "_", getattr(fn, "__name__", "function"))
-    bytecode = _lowered(name, traced, inputs, _LOWERED_AS.get(platform, platform))
+    caveats = Caveats()
+    bytecode = _lowered(name, traced, inputs, _LOWERED_AS.get(platform, platform), caveats)
     module = HloModule.from_stablehlo(name, bytecode, donated)
     in_tree = jax.tree.structure((tuple(args), kwargs))
     seconds = time.perf_counter() - started
     logger.info("%s: traced with %d arguments and %d results in %.2f s", name, len(inputs), len(outputs), seconds)
-    return Program(module, tuple(inputs), tuple(outputs), in_tree, traced.out_tree)
+    return Program(module, tuple(inputs), tuple(outputs), in_tree, traced.out_tree, caveats.all)
 
 
 def path_of(path: Sequence[Any]) -> str:
@@ -141,22 +147,20 @@ def _path(path: Sequence[Any], roots: tuple[str, ...]) -> str:
     return roots[path[0].idx] + jax.tree_util.keystr(tuple(path[1:]))
 
 
-def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str) -> bytes:
-    """The StableHLO of a traced function, with its loops unrolled."""
-    closed = traced.jaxpr
+def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str, caveats: Caveats) -> bytes:
+    """The StableHLO of a traced function, with its loops unrolled, and without the callbacks that it can do without."""
+    closed, left_out = without_callbacks(traced.jaxpr)
+    for sentence in left_out:
+        caveats.warn(sentence)
     loops = unrolling.find_loops(closed, unrolling.MAX_EQUATIONS)
     if loops.dynamic:
-        logger.warning(
-            "%s: %d loops whose length depends on values stay loops; nothing is planned inside them",
-            name,
-            loops.dynamic,
-        )
+        caveats.warn(f"{loops.dynamic} loops whose length depends on values stay loops; nothing is planned inside them")
     if loops.too_long:
-        logger.warning(
-            "%s: %d loops stay loops, being more than %d operations if unrolled; nothing is planned inside them",
-            name, loops.too_long, unrolling.MAX_EQUATIONS,
-        )  # fmt: skip
-    if loops.unrolled:
+        caveats.warn(
+            f"{loops.too_long} loops stay loops, being more than {unrolling.MAX_EQUATIONS} operations if unrolled; "
+            "nothing is planned inside them"
+        )
+    if loops.unrolled or left_out:
 
         def unrolled(*leaves: Any) -> list[Any]:
             return unrolling.evaluate(closed, leaves, unrolling.MAX_EQUATIONS)

@@ -27,6 +27,7 @@ from jax.api_util import shaped_abstractify
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.keyless_jaxprs import without_keys
 from alpa_on_jax.alpa.micro_batch_values import Combined, How, how_to_combine, may_be_no_mean
+from alpa_on_jax.jax.host_callbacks import without_callbacks
 from alpa_on_jax.jax.interpreters.partial_eval import trace_to_jaxpr_final
 from alpa_on_jax.replacing import replace
 
@@ -86,7 +87,10 @@ def apply(module: ModuleType) -> None:
             monkey_patch_jaxarray()
             with jax.disable_jit():
                 jaxpr, _, consts = trace_to_jaxpr_final(fun, avals)
-                return without_keys(core.ClosedJaxpr(jaxpr, consts))
+                closed, left_out = without_callbacks(core.ClosedJaxpr(jaxpr, consts))
+                for sentence in left_out:
+                    logger.warning("%s: %s", fun.__name__, sentence)
+                return without_keys(closed)
         finally:
             restore_jaxarray()
             module.restore_random()

@@ -86,7 +86,7 @@ def test_an_embedding_gives_its_rows_without_a_gather(dtype: jnp.dtype | None) -
 
 
 def test_an_embedding_of_floats_is_an_error() -> None:
-    with pytest.raises(ValueError, match="integer"):
+    with pytest.raises(ValueError, match="Input type must be an integer or unsigned integer"):
         nn.Embed(10, 4).init(jax.random.PRNGKey(0), jnp.ones(3))
 
 
