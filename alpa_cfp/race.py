@@ -1,8 +1,9 @@
 """Run whole plans side by side, the nearer they are to each other the more often (CFP, section 7).
 
 Takes plans with their programs; gives what a step takes by each. Of a step with several micro-batches the whole program
-is run, which is a step of one, and what each further micro-batch runs. Invariant: all plans of a race run on one mesh,
-interleaved, if the profiles' source can do that.
+is run, which is a step of one, and what each further micro-batch runs. Invariants: all plans of a race run on one mesh,
+interleaved, if the profiles' source can do that; every other sample has no part in who wins, since the fastest of many
+was also lucky in what it was chosen by.
 """
 
 import itertools
@@ -17,6 +18,8 @@ from alpa_on_jax.xla_extension.hlo_module import HloModule
 # How many times as often as a candidate each plan has run after a heat, and by what factor it may be slower than the
 # fastest one to be in the next. Runs of one program differ by 5% on a quiet machine.
 _HEATS = ((3, 1.08), (9, 1.04), (27, 1.02))
+# Samples by which plans are chosen, and those by which it is said what the chosen one takes.
+CHOOSING, HELD_OUT = slice(0, None, 2), slice(1, None, 2)
 
 
 @dataclass
@@ -77,14 +80,14 @@ class Race:
             if len(racers) < 2:
                 break
 
-    def step_s(self, racer: Racer) -> float:
-        """What a step takes by a plan whose whole program was measured.
+    def step_s(self, racer: Racer, samples: slice = CHOOSING) -> float:
+        """What a step takes by a plan whose whole program was measured, by some of its samples.
 
         Where what further micro-batches run was not, it is estimated what of the whole is done once a step.
         """
         assert racer.whole is not None
-        whole_s, further = racer.whole.typical_s, racer.profiles[1:]
-        measured_s = [each.typical_s for each in further if each is not None and each.samples_s]
+        whole_s, further = _typical_s(racer.whole, samples), racer.profiles[1:]
+        measured_s = [_typical_s(each, samples) for each in further if each is not None and each.samples_s]
         if measured_s and len(measured_s) == len(further):
             return whole_s + (self.choosing.micro_batches - 1) * sum(measured_s)
         if self.choosing.micro_batches > 1:
@@ -101,3 +104,8 @@ class Race:
                 None if profile is None else replace(profile, samples_s=profile.samples_s[:samples])
                 for profile in itertools.islice(profiles, len(racer.modules))
             ]
+
+
+def _typical_s(profile: Profile, samples: slice) -> float:
+    """The typical time of some of the samples; of all where there is but one."""
+    return replace(profile, samples_s=profile.samples_s[samples] or profile.samples_s).typical_s

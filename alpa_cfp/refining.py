@@ -17,7 +17,7 @@ from alpa_cfp.choosing import Choosing, Profiles, failure_of
 from alpa_cfp.costs import read_local, work_of
 from alpa_cfp.errors import NothingRunsError
 from alpa_cfp.quantities import ordinal
-from alpa_cfp.race import Race, Racer
+from alpa_cfp.race import HELD_OUT, Race, Racer
 from alpa_cfp.search import NothingFitsError, Solution
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
@@ -47,7 +47,8 @@ class Refined:
 
     Attributes:
         solution: The choice for each unit, with the prediction.
-        measured_s: What a step takes; None where it was not run.
+        measured_s: What a step takes, by samples that had no part in the choice; None where it was not run.
+        raced_s: The same by those that decide; None where it was not run.
         needed_bytes: What a device needs by the compiled program; None where it was not compiled.
         collectives: How many the compiled program has.
         failure: Why it could not be run, if it was tried.
@@ -60,6 +61,7 @@ class Refined:
     collectives: int = 0
     failure: str = ""
     name: str = ""
+    raced_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ class Refinement:
     def _fastest(self, tried: Sequence[Refined]) -> Refined:
         """The fastest one, or of those that are as fast the one that needs least memory, and then least communication;
         the best predicted where none was run."""
-        seconds = [each.measured_s for each in tried if each.measured_s is not None]
+        seconds = [each.raced_s for each in tried if each.raced_s is not None]
         if not seconds:
             if all(each.failure for each in tried):
                 raise NothingRunsError([each.failure for each in tried])
@@ -203,10 +205,10 @@ class Refinement:
             )
             return next(each for each in tried if not each.failure)
         limit = _ALIKE * min(seconds)
-        alike = [each for each in tried if each.measured_s is not None and each.measured_s <= limit]
+        alike = [each for each in tried if each.raced_s is not None and each.raced_s <= limit]
         enough = _ALIKE_MEMORY * min(each.needed_bytes or 0 for each in alike)
         frugal = [each for each in alike if (each.needed_bytes or 0) <= enough]
-        return min(frugal, key=lambda each: (each.collectives, each.measured_s))
+        return min(frugal, key=lambda each: (each.collectives, each.raced_s))
 
 
 def _refined(race: Race, racer: Racer, name: str) -> Refined:
@@ -217,7 +219,14 @@ def _refined(race: Race, racer: Racer, name: str) -> Refined:
     if profile.status == "failed":
         return Refined(racer.solution, failure=failure_of(profile), name=name)
     collectives = sum(each.count for each in profile.collectives)
-    return Refined(racer.solution, race.step_s(racer), profile.memory_bytes, collectives, name=name)
+    return Refined(
+        racer.solution,
+        race.step_s(racer, HELD_OUT),
+        profile.memory_bytes,
+        collectives,
+        name=name,
+        raced_s=race.step_s(racer),
+    )
 
 
 def _place(number: int) -> str:

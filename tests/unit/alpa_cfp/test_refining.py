@@ -204,6 +204,23 @@ def test_the_plan_says_what_was_measured() -> None:
     assert (best.measured_s, best.needed_bytes) == (0.25, 77)
 
 
+class Lucky(Machine):
+    """Whose plans are the faster in the samples that choose, the slower they are in the others."""
+
+    def _profile(self, choices: Choices, samples: int) -> Profile:
+        predicted = self.choosing.problem.solution(choices).time_s
+        return measured(((1 / predicted, predicted) * samples)[:samples])
+
+
+def test_samples_that_choose_a_plan_do_not_say_what_it_takes() -> None:
+    machine = Lucky()
+    best = machine.best()
+    predicted = [machine.choosing.problem.solution(choices).time_s for choices in machine.run]
+    assert len(set(predicted)) > 1
+    assert best.raced_s == pytest.approx(1 / max(predicted))
+    assert best.measured_s == pytest.approx(max(predicted))
+
+
 def test_of_several_micro_batches_the_first_is_a_step_and_each_other_takes_what_its_programs_take() -> None:
     best = Machine(lambda predicted: 0.25, micro_batches=4, further_s=(0.125, 0.0625)).best()
     assert best.measured_s == 0.25 + 3 * (0.125 + 0.0625)
