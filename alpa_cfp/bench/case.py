@@ -10,27 +10,34 @@ from alpa_cfp.errors import HostsMeshError
 from alpa_cfp.workloads.sizes import Size, mesh_shape
 
 CFP, ILP, PROPAGATION = "cfp", "alpa-ilp", "propagation"
+ILP_GIVEN, ILP_AGAIN = "alpa-ilp-given", "alpa-ilp-again"
 # As the address of a cluster: one of this machine alone, which is started for the run.
 LOCAL = "local"
 # In the order of the table, each with what it is.
 METHODS = {
     CFP: "this project: measures parts of the step on this mesh, and searches for the fastest plan",
-    ILP: "Alpa 0.2.3's own planner: an integer programme over a symbolic cost model",
+    ILP: "Alpa 0.2.3's own planner, an integer programme over a symbolic cost model: the fastest of its plans for "
+    "all shapes of a mesh of these devices",
+    ILP_GIVEN: "the same on the mesh as it is given, with Alpa's default options",
     "data-parallel": "each device has all parameters and a part of the batch (alpa.DataParallel)",
     "zero2": "data parallel, with the optimizer's state split over the devices (alpa.Zero2Parallel)",
     "zero3": "data parallel, with parameters split too (alpa.Zero3Parallel)",
     "megatron": "by hand: batch split over the first mesh axis, layers over the second, as Megatron-LM does",
     PROPAGATION: "plain jax.jit: the batch is split over all devices, and XLA decides the rest; no alpa",
+    ILP_AGAIN: "alpa-ilp's plan once more, as a method of its own: so far apart are two equal programs (only where it "
+    "is named)",
 }
 # The same in a few words, for pictures.
 METHODS_BRIEFLY = {
     CFP: "planned from measured parts",
-    ILP: "planned by Alpa",
+    ILP: "planned by Alpa, best mesh shape",
+    ILP_GIVEN: "planned by Alpa, mesh as given",
     "data-parallel": "batch split",
     "zero2": "batch, optimizer split",
     "zero3": "batch, optimizer, weights split",
     "megatron": "batch, layers split by hand",
     PROPAGATION: "plain jax.jit, batch split",
+    ILP_AGAIN: "alpa-ilp once more",
 }
 
 
@@ -62,7 +69,7 @@ class Case:
 
 # The ways in which `--method` can parallelize.
 SHARD, PIPESHARD = "shard", "pipeshard"
-COMPOSED, ILP_AGAIN = "cfp-compose", "alpa-ilp-again"
+COMPOSED = "cfp-compose"
 # Of pipelines, in the order of the table.
 PIPELINE_METHODS = {
     CFP: "alpa's pipeline with CFP inside; candidate stages are compiled and timed by alpa",
@@ -120,12 +127,13 @@ class Effort:
 
     Attributes:
         rounds: Samples of each copy.
-        copies: Copies of each program: where arrays lie in memory changes the time of one by some per cent.
+        copies: Copies of each program: where arrays lie in memory changes the time of one by some per cent, for as long
+            as it lives. Intervals are those of so few copies.
         samples: How often CFP runs each candidate while it plans.
         seed: Of the order in which things run.
     """
 
-    rounds: int = 30
-    copies: int = 2
+    rounds: int = 20
+    copies: int = 4
     samples: int = 5
     seed: int = 0

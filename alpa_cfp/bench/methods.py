@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from alpa_cfp import CFPOption, CFPShardParallel, Plan
 from alpa_cfp.bench import cluster
-from alpa_cfp.bench.case import CFP, ILP, PROPAGATION, Case
+from alpa_cfp.bench.case import CFP, ILP, ILP_AGAIN, ILP_GIVEN, PROPAGATION, Case
 from alpa_cfp.bench.programs import (
     Program,
     Traffic,
@@ -36,6 +36,22 @@ from alpa_cfp.workloads.sizes import MESH_AXES, mesh_shape
 
 # Those that split nothing but the batch, over all devices.
 _BATCH_ONLY = ("data-parallel", "zero2", "zero3", PROPAGATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What Alpa's ILP is asked for.
+
+    Attributes:
+        mesh: The shape of the logical mesh, such as "2x4".
+        mixed: Whether some values may lie as on one axis of all devices (`allow_mixed_mesh_shape`).
+    """
+
+    mesh: str
+    mixed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.mesh} mixed" if self.mixed else self.mesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +92,9 @@ def misfit(case: Case, method: str) -> str:
     return ""
 
 
-def plan_method(case: Case, method: str, option: CFPOption, devices: Any = None) -> Planned:
+def plan_method(
+    case: Case, method: str, option: CFPOption, devices: Any = None, setting: Setting | None = None
+) -> Planned:
     """Plan and compile a case by a method.
 
     Args:
@@ -84,13 +102,14 @@ def plan_method(case: Case, method: str, option: CFPOption, devices: Any = None)
         method: A key of `METHODS`.
         option: How CFP plans.
         devices: The case's logical mesh; None for one of this process' devices, which `PROPAGATION` always takes.
+        setting: Of Alpa's ILP; None for the case's mesh with Alpa's default options.
 
     Raises:
         KeyError: there is no such method.
     """
     if method == PROPAGATION:
         return _by_jit(case)
-    return _by_alpa(case, _alpa_method(case, method, option, devices))
+    return _by_alpa(case, _alpa_method(case, method, option, devices, setting or Setting(case.mesh)))
 
 
 def plan_only(case: Case, option: CFPOption, devices: Any = None) -> Plan:
@@ -128,11 +147,19 @@ class _PlanOnly(CFPOption):
         raise _MadeError
 
 
-def _alpa_method(case: Case, name: str, option: CFPOption, devices: Any) -> Any:
+def _alpa_method(case: Case, name: str, option: CFPOption, devices: Any, setting: Setting) -> Any:
     devices, count = devices or logical_mesh(case.mesh), case.num_micro_batches
+
+    def ilp() -> Any:
+        mesh = (
+            devices if setting.mesh == case.mesh else devices.physical_mesh.get_logical_mesh(mesh_shape(setting.mesh))
+        )
+        asked = alpa.AutoShardingOption(allow_mixed_mesh_shape=setting.mixed)
+        return alpa.ShardParallel(mesh, count, auto_sharding_option=asked)
+
     makers: dict[str, Callable[[], Any]] = {
         CFP: lambda: CFPShardParallel(devices, count, option),
-        ILP: lambda: alpa.ShardParallel(devices, count),
+        **dict.fromkeys((ILP, ILP_GIVEN, ILP_AGAIN), ilp),
         "data-parallel": lambda: alpa.DataParallel(devices, count),
         "zero2": lambda: alpa.Zero2Parallel(devices, count),
         "zero3": lambda: alpa.Zero3Parallel(devices, count),

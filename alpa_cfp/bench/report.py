@@ -1,9 +1,11 @@
 """A comparison as JSON: takes a `Comparison`, the machine and the command; gives text that holds all of it."""
 
 import json
+import math
 from dataclasses import asdict
 from typing import Any
 
+from alpa_cfp import Plan
 from alpa_cfp.bench.running import Compared, Comparison, Measured, Outcome
 
 FORMAT = 1
@@ -67,4 +69,24 @@ def _method(outcome: Outcome, on_hosts: bool) -> dict[str, Any]:
         "memory_bytes": outcome.memory_bytes,
         "collectives": [asdict(each) for each in outcome.traffic],
         "predicted_ms": None if outcome.predicted_s is None else outcome.predicted_s * 1e3,
+        "settings_ms": {
+            name: None if math.isnan(seconds) else round(seconds * 1e3, 4) for name, seconds in outcome.settings.items()
+        },
+        "plan": None if outcome.plan is None else taken(outcome.plan),
+    }
+
+
+def taken(plan: Plan) -> dict[str, Any]:
+    """Which of the plans that CFP ran whole it took, on which mesh, and whether its search has found it.
+
+    A plan that is made by hand (a plain one, such as data parallelism) is not the search's merit, unless the search
+    finds it, too.
+    """
+    tried = [] if plan.account is None else [each for each in plan.account.tried if each.chosen]
+    name = tried[0].name if tried else None
+    return {
+        "mesh": "x".join(map(str, plan.mesh_shape)),
+        "name": name,
+        "origin": None if name is None else "search" if "predicted" in name else "hand-made",
+        "measured_ms": None if plan.measured_s is None else plan.measured_s * 1e3,
     }

@@ -5,16 +5,17 @@ the serial run; all times are from one process, interleaved in random order.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import alpa
 import jax
 from alpa.shard_parallel.auto_sharding import LogicalDeviceMesh
 
 from alpa_cfp import CFPOption, Plan
-from alpa_cfp.bench.case import CFP, ILP, Case, Effort
+from alpa_cfp.bench.case import CFP, ILP, ILP_AGAIN, Case, Effort
 from alpa_cfp.bench.checking import Difference, difference, run_serially, tolerance
-from alpa_cfp.bench.methods import Planned, plan_method
+from alpa_cfp.bench.ilp_settings import Best, best_setting, settings
+from alpa_cfp.bench.methods import Planned, Setting, plan_method
 from alpa_cfp.bench.programs import Traffic
 from alpa_cfp.bench.progress import Progress
 from alpa_cfp.bench.timing import WARMUP, Ratio, Samples, interleave, pool, ratio
@@ -53,6 +54,8 @@ class Outcome(Measured):
         same_as: The first method that has the very same program; "" where none has.
         predicted_s: What CFP predicted for a step; None for the others.
         plan: CFP's plan; None for the others.
+        settings: Of a method that had several to choose from: what each took when it was chosen, in seconds, the
+            chosen one first; empty for the others.
     """
 
     planning_s: float
@@ -61,6 +64,7 @@ class Outcome(Measured):
     same_as: str
     predicted_s: float | None
     plan: Plan | None
+    settings: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +144,16 @@ def compare(
     copies: dict[str, list[Planned]] = {}
     profiled: int | None = None
     differences: dict[str, Difference] = {}
+    best = None
+    if not {ILP, ILP_AGAIN}.isdisjoint(methods):
+        progress.say(f"planning {ILP} for all shapes of the mesh")
+        best = _best_of_ilp(case, effort, option, devices)
     for method in methods:
         copies[method] = []
+        setting = None if best is None or method not in (ILP, ILP_AGAIN) else best.setting
         for copy in range(effort.copies):
             progress.say(f"planning {method}" if copy == 0 else f"planning {method} once more")
-            copies[method].append(plan_method(case, method, option, devices))
+            copies[method].append(plan_method(case, method, option, devices, setting))
             program = copies[method][-1].program
             program()
             found = difference(program.loss(), program.state, expected)
@@ -155,7 +164,10 @@ def compare(
     limit = tolerance(None if devices is None else alpa.global_config.backend)
     right = [method for method in methods if differences[method].relative <= limit]
     samples = _timed({method: copies[method] for method in right}, effort, progress)
-    outcomes = tuple(_outcome(method, copies, samples, differences[method], limit, effort.seed) for method in methods)
+    outcomes = tuple(
+        _outcome(method, copies, samples, differences[method], limit, effort.seed, best if method == ILP else None)
+        for method in methods
+    )
     return Comparison(case, effort, num_parameters(model), expected.loss, limit, outcomes, profiled, before)
 
 
@@ -182,6 +194,7 @@ def _outcome(
     found: Difference,
     limit: float,
     seed: int,
+    best: Best | None,
 ) -> Outcome:
     first = copies[method][0]
     alike = (other for other, each in copies.items() if first.text is not None and each[0].text == first.text)
@@ -189,7 +202,7 @@ def _outcome(
     own, ilp = samples.get(method), samples.get(ILP)
     return Outcome(
         method=method,
-        planning_s=first.planning_s,
+        planning_s=first.planning_s if best is None else best.planning_s,
         memory_bytes=first.memory_bytes,
         traffic=first.traffic,
         difference=found,
@@ -199,7 +212,20 @@ def _outcome(
         same_as="" if same == method else same,
         predicted_s=None if first.plan is None else first.plan.predicted_s,
         plan=first.plan,
+        settings={} if best is None else _chosen_first(best),
     )
+
+
+def _best_of_ilp(case: Case, effort: Effort, option: CFPOption, devices: LogicalDeviceMesh | None) -> Best:
+    def plan(setting: Setting) -> Planned:
+        return plan_method(case, ILP, option, devices, setting)
+
+    return best_setting(plan, settings(case.num_devices), Setting(case.mesh), effort)
+
+
+def _chosen_first(best: Best) -> dict[str, float]:
+    ordered = sorted(best.median_s, key=lambda setting: setting != best.setting)
+    return {str(setting): best.median_s[setting] for setting in ordered}
 
 
 def num_profiles(option: CFPOption) -> int:

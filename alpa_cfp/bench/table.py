@@ -3,11 +3,12 @@
 Invariant: each number is explained below the table, in words of a user.
 """
 
+import math
 import re
 import textwrap
 from collections.abc import Sequence
 
-from alpa_cfp.bench.case import CFP, ILP, METHODS
+from alpa_cfp.bench.case import CFP, ILP, ILP_AGAIN, METHODS, Effort
 from alpa_cfp.bench.running import Compared, Comparison, Measured, Outcome
 from alpa_cfp.bench.timing import Ratio
 
@@ -190,6 +191,24 @@ def _verdict(found: Comparison) -> list[str]:
     alike = own is not None and ilp is not None and (own.same_as == ILP or ilp.same_as in (CFP, own.same_as or CFP))
     if own is not None and own.to_ilp is not None and not alike:
         said.append(against_ilp("CFP's step", own.to_ilp))
+    again = found.of(ILP_AGAIN)
+    if again is not None and again.to_ilp is not None:
+        said.append(f"two equal programs of Alpa's ILP differ by {abs(1 - again.to_ilp.paired):.0%} here")
+    return [*said, *_settings(found)]
+
+
+def _settings(found: Comparison) -> list[str]:
+    """Of which settings a method's are the fastest."""
+    said = []
+    for each in found.outcomes:
+        if len(each.settings) < 2:
+            continue
+        (chosen, of_chosen), *others = each.settings.items()
+        if math.isnan(of_chosen):
+            said.append(f"{each.method} has one program with all settings ({', '.join(each.settings)})")
+            continue
+        slower = ", ".join(f"{name} {seconds / of_chosen - 1:+.0%}" for name, seconds in others)
+        said.append(f"{each.method} is that for {chosen}, the fastest in a run before this one ({slower})")
     return said
 
 
@@ -213,7 +232,8 @@ def _meaning(found: Comparison, machine: dict[str, object]) -> list[str]:
         "planning       seconds until the step is compiled" + _profiles(found),
         f"step, spread   median of {effort.rounds * effort.copies} steps, half the distance of the quartiles; "
         + ("in random order, until every host has its results" if "hosts" in machine else _IN_ONE_PROCESS),
-        "ratio to ILP   its time by that of Alpa's ILP in the same round, median: below 1 is faster",
+        f"ratio to ILP   its time by that of {ILP} in the same rounds, median: below 1 is faster",
+        _interval(effort),
         "memory         what one device needs, by the compiled program",
         "communicated   collectives of one step, and how many bytes one device puts into them",
     ]
@@ -221,6 +241,12 @@ def _meaning(found: Comparison, machine: dict[str, object]) -> list[str]:
         said.append("predicted      what CFP's plan was thought to take, from the parts that it measured")
     said += on_virtual_devices(found, machine)
     return said
+
+
+def _interval(effort: Effort) -> str:
+    if effort.copies == 1:
+        return "95% interval   over the rounds; what one copy of a program gains or loses by where it lies is not in it"
+    return f"95% interval   over the {effort.copies} compiled copies of each program"
 
 
 def on_virtual_devices(found: Compared, machine: dict[str, object]) -> list[str]:

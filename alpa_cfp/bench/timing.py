@@ -2,8 +2,11 @@
 
 Other programs on the machine, its clock and its caches change from second to second, by more than what is to be seen.
 So in each round every function runs once, in an order drawn anew: sample i of one function and sample i of another were
-taken within the same moment, and the ratio is taken within the round, before anything is averaged. The interval comes
-from drawing rounds with replacement (Efron's percentile bootstrap).
+taken within the same moment, and what a round does to all of them is taken off before anything is averaged. Where
+arrays happen to lie in memory makes a compiled program some per cent faster or slower for as long as it lives, which no
+number of rounds averages out: so there are several copies of each, and an interval is that of so few copies (Welch's
+t). Of single copies it comes from drawing rounds with replacement (Efron's percentile bootstrap), and does not cover
+that.
 
 While other processes want the same cores, the median also depends on how many threads a program has ready to run,
 since the cores are shared out by thread. So there is a ratio of the times in quiet moments too: of the lowest tenth.
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 BOOTSTRAP_DRAWS = 2000
 QUIET_PERCENTILE = 10
@@ -32,10 +36,12 @@ class Samples:
     Attributes:
         seconds: On the clock.
         cpu_seconds: Of this process' threads together.
+        copies: Of how many copies of the function these are, one after the other, each with equally many.
     """
 
     seconds: tuple[float, ...]
     cpu_seconds: tuple[float, ...]
+    copies: int = 1
 
     @property
     def min_s(self) -> float:
@@ -53,7 +59,11 @@ class Samples:
 
     def rounds(self, which: slice) -> "Samples":
         """Those of some rounds: to choose the best of many by some and to measure it by others."""
-        return Samples(self.seconds[which], self.cpu_seconds[which])
+
+        def of(values: Sequence[float]) -> tuple[float, ...]:
+            return tuple(value for row in np.reshape(values, (self.copies, -1)) for value in row[which].tolist())
+
+        return Samples(of(self.seconds), of(self.cpu_seconds), self.copies)
 
     def to_json(self) -> dict[str, float | int]:
         """What is kept of the samples, times in milliseconds."""
@@ -72,7 +82,8 @@ class Ratio:
     """How many times longer one function takes than another, each with its 95% interval.
 
     Attributes:
-        paired: Median over the rounds of the ratio within a round; the number to quote from a machine of one's own.
+        paired: Of the medians of what they took beside the others in the round, copies averaged; the number to quote
+            from a machine of one's own.
         quiet: QUIET_PERCENTILE of one by that of the other; the number to quote from a busy machine.
         of_medians: Median of one by median of the other.
         of_minima: Minimum of one by minimum of the other.
@@ -136,7 +147,12 @@ def interleave(
                 seconds[name].append((taken, cpu_taken))
         if after_round is not None:
             after_round()
-    return {name: Samples(*zip(*values, strict=True)) for name, values in seconds.items()}
+    return {name: _samples(values) for name, values in seconds.items()}
+
+
+def _samples(values: Sequence[tuple[float, float]]) -> Samples:
+    seconds, cpu_seconds = zip(*values, strict=True)
+    return Samples(seconds, cpu_seconds)
 
 
 def pool(copies: Sequence[Samples]) -> Samples:
@@ -150,6 +166,7 @@ def pool(copies: Sequence[Samples]) -> Samples:
     return Samples(
         tuple(value for copy in copies for value in copy.seconds),
         tuple(value for copy in copies for value in copy.cpu_seconds),
+        len(copies),
     )
 
 
@@ -159,28 +176,40 @@ def ratio(of: Samples, to: Samples, *, seed: int = 0) -> Ratio:
     Raises:
         ValueError: they have different numbers of samples.
     """
-    if len(of.seconds) != len(to.seconds):
+    if (len(of.seconds), of.copies) != (len(to.seconds), to.copies):
         raise ValueError(f"samples of different rounds: {len(of.seconds)} and {len(to.seconds)}")
-    times, others = np.array(of.seconds), np.array(to.seconds)
-    draws = np.random.default_rng(seed).integers(0, len(times), (BOOTSTRAP_DRAWS, len(times)))
-
-    def paired(times: np.ndarray, others: np.ndarray) -> Any:
-        return np.median(times / others, axis=-1)
-
-    def quiet(times: np.ndarray, others: np.ndarray) -> Any:
-        return np.percentile(times, QUIET_PERCENTILE, axis=-1) / np.percentile(others, QUIET_PERCENTILE, axis=-1)
-
-    paired_interval, quiet_interval = (
-        np.percentile(estimate(times[draws], others[draws]), (2.5, 97.5)) for estimate in (paired, quiet)
-    )
+    times, others = (np.log(np.reshape(each.seconds, (each.copies, -1))) for each in (of, to))
+    # What a round does to all. It must not be seen in a low percentile, for which quiet rounds are what is wanted.
+    moment = (times.mean(axis=0) + others.mean(axis=0)) / 2
+    estimate = _over_rounds if of.copies == 1 else _over_copies
     return Ratio(
-        paired=float(paired(times, others)),
-        paired_low=float(paired_interval[0]),
-        paired_high=float(paired_interval[1]),
-        quiet=float(quiet(times, others)),
-        quiet_low=float(quiet_interval[0]),
-        quiet_high=float(quiet_interval[1]),
+        *estimate(times - moment, others - moment, 50, seed),
+        *estimate(times, others, QUIET_PERCENTILE, seed),
         of_medians=of.median_s / to.median_s,
         of_minima=of.min_s / to.min_s,
         cpu=float(np.median(np.array(of.cpu_seconds) / np.array(to.cpu_seconds))),
     )
+
+
+def _over_copies(times: np.ndarray, others: np.ndarray, percentile: float, seed: int) -> tuple[float, float, float]:
+    """Ratio and interval of (copies, rounds) logarithms: each copy is one number, its percentile over the rounds."""
+    del seed
+    of, to = np.percentile(times, percentile, axis=1), np.percentile(others, percentile, axis=1)
+    found = float(np.exp(of.mean() - to.mean()))
+    if np.ptp(of) == np.ptp(to) == 0:
+        return found, found, found
+    interval = stats.ttest_ind(of, to, equal_var=False).confidence_interval(0.95)
+    return found, float(np.exp(interval.low)), float(np.exp(interval.high))
+
+
+def _over_rounds(times: np.ndarray, others: np.ndarray, percentile: float, seed: int) -> tuple[float, float, float]:
+    """Ratio and interval of one copy of each: rounds are drawn."""
+    rounds = times.shape[1]
+    draws = np.random.default_rng(seed).integers(0, rounds, (BOOTSTRAP_DRAWS, rounds))
+
+    def estimate(draw: Any) -> Any:
+        of, to = times[0][draw], others[0][draw]
+        return np.exp(np.percentile(of, percentile, axis=-1) - np.percentile(to, percentile, axis=-1))
+
+    low, high = np.percentile(estimate(draws), (2.5, 97.5))
+    return float(estimate(np.arange(rounds))), float(low), float(high)

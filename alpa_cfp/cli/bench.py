@@ -9,7 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from alpa_cfp.bench.case import CFP, COMPOSED, METHODS, PROPAGATION, Case, Cluster, Effort
+from alpa_cfp.bench.case import CFP, COMPOSED, ILP_AGAIN, METHODS, PROPAGATION, Case, Cluster, Effort
 from alpa_cfp.cli import pipelines
 from alpa_cfp.cli.cluster import add_cluster, devices_of, read_cluster
 from alpa_cfp.cli.errors import UserError
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster(parser)
     pipelines.add_pipelines(parser)
     parser.add_argument(
-        "--methods", nargs="+", metavar="METHOD", help="some of those below (default: all that run there)"
+        "--methods", nargs="+", metavar="METHOD", help="some of those below (default: all that run there, each once)"
     )
     parser.add_argument(
         "--rounds",
@@ -135,7 +135,11 @@ def _compare(
     effort = Effort(arguments.rounds, arguments.copies or Effort().copies, seed=arguments.seed)
     with devices_of(case, cluster) as devices, Progress(steps_of(methods, effort)) as progress:
         option = CFPOption(
-            database=arguments.database, samples=effort.samples, seed=arguments.seed, progress=progress.is_bar
+            database=arguments.database,
+            samples=effort.samples,
+            seed=arguments.seed,
+            progress=progress.is_bar,
+            logical_mesh_shapes="all",  # as Alpa's ILP gets them
         )
         found = compare(case, methods, effort, option, progress, devices)
         machine = describe(None if devices is None else devices.physical_mesh)
@@ -158,7 +162,8 @@ def _compare(
 
 def _methods(names: list[str] | None, cluster: Cluster | None) -> list[str]:
     if names is None:
-        return [name for name in METHODS if cluster is None or name != PROPAGATION]
+        left_out = (ILP_AGAIN, *([] if cluster is None else [PROPAGATION]))
+        return [name for name in METHODS if name not in left_out]
     for name in names:
         if name not in METHODS:
             raise UserError(f"there is no method {name!r}: --methods takes some of {', '.join(METHODS)}")

@@ -47,6 +47,25 @@ def test_three_methods_are_planned_checked_timed_and_kept(tmp_path: Path) -> Non
     assert "%|" not in result.stderr
 
 
+def test_alpas_ilp_gets_all_shapes_and_cfps_plan_says_where_it_comes_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "bench --model mlp --size tiny --mesh 2x2 --rounds 2 --copies 2 --methods cfp alpa-ilp alpa-ilp-given"
+    words += " alpa-ilp-again --json"
+    database = ["--database", str(tmp_path / "d.sqlite")]
+    assert main([*words.split(), str(tmp_path / "result.json"), *database]) == 0
+    methods = json.loads((tmp_path / "result.json").read_text())["methods"]
+    assert sorted(methods["alpa-ilp"]["settings_ms"]) == ["1x4", "2x2", "2x2 mixed", "4x1"]
+    assert methods["alpa-ilp-again"]["same_program_as"] in ("alpa-ilp", "cfp")
+    plan = methods["cfp"]["plan"]
+    assert plan["origin"] in ("search", "hand-made")
+    assert plan["mesh"] in ("2x2", "1x4", "4x1")
+    assert plan["measured_ms"] > 0
+    said = capsys.readouterr().out
+    assert "two equal programs of Alpa's ILP differ by" in said
+    assert "over the 2 compiled copies of each program" in said
+
+
 def test_pipelines_are_planned_checked_timed_and_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

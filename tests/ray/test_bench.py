@@ -16,7 +16,7 @@ from alpa_cfp.cli.main import main
 from alpa_cfp.errors import HostsError
 from alpa_cfp.workloads.sizes import TINY
 
-ON_HOSTS = [name for name in METHODS if name != "propagation"]
+ON_HOSTS = [name for name in METHODS if name not in ("propagation", "alpa-ilp-again")]
 MLP = "--model mlp --size tiny --mesh 2x4"
 
 

@@ -36,7 +36,8 @@ class WrongProgram(Program):
 def megatron_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every method is `propagation`; what is called "megatron" gives a wrong state."""
 
-    def planned(case: Case, method: str, option: CFPOption, devices: Any) -> Planned:
+    def planned(case: Case, method: str, option: CFPOption, devices: Any, setting: Any) -> Planned:
+        del setting
         found = plan_method(case, "propagation", option, devices)
         if method == "megatron":
             found.program.__class__ = WrongProgram

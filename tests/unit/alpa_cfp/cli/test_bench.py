@@ -74,7 +74,7 @@ def test_wrong_use_is_one_line_that_says_what_to_do(
     assert refused(f"bench {words}", capsys).startswith(f"alpa-cfp bench: {message}")
 
 
-@pytest.mark.parametrize("words", ["", " --methods cfp alpa-ilp megatron"])
+@pytest.mark.parametrize("words", ["", " --methods cfp alpa-ilp alpa-ilp-given megatron"])
 def test_methods_that_do_not_fit_are_left_out_with_the_reason_unless_they_are_named(
     words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +87,7 @@ def test_methods_that_do_not_fit_are_left_out_with_the_reason_unless_they_are_na
 
     monkeypatch.setattr(running, "compare", compare)
     assert main(f"bench --model mlp_wide --mesh 1x8 --rounds 1 --copies 1 --size hidden=16{words}".split()) == 0
-    assert asked == [["cfp", "alpa-ilp", "megatron"]]
+    assert asked == [["cfp", "alpa-ilp", "alpa-ilp-given", "megatron"]]
     said = capsys.readouterr().out.splitlines()
     unfit = [] if words else ["data-parallel", "zero2", "zero3", "propagation"]
     assert [line for line in said if "is left out" in line] == [
