@@ -18,7 +18,7 @@ from typing import Any
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import Segments, find_segments
-from benchmarks import machine
+from benchmarks import machine, reports
 from benchmarks.abstract_gpt import Sizes, training_step
 
 REFERENCE_LAYERS, REFERENCE_BAR_S = 24, 5.0
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not options.no_results:
         text = f"{_TEXT.format(repeats=options.repeats, **sizes)}\n\n{verdict}"
         machine.write("cfp_analysis", text, results, _table(results))
-    print("\n".join(machine.markdown_table(_table(results))))
+    print("\n".join(reports.markdown_table(_table(results))))
     print(verdict)
     return 0
 

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(" | ".join(_cells(results[-1])), flush=True)
         if not options.no_results:
             text = _TEXT.format(mesh=options.mesh, refine=options.refine, **sizes)
-            machine.write("cfp_planning", f"{text}\n\n{_verdict(results)}", results, _table(results))
+            machine.write("cfp_planning", text, results, _table(results), _verdict)
     print(_verdict(results))
     return 0
 

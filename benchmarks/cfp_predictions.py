@@ -6,6 +6,7 @@ line a case and writes `results/cfp_predictions-*`. Invariant: no prediction kno
 """
 
 import argparse
+import operator
 import random
 import statistics
 import sys
@@ -20,7 +21,7 @@ from alpa_cfp.baselines import baselines
 from alpa_cfp.costs import read_local, work_of
 from alpa_cfp.profiling import MeasureOptions
 from alpa_cfp.workloads.sizes import SIZES, mesh_shape
-from benchmarks import machine
+from benchmarks import machine, reports
 from benchmarks.cfp_programs import Step, choosing, profiler, step_of
 
 RANK_BAR, ERROR_BAR = 0.9, 0.15
@@ -47,7 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=7, help="runs of each program (default 7)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--database", type=Path, help="where profiles are kept (default: nowhere)")
-    parser.add_argument("--keep", action="store_true", help="keep the results of cases that this run does not measure")
     parser.add_argument("--no-results", action="store_true", help="print only, write no files")
     options = parser.parse_args(argv)
     results = []
@@ -60,10 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 results.append({"model": name, "mesh": mesh, **summary(plans), "plans": plans})
                 print(" | ".join(_cells(results[-1])), flush=True)
                 if not options.no_results:
-                    kept = machine.earlier("cfp_predictions", ("model", "mesh"), results) if options.keep else []
-                    rows = [*kept, *results]
-                    machine.write("cfp_predictions", f"{_TEXT}\n\n{_verdict(rows)}", rows, _table(rows))
-    print(_verdict(results))
+                    machine.write("cfp_predictions", _TEXT, results, _table(results), verdict)
+    print(verdict(results))
     return 0
 
 
@@ -129,14 +127,17 @@ def summary(plans: Sequence[dict[str, Any]]) -> dict[str, float]:
     return result
 
 
-def _verdict(results: Sequence[dict[str, Any]]) -> str:
-    ranks = sum(result["rank"] >= RANK_BAR for result in results)
-    errors = sum(result["error"] < ERROR_BAR for result in results)
-    return f"Of {len(results)} cases {ranks} keep to the bar of the rank, {errors} to that of the error."
+def verdict(rows: Sequence[reports.Row]) -> str:
+    """How many cases keep to the bars, each by the median of its runs."""
+    ranks, errors = (reports.medians(rows, ("model", "mesh"), operator.itemgetter(name)) for name in ("rank", "error"))
+    return (
+        f"Of {len(ranks)} cases {sum(rank >= RANK_BAR for rank in ranks)} keep to the bar of the rank, "
+        f"{sum(error < ERROR_BAR for error in errors)} to that of the error, by the median of the runs of each case."
+    )
 
 
 def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    header = ["model", "mesh", "plans", "rank", "error", "by formula", "memory", "fastest, ms", "slowest", "measured"]
+    header = ["model", "mesh", "plans", "rank", "error", "by formula", "memory", "fastest, ms", "slowest"]
     return [header, *(_cells(result) for result in results)]
 
 
@@ -152,7 +153,6 @@ def _cells(result: dict[str, Any]) -> list[str]:
         f"{result['memory']:.2f}",
         f"{plans[0]['measured_s'] * 1e3:.1f}",
         f"{plans[-1]['measured_s'] * 1e3:.1f}",
-        result.get("date", "see above"),
     ]
 
 

@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         results.append({"case": name, "mesh": mesh, **measure(step_of_module(module, mesh_shape(mesh)))})
         print(" | ".join(_cells(results[-1])), flush=True)
         if not options.no_results:
-            machine.write("cfp_pruning", f"{_TEXT}\n\n{_verdict(results)}", results, _table(results))
+            machine.write("cfp_pruning", _TEXT, results, _table(results), _verdict)
     print(_verdict(results))
     return 0
 

@@ -1,8 +1,9 @@
 """Are CFP's plans good? Steps planned by CFP beside Alpa's ILP, data parallelism, ZeRO-2, ZeRO-3 and Megatron by hand.
 
 Takes models and meshes; runs the training step of each method through `alpa.parallelize`, interleaved in random order
-in one process, and compares CFP with each other one within the rounds. Prints a line a case and writes
-`results/cfp_race-*`. Invariant: the first step of each method gives what the serial run gives.
+in one process, and compares CFP with each other one within the rounds. Prints a line a method and adds to
+`results/cfp_race-*`, case by case, so that the race can be run in pieces. CFP and the ILP both get all shapes of the
+mesh. Invariants: the first step of each method gives what the serial run gives; no model leaves the list.
 """
 
 import argparse
@@ -10,40 +11,47 @@ import gc
 import math
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from alpa_cfp import CFPOption
-from alpa_cfp.bench.case import CFP, ILP, Case, Effort
+from alpa_cfp.bench.case import CFP, ILP, ILP_AGAIN, ILP_GIVEN, Case, Effort
+from alpa_cfp.bench.methods import misfit
 from alpa_cfp.bench.progress import Progress
+from alpa_cfp.bench.report import taken
 from alpa_cfp.bench.running import Comparison, compare, steps_of
 from alpa_cfp.bench.timing import Ratio, Samples, ratio
-from alpa_cfp.workloads.sizes import SIZES
-from benchmarks import machine
+from alpa_cfp.workloads.sizes import RACED, SIZES
+from benchmarks import machine, reports
+from benchmarks.race_results import best_other, cfp_by, geometric_mean
 
 BAR = 1.02
-COMPARED = (CFP, ILP, "data-parallel", "zero2", "zero3", "megatron")
+COMPARED = (CFP, ILP, ILP_GIVEN, "data-parallel", "zero2", "zero3", "megatron", ILP_AGAIN)
 
 _TEXT = (
     "Time of a training step (state and batch on the mesh, new state back, dispatch included) through "
-    "`alpa.parallelize` by method, interleaved in random order in one process; {copies} copies of each program, since "
-    "where arrays lie in memory changes the time of one by some per cent. `planning` is the time until the step is "
-    "compiled, for CFP with an empty profile database. Ratios are medians over half of the rounds of CFP's time by the "
-    "other's in the same round, with 95% intervals; the best of the others (bold) is chosen by the other half. A "
-    "method whose compiled program is CFP's own, byte for byte, is marked `=` and counts as equally fast. "
-    "`collectives` are those of one step."
+    "`alpa.parallelize` by method, interleaved in random order in one process. CFP and Alpa's ILP plan for all shapes "
+    f"of the mesh; of the ILP's plans the fastest in a run before this one counts, `{ILP_GIVEN}` is the ILP on the "
+    f"mesh as it is given, with its default options, and `{ILP_AGAIN}` is `{ILP}` compiled once more as a method of "
+    "its own: so far two equal programs are apart. `planning` is the time until the step is compiled, of the ILP with "
+    "all its settings, of CFP with an empty profile database. Ratios are CFP's time by the other's, over half of the "
+    "rounds, with 95% intervals over the {copies} compiled copies of each program; the best of the others (bold) is "
+    "chosen by the other half. A method whose compiled program is CFP's own, byte for byte, is marked `=` and counts "
+    "as equally fast. `plan` is the ILP's setting, or where CFP's plan comes from: its search, or a plan made by hand "
+    "that it ran beside its own; only the former is the search's merit. `collectives` are those of one step. Methods "
+    "that cannot run a case are left out of it."
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--models", nargs="+", default=["gpt", "llama", "moe", "wide_resnet"])
-    parser.add_argument("--meshes", nargs="+", default=["1x4", "1x8", "2x4"])
-    parser.add_argument("--rounds", type=int, default=40, help="samples of each copy (default 40)")
-    parser.add_argument("--copies", type=int, default=2, help="copies of each program (default 2)")
+    parser.add_argument("--models", nargs="+", default=list(RACED))
+    parser.add_argument("--meshes", nargs="+", default=["1x8", "2x4"])
+    parser.add_argument("--rounds", type=int, default=30, help="samples of each copy (default 30)")
+    parser.add_argument("--copies", type=int, default=4, help="copies of each program (default 4)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--database", type=Path, help="CFP's profiles (default: a new one)")
     parser.add_argument("--name", default="cfp_race", help="of the results' files")
@@ -57,10 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             results.append(measure(model, mesh, database, effort))
             print("\n".join(" | ".join(row) for row in _rows(results[-1])), flush=True)
             if not options.no_results:
-                text = f"{_TEXT.format(copies=options.copies)}\n\n{_verdict(results)}"
-                machine.write(options.name, text, results, _table(results))
+                text = _TEXT.format(copies=options.copies)
+                machine.write(options.name, text, results, _table(results), verdict)
             gc.collect()
-    print(_verdict(results))
+    print(verdict(results))
     return 0
 
 
@@ -70,9 +78,11 @@ def measure(model: str, mesh: str, database: Path, effort: Effort) -> dict[str, 
     Raises:
         RuntimeError: a method gives something else than the serial run.
     """
-    option = CFPOption(database=database, samples=effort.samples, progress=False)
-    with Progress(steps_of(COMPARED, effort)) as progress:
-        found = compare(Case(model, mesh, SIZES[model]), COMPARED, effort, option, progress)
+    case = Case(model, mesh, SIZES[model])
+    methods = [method for method in COMPARED if not misfit(case, method)]
+    option = CFPOption(database=database, samples=effort.samples, progress=False, logical_mesh_shapes="all")
+    with Progress(steps_of(methods, effort)) as progress:
+        found = compare(case, methods, effort, option, progress)
     wrong = {each.method: each.difference for each in found.outcomes if not each.is_right}
     if wrong:
         raise RuntimeError(f"{model} {mesh}: not the serial run's: {wrong}")
@@ -92,7 +102,14 @@ def _methods(found: Comparison, seed: int) -> dict[str, dict[str, Any]]:
             "collectives": sum(each.count for each in outcome.traffic),
             "bytes": outcome.memory_bytes,
             "samples": samples.to_json(),
+            "step_ms": [round(seconds * 1e3, 3) for seconds in samples.seconds],
+            "plan": None if outcome.plan is None else taken(outcome.plan),
+            "settings_ms": {
+                name: None if math.isnan(seconds) else round(seconds * 1e3, 3)
+                for name, seconds in outcome.settings.items()
+            },
             "same_program": same in (outcome.method, outcome.same_as),
+            "to_ilp": None if outcome.to_ilp is None else outcome.to_ilp.to_json(),
             "cfp_ratio": _ratio(own, samples, seed, slice(1, None, 2)),
             "cfp_ratio_of_other_rounds": _ratio(own, samples, seed, slice(0, None, 2)),
         }
@@ -103,37 +120,45 @@ def _ratio(of: Samples, to: Samples, seed: int, rounds: slice) -> dict[str, floa
     return ratio(of.rounds(rounds), to.rounds(rounds), seed=seed).to_json()
 
 
-def _cfp_by(result: dict[str, Any], name: str, which: str = "cfp_ratio") -> float:
-    """How many times longer CFP's step takes than that of a method."""
-    other = result["methods"][name]
-    return 1.0 if other["same_program"] else Ratio(**other[which]).paired
+def verdict(rows: Sequence[reports.Row]) -> str:
+    """What the cases amount to, each by the median of its runs."""
 
+    def of(value: Callable[[Any], float]) -> list[float]:
+        return reports.medians(rows, ("model", "mesh"), value)
 
-def _best(result: dict[str, Any]) -> str:
-    """The method beside CFP by which CFP does worst, in other rounds than those that are quoted: the fastest of several
-    in some rounds was also lucky in them.
-    """
-    others = (name for name in result["methods"] if name != CFP)
-    return max(others, key=lambda name: _cfp_by(result, name, "cfp_ratio_of_other_rounds"))
-
-
-def _verdict(results: Sequence[dict[str, Any]]) -> str:
-    worst = [_cfp_by(result, _best(result)) for result in results]
+    worst, to_ilp = of(lambda row: cfp_by(row, best_other(row))), of(lambda row: cfp_by(row, ILP))
+    to_given = of(lambda row: cfp_by(row, ILP_GIVEN))
+    found = of(lambda row: float(row["methods"][CFP]["plan"]["origin"] == "search"))
+    again = of(lambda row: Ratio(**row["methods"][ILP_AGAIN]["to_ilp"]).paired)
     within = sum(each <= BAR for each in worst)
-    to_ilp = math.exp(sum(math.log(_cfp_by(result, ILP)) for result in results) / len(results))
+    searched = sum(each > 0.5 for each in found)
     return (
-        f"Of {len(results)} cases CFP is at most {BAR - 1:.0%} slower than the best of the others in {within}; it "
-        f"takes {max(worst):.3f} of the best one's time at worst, and {to_ilp:.3f} of the ILP's in the geometric mean."
+        f"Of {len(worst)} cases CFP is at most {BAR - 1:.0%} slower than the best of the others in {within}; it takes "
+        f"{max(worst):.3f} of the best one's time at worst ({geometric_mean(worst):.3f} in the geometric mean), "
+        f"{geometric_mean(to_ilp):.3f} of the ILP's in the geometric mean ({min(to_ilp):.3f} to {max(to_ilp):.3f}), "
+        f"and {geometric_mean(to_given):.3f} of the ILP's on the mesh as it is given. In {searched} cases the plan is "
+        "one that the search found. The ILP's step by that of its own second program: "
+        f"{min(again):.3f} to {max(again):.3f}."
     )
 
 
 def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    header = ["case", "method", "median, ms", "spread", "CFP by it", "planning, s", "MB a device", "collectives"]
+    header = [
+        "case",
+        "method",
+        "median, ms",
+        "spread",
+        "CFP by it",
+        "planning, s",
+        "plan",
+        "MB a device",
+        "collectives",
+    ]
     return [header, *(row for result in results for row in _rows(result))]
 
 
 def _rows(result: dict[str, Any]) -> list[list[str]]:
-    best = _best(result)
+    best = best_other(result)
     rows = []
     for name, method in result["methods"].items():
         by = Ratio(**method["cfp_ratio"])
@@ -146,11 +171,18 @@ def _rows(result: dict[str, Any]) -> list[list[str]]:
                 f"{method['samples']['spread']:.0%}",
                 mark,
                 f"{method['planning_s']:.1f}",
+                _plan(method),
                 f"{method['bytes'] / 1e6:.1f}",
                 str(method["collectives"]),
             ]
         )
     return rows
+
+
+def _plan(method: dict[str, Any]) -> str:
+    if method["plan"] is not None:
+        return f"{method['plan']['mesh']}, {method['plan']['origin']}: {method['plan']['name']}"
+    return next(iter(method["settings_ms"]), "")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from alpa_cfp.search import Edge, NothingFitsError, SearchProblem, TimeLimitError, Variable, search
-from benchmarks import machine
+from benchmarks import machine, reports
 
 SHAPES = ("chain", "tied", "unet", "hub")
 # Share of the way from the least memory of any plan to that of the fastest.
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not options.no_results:
         text = f"{_TEXT.format(repeats=options.repeats, limit=options.time_limit_s)}\n\n{verdict}"
         machine.write("cfp_search", text, results, _table(results))
-    print("\n".join(machine.markdown_table(_table(results))))
+    print("\n".join(reports.markdown_table(_table(results))))
     print(verdict)
     return 0
 

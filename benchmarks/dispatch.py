@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from alpa_cfp.bench.timing import interleave, ratio
 from alpa_cfp.workloads.meshes import logical_mesh
 from alpa_cfp.workloads.sizes import MESH_AXES
-from benchmarks import machine
+from benchmarks import machine, reports
 
 MESH = "2x4"
 _SPEC = PartitionSpec(MESH_AXES)
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         names = ("jit enqueued", "alpa enqueued", "jit ready", "alpa ready")
         cells = [f"{us[name]:.0f} us" for name in names]
         table.append([str(result["parameters"]), *cells, f"{result['overhead_us']:.0f} us", result["ratio_text"]])
-    print("\n".join(machine.markdown_table(table)))
+    print("\n".join(reports.markdown_table(table)))
     if not options.no_results:
         print(machine.write("dispatch", _TEXT, results, table))
     return 0

@@ -25,7 +25,7 @@ from alpa.shard_parallel.auto_sharding import LogicalDeviceMesh, run_auto_shardi
 
 from alpa_cfp.workloads.sizes import mesh_shape
 from alpa_on_jax.xla_extension.auto_sharding import ilp
-from benchmarks import machine
+from benchmarks import machine, reports
 from benchmarks.abstract_gpt import Sizes, training_step
 
 # Of `VirtualPhysicalMesh.get_logical_mesh`: the links of axis 1 are ten times as fast as those of axis 0.
@@ -74,8 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         results.append(_in_a_process_of_its_own(measure, case))
         print(" | ".join(_cells(results[-1])), flush=True)
         if not options.no_results:
-            machine.write(options.name, f"{text}\n\n{_verdict(results)}", results, _table(results))
-    print("\n".join(machine.markdown_table(_table(results))))
+            machine.write(options.name, text, results, _table(results), _verdict)
+    print("\n".join(reports.markdown_table(_table(results))))
     print(_verdict(results))
     return 0
 

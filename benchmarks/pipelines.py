@@ -26,7 +26,7 @@ from typing import Any
 from alpa_cfp.bench.case import CFP, COMPOSED, ILP, ILP_AGAIN
 from alpa_cfp.bench.pipeline_table import layers_text, shape_text
 from alpa_cfp.workloads.sizes import SIZES
-from benchmarks import machine
+from benchmarks import machine, reports
 from benchmarks.ray_clusters import cluster
 
 _HOSTS, _DEVICES = 2, 2
@@ -66,13 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number in range(1, options.plannings + 1):
             rows += [{**row, "planning": number} for row in measure(case, options, number)]
         table = _table(rows)
-        print("\n".join(machine.markdown_table(table)), *verdicts(rows), sep="\n", flush=True)
+        print("\n".join(reports.markdown_table(table)), *verdicts(rows), sep="\n", flush=True)
         if not options.no_results:
-            every = sorted(
-                [*machine.earlier("pipelines", _KEYS, rows), *rows], key=lambda row: [row[key] for key in _KEYS]
-            )
-            text = "\n\n".join([_TEXT, *verdicts(every)])
-            machine.write("pipelines", text, every, _table(every))
+            machine.write("pipelines", _TEXT, rows, table, lambda every: "\n\n".join(verdicts(every)))
     return 0
 
 
@@ -138,12 +134,12 @@ def _run(command: Sequence[str], limit_s: float) -> str:
     return "" if code == 0 else f"it ended with {code}"
 
 
-def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
+def verdicts(rows: Sequence[reports.Row]) -> list[str]:
     """A line for each case: what composing saves, and whether CFP inside is as fast as the ILP inside."""
-    cases: dict[tuple[Any, ...], dict[int, _Planning]] = {}
+    cases: dict[tuple[Any, ...], dict[tuple[int, int], _Planning]] = {}
     for row in rows:
         of_case = cases.setdefault(tuple(row[key] for key in _KEYS), {})
-        of_case.setdefault(row.get("planning", 1), {})[row["method"]] = row
+        of_case.setdefault((row.get("run", 1), row.get("planning", 1)), {})[row["method"]] = row
     said = []
     for case, plannings in cases.items():
         whole = [each for each in plannings.values() if {CFP, COMPOSED} <= set(each)]

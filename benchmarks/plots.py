@@ -9,7 +9,6 @@ Colours are those of Okabe and Ito, which people with any colour vision can tell
 
 import argparse
 import io
-import json
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, Locator, MultipleLocator, NullFormatter
+
+from benchmarks.reports import read, rows_of
 
 RESULTS = Path(__file__).resolve().parent / "results"
 Results = list[dict[str, Any]]
@@ -45,6 +46,8 @@ _ORIGINS = {
 }
 _MODELS = {"gpt": "GPT", "llama": "LLaMA", "moe": "MoE", "wide_resnet": "Wide-ResNet", "bert": "BERT", "mlp": "MLP"}
 _ERROR = 0.15
+# What says of which case a row is.
+_CASES = ("model", "mesh", "case", "layers")
 _TAG = re.compile(r"<[^<>]*>")
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
 # A marker that is drawn many times, what it is drawn with, and each time.
@@ -83,9 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if missing:
             print(f"{name}.svg: not drawn, there is no {' and no '.join(missing)}")
             continue
-        reports = [json.loads(path.read_text()) for path in paths]
+        reports = list(map(read, paths))
         path = options.results / f"{name}.svg"
-        path.write_bytes(svg(draw(*(report["results"] for report in reports)), _origin(reports)))
+        path.write_bytes(svg(draw(*map(_rows, reports)), _origin(reports)))
         print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB")
         drawn += 1
     return 0 if drawn else 2
@@ -297,9 +300,16 @@ def _title(axes: Axes, text: str) -> None:
     axes.set_title(text, fontsize=10, fontweight="bold", loc="left")
 
 
+def _rows(report: dict[str, Any]) -> Results:
+    """What was measured of the newest code; of a case with several runs the last one."""
+    last = {tuple(row.get(key) for key in _CASES): row for row in rows_of(report["codes"][-1])}
+    return list(last.values())
+
+
 def _origin(reports: Sequence[dict[str, Any]]) -> str:
-    machine = reports[0]["machine"]
-    commands = "; ".join(report["command"] for report in reports)
+    runs = [report["codes"][-1]["runs"] for report in reports]
+    machine = runs[0][-1]["machine"]
+    commands = "; ".join(dict.fromkeys(run["command"] for each in runs for run in each))
     place = f"{machine['cpu']}, {machine['cores']} cores, {machine['devices']}, jax {machine['versions']['jax']}"
     return f"{commands}\n{place}"
 

@@ -18,7 +18,7 @@ import numpy as np
 from alpa.device_mesh import get_global_physical_mesh
 
 from alpa_on_jax import errors
-from benchmarks import machine
+from benchmarks import machine, reports
 from benchmarks.ray_clusters import cluster
 
 _TEXT = (
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             alpa.shutdown()
     table = [["fault", "until the error", "until nothing is left", "next call"], *map(_row, results)]
-    print(*machine.markdown_table(table), sep="\n")
+    print(*reports.markdown_table(table), sep="\n")
     if not options.no_results:
         print(machine.write("ray_faults", _TEXT, results, table))
     return 0

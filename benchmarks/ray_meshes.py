@@ -20,7 +20,7 @@ from alpa_cfp.bench.timing import Samples, interleave, ratio
 from alpa_cfp.workloads.model import train_step
 from alpa_cfp.workloads.models import build
 from alpa_cfp.workloads.sizes import SIZES, TINY, Size
-from benchmarks import machine
+from benchmarks import machine, reports
 from benchmarks.ray_clusters import cluster
 
 _CASES = {"mlp, tiny": ("mlp", TINY), "mlp": ("mlp", SIZES["mlp"]), "gpt": ("gpt", SIZES["gpt"])}
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for row in made
     )
     text = f"Seconds to make a mesh, median of {options.meshes} and range: {making}. The table: {_TEXT}"
-    print(text, *machine.markdown_table(table), sep="\n")
+    print(text, *reports.markdown_table(table), sep="\n")
     if not options.no_results:
         print(machine.write("ray_meshes", text, [*made, *results], table))
     return 0

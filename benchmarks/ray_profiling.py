@@ -27,7 +27,7 @@ from alpa_cfp.profiling.meshes.pool import Pool
 from alpa_cfp.profiling.meshes.ray_hosts import measurer_of
 from alpa_cfp.workloads.sizes import TINY
 from alpa_on_jax.xla_extension.hlo_module import HloModule
-from benchmarks import machine
+from benchmarks import machine, reports
 from benchmarks.cfp_programs import step_of
 from benchmarks.ray_clusters import cluster
 
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ratio = row["median_per_min"] / first
         table.append([str(row["slots"]), f"{row['median_per_min']:.1f} [{low:.1f}, {high:.1f}]", f"{ratio:.2f}"])
     text = _TEXT.format(programs=results[0]["programs"], samples=options.samples, rounds=options.rounds)
-    print(text, *machine.markdown_table(table), sep="\n")
+    print(text, *reports.markdown_table(table), sep="\n")
     if not options.no_results:
         print(machine.write("ray_profiling", text, results, table))
     return 0

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         results.append(measure(case, options.rounds, options.copies, options.seed))
         print(_line(results[-1]), flush=True)
         if not options.no_results:
-            machine.write(options.name, f"{_TEXT}\n\n{_verdict(results)}", results, _table(results))
+            machine.write(options.name, _TEXT, results, _table(results), _verdict)
         gc.collect()
     print(_verdict(results))
     return 0

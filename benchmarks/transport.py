@@ -24,7 +24,7 @@ from jax.sharding import SingleDeviceSharding
 from alpa_cfp.bench.timing import interleave
 from alpa_on_jax.ray_mesh.transport import Address, Endpoint
 from alpa_on_jax.ray_mesh.transport.tcp import TcpListener
-from benchmarks import machine
+from benchmarks import machine, reports
 
 _IP = "127.0.0.1"
 _TOKEN = bytes(32)  # of a benchmark
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for size_mb in options.sizes:
         rows = {row["way"]: row for row in results if row["size_mb"] == size_mb}
         table.append([str(size_mb), *(_cell(rows[way]) for way in _WAYS)])
-    print("\n".join(machine.markdown_table(table)))
+    print("\n".join(reports.markdown_table(table)))
     if not options.no_results:
         print(machine.write("transport", _TEXT, results, table))
     return 0

@@ -6,7 +6,6 @@ reason.
 """
 
 import importlib
-import json
 import os
 import re
 import runpy
@@ -191,10 +190,9 @@ def test_the_readme_shows_the_lines_that_the_bench_prints() -> None:
 def test_the_readme_has_the_table_of_the_results(tmp_path: Path) -> None:
     page = tmp_path / "README.md"
     page.write_text((ROOT / "README.md").read_text())
-    subprocess.run([sys.executable, str(ROOT / "tools" / "readme_table.py"), str(page)], check=True, timeout=60)
-    assert page.read_text() == (ROOT / "README.md").read_text(), "run: python tools/readme_table.py README.md"
-    cases = json.loads((ROOT / "benchmarks" / "results" / "cfp_race-jax0.10.2.json").read_text())["results"]
-    assert page.read_text().count(" s |") >= len(cases) > 0
+    command = [sys.executable, "-m", "benchmarks.readme_table", str(page)]
+    subprocess.run(command, check=True, timeout=60, cwd=ROOT)
+    assert page.read_text() == (ROOT / "README.md").read_text(), "run: python -m benchmarks.readme_table README.md"
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=named)

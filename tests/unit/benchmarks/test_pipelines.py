@@ -1,17 +1,16 @@
 """What the benchmark of pipelines takes as cases, and what it says of those in which there is nothing to plan."""
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import pipelines
+from benchmarks import pipelines, reports
 
 RESULTS = Path(pipelines.__file__).parent / "results" / "pipelines-jax0.11.2.json"
 
 
 def _rows(model: str) -> list[dict[str, Any]]:
-    return [row for row in json.loads(RESULTS.read_text())["results"] if row["model"] == model]
+    return [row for row in reports.rows_of(reports.read(RESULTS)["codes"][-1]) if row["model"] == model]
 
 
 def _lines(rows: list[dict[str, Any]]) -> list[bool]:

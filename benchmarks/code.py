@@ -1,0 +1,49 @@
+"""Which code a result is of.
+
+Takes the name of a benchmark; gives the commit, and a digest of the sources whose behaviour it measures. Invariant: two
+results with one digest are of the same code, so that their median is the result of that code, whatever happened to the
+rest of the repository between them.
+"""
+
+import hashlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_RUNTIME = Path("patches/alpa_on_jax")
+_PLANNER = Path("alpa_cfp")
+# What only puts into words what was planned.
+_WORDS = frozenset({"cli", "doctor", "explaining"})
+# Benchmarks that the planner has no part in, by how their names begin.
+_WITHOUT_PLANNER = ("dispatch", "gradient_accumulation", "ilp_growth", "ray_faults", "ray_meshes", "transport")
+_DIGITS = 16
+
+
+def digest(name: str) -> str:
+    """Of the sources that benchmark `name` measures."""
+    found = hashlib.sha256()
+    for path in sorted(_sources(name)):
+        found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return found.hexdigest()[:_DIGITS]
+
+
+def commit() -> str | None:
+    """The commit that is checked out, with "+" where files differ from it; None where there is no git to ask."""
+    try:
+        head = _git("rev-parse", "--short", "HEAD")
+        return head + "+" * bool(_git("status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _sources(name: str) -> Iterator[Path]:
+    yield from (ROOT / _RUNTIME).rglob("*.py")
+    yield from (path for path in (ROOT / "benchmarks").glob("*.py") if name.startswith(path.stem))
+    if not name.startswith(_WITHOUT_PLANNER):
+        planner = ROOT / _PLANNER
+        yield from (path for path in planner.rglob("*.py") if path.relative_to(planner).parts[0] not in _WORDS)

@@ -1,0 +1,71 @@
+"""The README's table says what the results say, with both figures of the ILP."""
+
+from typing import Any
+
+import pytest
+
+from benchmarks import race_results, readme_table
+
+
+def method(ratio: float, *, of_other_rounds: float | None = None, same: bool = False, **more: Any) -> dict[str, Any]:
+    def kept(paired: float) -> dict[str, float]:
+        return {"paired": paired, "paired_low": paired - 0.02, "paired_high": paired + 0.02}
+
+    return {
+        "planning_s": 2.0,
+        "samples": {"median_ms": 10.0 / ratio},
+        "same_program": same,
+        "cfp_ratio": kept(ratio),
+        "cfp_ratio_of_other_rounds": kept(ratio if of_other_rounds is None else of_other_rounds),
+        **more,
+    }
+
+
+def case(ilp: float, origin: str = "search", mesh: str = "1x8") -> dict[str, Any]:
+    methods = {
+        "cfp": method(1.0, same=True, plan={"origin": origin, "name": "data parallel"}),
+        "alpa-ilp": method(ilp),
+        "alpa-ilp-given": method(ilp - 0.1),
+        "zero2": method(1.05, of_other_rounds=0.9),
+        "alpa-ilp-again": method(2.0),
+    }
+    return {"model": "gpt", "mesh": mesh, "methods": methods}
+
+
+def section(*runs: list[dict[str, Any]]) -> str:
+    machine = {"cores": 2, "cpu": "a processor", "devices": "8 x cpu", "date": "2026-01-01 00:00 UTC"}
+    versions = {"versions": {"jax": "0.10.2", "alpa": "0.2.3"}}
+    kept = [{"command": f"race {i}", "machine": machine | versions, "results": rows} for i, rows in enumerate(runs)]
+    return readme_table.section({"benchmark": "cfp_race", "codes": [{"code": "a", "runs": kept}]})
+
+
+def test_the_ilp_with_all_shapes_and_on_the_mesh_as_given_both_stand_there() -> None:
+    text = section([case(0.95)])
+    assert "0.95 (0.93 to 0.97) | 0.85 (0.83 to 0.87)" in text
+    assert "0.85 if the ILP has only the mesh as it is given" in text
+
+
+def test_a_case_with_several_runs_stands_there_once_with_its_median() -> None:
+    text = section([case(0.95)], [case(1.3)], [case(0.99)])
+    assert text.count("GPT 1x8") == 1
+    assert "0.99 (0.97 to 1.01)" in text
+    assert "`race 0`, `race 1`, `race 2`" in text
+
+
+def test_pieces_of_the_race_stand_there_together() -> None:
+    assert "Over these 2 cases" in section([case(0.95)], [case(0.95, mesh="2x4")])
+
+
+def test_a_plan_that_was_made_by_hand_is_not_the_searchs() -> None:
+    assert "hand: data parallel" in section([case(0.95, origin="hand-made")])
+    assert "| search |" in section([case(0.95)])
+
+
+def test_the_best_other_is_chosen_by_other_rounds_and_is_no_second_program_of_the_ilp() -> None:
+    assert race_results.best_other(case(0.95)) == "alpa-ilp"
+    assert race_results.best_other(case(0.5)) == "zero2"
+
+
+def test_a_page_without_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="race: begin"):
+        readme_table.with_section("no markers", "text")
