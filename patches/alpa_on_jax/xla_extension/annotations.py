@@ -10,6 +10,7 @@ from alpa_on_jax.xla_extension.mlir import Operation, Value
 from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh, parse_axes
 
 SHARDING = "sdy.sharding"
+RULE = "sdy.sharding_rule"
 
 
 def declare_mesh(module: Any, mesh: LogicalMesh) -> None:

@@ -1,11 +1,12 @@
 """Sharding rules for ops that Shardy has none for, or not the right one, and Shardy's passes with them.
 
-Shardy's passes take an op's `sdy.sharding_rule` attribute where it has one. Two kinds of ops are given one, under their
-own names, so that no pass ever sees another op in their place:
+Shardy's passes take an op's `sdy.sharding_rule` attribute where it has one. Three kinds of ops are given one, under
+their own names, so that no pass ever sees another op in their place:
 
 - elementwise ops that Shardy has no rule for (`chlo.erf` and its like), at which its passes stop;
 - reductions that no backend makes over devices (`reducers.is_made_over_devices`): Shardy would give each device a part
-  of such a result. Their dims are gathered before instead.
+  of such a result. Their dims are gathered before instead;
+- loops, which are split along the dims that no iteration works along (`loop_dims`).
 
 The passes drop all rules in the end; therefore they run through `run_shardy_passes`, which gives the rules each time.
 Invariant: nothing but `sdy` attributes and ops, and what the passes themselves do, changes in a module.
@@ -19,10 +20,12 @@ from typing import Any
 from jaxlib.mlir.dialects import sdy
 
 from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension.annotations import RULE
+from alpa_on_jax.xla_extension.loop_dims import LoopDims, loops_of
 from alpa_on_jax.xla_extension.mlir import Operation
 from alpa_on_jax.xla_extension.reducers import is_made_over_devices
 
-RULE = "sdy.sharding_rule"
+_POPULATE = "func.func(sdy-populate-op-sharding-rules)"
 
 # CHLO ops that compute each element of the result from the elements at the same place of the operands.
 RULELESS_ELEMENTWISE = frozenset(
@@ -62,13 +65,24 @@ def run_shardy_passes(module: Any, pipeline: str) -> None:
     Raises:
         ir.MLIRError: a pass failed, or the module is not valid.
     """
+    give_rules(module)
+    mlir.run_passes(module, pipeline)
+
+
+def give_rules(module: Any) -> None:
+    """Give rules to the ops of `module` that this module has one for; where it has loops, Shardy's to all others."""
     for function in mlir.functions(module).values():
-        for op in mlir.walk(mlir.entry_block(function)):
+        block = mlir.entry_block(function)
+        for op in mlir.walk(block):
             if op.name in RULELESS_ELEMENTWISE:
                 op.attributes[RULE] = _elementwise_rule(op)
             elif op.name == "stablehlo.reduce" and not is_made_over_devices(op):
                 op.attributes[RULE] = _whole_reduction_rule(op)
-    mlir.run_passes(module, pipeline)
+    loops = [loop for function in mlir.functions(module).values() for loop in loops_of(mlir.entry_block(function))]
+    if loops:
+        mlir.run_passes(module, _POPULATE)
+    for loop in loops:
+        loop.attributes[RULE] = LoopDims(loop).rule()
 
 
 def _elementwise_rule(op: Operation) -> Any:

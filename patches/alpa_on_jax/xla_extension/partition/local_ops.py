@@ -362,8 +362,8 @@ def _rng(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> No
     ctx.replace(op, [drawn])
 
 
-@handles("stablehlo.custom_call", "stablehlo.while", "stablehlo.if", "stablehlo.case", "stablehlo.rng_bit_generator")
-def _whole_on_every_device(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
+@handles("stablehlo.custom_call", "stablehlo.if", "stablehlo.case", "stablehlo.rng_bit_generator")
+def whole_on_every_device(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     """Ops that are only taken where every device computes the whole of them."""
     require(not mlir.bool_attribute(op, "has_side_effect"), op, "it has side effects")
     for nested in _inner_operations(op):

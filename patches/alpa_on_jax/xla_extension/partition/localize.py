@@ -11,23 +11,27 @@ from typing import Any
 
 from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
-from alpa_on_jax.xla_extension.partition import local_collectives, local_contractions, local_indexing, local_ops
+from alpa_on_jax.xla_extension.partition import (
+    local_collectives,
+    local_contractions,
+    local_indexing,
+    local_loops,
+    local_ops,
+)
 from alpa_on_jax.xla_extension.partition.combine_collectives import combine_collectives
 from alpa_on_jax.xla_extension.partition.interface import Collective, UnsupportedByShardyError
 from alpa_on_jax.xla_extension.partition.local_context import LocalContext
+from alpa_on_jax.xla_extension.partition.local_dispatch import localize_op, require_partials_deferred
 from alpa_on_jax.xla_extension.partition.merge_sums import merge_sums
 from alpa_on_jax.xla_extension.partition.read_collectives import collectives_of_block
 from alpa_on_jax.xla_extension.partition.share_collectives import share_collectives
 from alpa_on_jax.xla_extension.partition.transpose_first import transpose_first
 from alpa_on_jax.xla_extension.random_ops import add_state_parameter
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
-from alpa_on_jax.xla_extension.sharding_rules import RULELESS_ELEMENTWISE
 from alpa_on_jax.xla_extension.simplify import simplify
 
 # The modules register their handlers when they are imported.
-_REGISTERED = (local_ops, local_contractions, local_indexing, local_collectives)
-
-_PARTIAL_CONSUMERS = ("sdy.all_reduce", "sdy.reduce_scatter")
+_REGISTERED = (local_ops, local_contractions, local_indexing, local_collectives, local_loops)
 
 
 def localize(
@@ -58,7 +62,7 @@ def localize(
         if op.name == "func.return":
             _check_results(ctx, op, outputs)
             break
-        _localize_op(ctx, op)
+        localize_op(ctx, op)
     merge_sums(block)
     transpose_first(block)
     if limits is not None:
@@ -75,27 +79,8 @@ def localize(
     return collectives_of_block(mlir.entry_block(mlir.main_function(module)))
 
 
-def _localize_op(ctx: LocalContext, op: mlir.Operation) -> None:
-    shardings = annotations.result_shardings(op, ctx.mesh)
-    if op.name not in _PARTIAL_CONSUMERS:
-        _require_partials_deferred(ctx, op)
-    if op.name in local_ops.HANDLERS:
-        local_ops.HANDLERS[op.name](ctx, op, shardings)
-    elif op.name in local_ops.ELEMENTWISE or op.name in RULELESS_ELEMENTWISE:
-        local_ops.elementwise(ctx, op, shardings)
-    else:
-        raise UnsupportedByShardyError(f"{op.name} is not covered")
-
-
-def _require_partials_deferred(ctx: LocalContext, op: mlir.Operation) -> None:
-    """A partial sum may only be used by its reduction; after a deferred reduction it counts as reduced."""
-    for operand in mlir.operands_deep(op):
-        if ctx.is_partial(operand) and not ctx.is_deferred(operand):
-            raise UnsupportedByShardyError(f"{op.name} uses a partial sum that was not reduced")
-
-
 def _check_results(ctx: LocalContext, op: mlir.Operation, outputs: Sequence[ArraySharding]) -> None:
-    _require_partials_deferred(ctx, op)
+    require_partials_deferred(ctx, op)
     for i, (operand, sharding) in enumerate(zip(op.operands, outputs, strict=True)):
         if ctx.sharding(operand).dims != sharding.dims:
             raise UnsupportedByShardyError(f"result {i} is {ctx.sharding(operand).to_sdy()}, not {sharding.to_sdy()}")

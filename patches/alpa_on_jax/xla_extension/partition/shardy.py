@@ -9,6 +9,7 @@ from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition.grad_sync import defer_reductions
 from alpa_on_jax.xla_extension.partition.interface import Collective, PartitionedProgram, UnsupportedByShardyError
+from alpa_on_jax.xla_extension.partition.local_loops import settle_loops
 from alpa_on_jax.xla_extension.partition.localize import localize
 from alpa_on_jax.xla_extension.partition.reduce_scatters import make_reduce_scatters
 from alpa_on_jax.xla_extension.partition.unsplit import make_worked_dims_whole
@@ -51,6 +52,7 @@ def partition_with_shardy(
             _make_even(main, mesh)
         if whole_dims:
             make_worked_dims_whole(main, mesh)
+        settle_loops(parsed, mesh)
         run_shardy_passes(parsed, _TO_COLLECTIVES)
         main = mlir.main_function(parsed)
         unreduced = defer_reductions(main, mesh, accumulators)

@@ -20,9 +20,9 @@ from jaxlib.mlir.dialects import stablehlo
 
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.mlir import Operation, Value
-from alpa_on_jax.xla_extension.partition.unsplit import Dims, padded_dims, windowed_dims
 from alpa_on_jax.xla_extension.reducers import is_made_over_devices
 from alpa_on_jax.xla_extension.sharding import ArraySharding, axes_text
+from alpa_on_jax.xla_extension.worked_dims import Dims, padded_dims, windowed_dims
 
 # The dims that have to be whole, of each operand and of each result.
 WholeDims = tuple[list[Dims], list[Dims]]

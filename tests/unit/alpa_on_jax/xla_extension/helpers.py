@@ -172,7 +172,7 @@ def annotate_randomly(module: HloModule, mesh: LogicalMesh, seed: int) -> HloMod
 
     def choose(op: Any, shape: Sequence[int]) -> ArraySharding:
         # An op that holds regions, or that works on several arrays at once, has one sharding for all of them.
-        if op is not None and op.name in ("stablehlo.while", "stablehlo.case", "stablehlo.if"):
+        if op is not None and op.name in ("stablehlo.case", "stablehlo.if"):
             return ArraySharding.replicated(mesh, len(shape))
         return random_sharding(rng, mesh, shape)
 

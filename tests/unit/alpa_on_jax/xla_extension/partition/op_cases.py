@@ -29,6 +29,7 @@ def flags(*shape: int) -> np.ndarray:
 
 
 WORKED = "along which it works, is split"
+LOOP = "it works along a dim that is split"
 WHOLE = "is split and not taken whole|is split and not set whole"
 
 A, B = normal(8, 16), normal(8, 16)
@@ -134,19 +135,65 @@ _STRUCTURE: dict[str, Any] = {
         (GRID,),
         WORKED,
     ),
-    "while": (
-        lambda a: lax.fori_loop(0, 3, lambda i, c: c * 0.5 + i, a),
-        (A,),
-        "it is split over devices|it uses a split value|is inside",
-    ),
     "scan": (
         lambda a, b: lax.scan(lambda c, x: (c + x, c.sum()), a[0], b),
         (A, B),
-        f"it is split over devices|it uses a split value|is inside|{WORKED}",
+        f"{LOOP}|{WORKED}",
     ),
     "cond": (_cond, (np.ones(1, np.int32), A), f"it is split over devices|it uses a split value|is inside|{WORKED}"),
     "cholesky": (lambda a: jnp.linalg.cholesky(a @ a.T + 9 * jnp.eye(8)), (A,), "is not covered|split over devices"),
     "top k": (lambda a: lax.top_k(a, 3), (A,), "chlo.top_k is not covered"),
+}
+
+
+def _until_small(a: jax.Array) -> jax.Array:
+    return lax.while_loop(lambda c: jnp.abs(c).max() > 0.1, lambda c: c * 0.5, a)
+
+
+def _nested(a: jax.Array, b: jax.Array) -> Any:
+    def outer(i: Any, carried: Any) -> Any:
+        a, b = carried
+        return b + i, lax.fori_loop(0, 2, lambda j, c: jnp.sin(c) * j, a)
+
+    return lax.fori_loop(0, 3, outer, (a, b))
+
+
+_LOOPS: dict[str, Any] = {
+    "elementwise": (lambda a: lax.fori_loop(0, 3, lambda i, c: c * 0.5 + i, a), (A,), None),
+    "carried arrays that change places": (
+        lambda a, b: lax.fori_loop(0, 3, lambda i, c: (c[1] + 1, c[0] * i), (a, b)),
+        (A, B),
+        None,
+    ),
+    "a carried array that is transposed": (
+        lambda g: lax.fori_loop(0, 3, lambda i, c: c.transpose(0, 2, 1) * 0.5 + i, g),
+        (GRID,),
+        LOOP,
+    ),
+    "a count of positions": (lambda a: lax.fori_loop(0, 3, lambda i, c: c + lax.iota(jnp.float32, 16), a), (A,), None),
+    "a constant": (lambda a, c=COUNT: lax.fori_loop(0, 3, lambda i, x: x * 0.5 + c, a), (A,), None),
+    "nested": (_nested, (A, B), None),
+    "until a norm is small": (_until_small, (A,), LOOP),
+    "a sum along one dim": (
+        lambda a: lax.fori_loop(0, 3, lambda i, c: c * 0.5 + c.sum(1, keepdims=True), a),
+        (A,),
+        LOOP,
+    ),
+    "a product for each sample": (
+        lambda a, w: lax.fori_loop(0, 3, lambda i, c: jnp.tanh(c @ w), a),
+        (A, normal(16, 16)),
+        LOOP,
+    ),
+    "results that are stacked": (
+        lambda a, b: lax.scan(lambda c, x: (c + x, c * x), a, jnp.stack([a, b])),
+        (A, B),
+        f"{LOOP}|{WORKED}",
+    ),
+    "random numbers": (
+        lambda a, k: a * jax.random.uniform(k, a.shape),
+        (A, np.array([0, 7], np.uint32)),
+        f"{LOOP}|{WORKED}",
+    ),
 }
 
 
@@ -383,6 +430,6 @@ _INDEXING: dict[str, Any] = {
     "one-hot by scattering": (lambda i: jnp.zeros((16,), jnp.int32).at[i].add(1), (TOKENS,), None),
 }
 
-STRUCTURE, CONTRACTIONS, INDEXING = (
-    {name: Case(*case) for name, case in group.items()} for group in (_STRUCTURE, _CONTRACTIONS, _INDEXING)
+STRUCTURE, CONTRACTIONS, INDEXING, LOOPS = (
+    {name: Case(*case) for name, case in group.items()} for group in (_STRUCTURE, _CONTRACTIONS, _INDEXING, _LOOPS)
 )

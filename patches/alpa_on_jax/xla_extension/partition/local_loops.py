@@ -1,0 +1,83 @@
+"""From a global loop to one device's loop.
+
+`settle_loops` takes an annotated program before resharding is made explicit, and writes for each loop, and for each op
+in it, along which of the dims that no iteration works along (`loop_dims`) they are split: those in which propagation
+has split a result. The handler then makes every op in the loop local. Invariant: nothing in a loop communicates.
+"""
+
+from typing import Any
+
+from alpa_on_jax.xla_extension import annotations, mlir
+from alpa_on_jax.xla_extension.loop_dims import WHILE, Dim, LoopDims, loops_of, shape_of
+from alpa_on_jax.xla_extension.mlir import Operation, Value
+from alpa_on_jax.xla_extension.partition.local_context import LocalContext
+from alpa_on_jax.xla_extension.partition.local_dispatch import localize_op
+from alpa_on_jax.xla_extension.partition.local_ops import handles, localize_results, require, whole_on_every_device
+from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
+from alpa_on_jax.xla_extension.sharding_rules import give_rules
+
+
+def settle_loops(module: Any, mesh: LogicalMesh) -> None:
+    """Write how the loops of `main`, and the ops in them, are split, in place.
+
+    Raises:
+        UnsupportedByShardyError: a loop works along a dim that is split.
+    """
+    loops = loops_of(mlir.entry_block(mlir.main_function(module)))
+    if loops:
+        give_rules(module)
+    for loop in loops:
+        dims = LoopDims(loop)
+        splits = _splits(loop, dims, mesh)
+        for op in (loop, *dims.operations):
+            if op.results:
+                annotations.set_result_shardings(op, [_sharding(value, dims, splits, mesh) for value in op.results])
+
+
+def _splits(loop: Operation, dims: LoopDims, mesh: LogicalMesh) -> dict[Dim, tuple[Axis, ...]]:
+    """The mesh axes along which each class of dims is split."""
+    splits: dict[Dim, tuple[Axis, ...]] = {}
+    for result, sharding in zip(loop.results, annotations.result_shardings(loop, mesh), strict=True):
+        for dim, axes in enumerate(sharding.dims):
+            if axes:
+                require(dims.is_split_freely(result, dim), loop, "it works along a dim that is split")
+                splits.setdefault(dims.class_of(result, dim), axes)
+    # No axis may split two dims of one array: the class that came later stays whole.
+    for op in (loop, *dims.operations):
+        for value in op.results:
+            taken: list[tuple[Dim, Axis]] = []
+            for kind in _classes(value, dims):
+                axes = splits.get(kind, ())
+                if any(axis.overlaps(other) for other_kind, other in taken if other_kind != kind for axis in axes):
+                    del splits[kind]
+                else:
+                    taken += [(kind, axis) for axis in axes]
+    return splits
+
+
+def _classes(value: Value, dims: LoopDims) -> list[Dim]:
+    return [dims.class_of(value, dim) for dim in range(len(shape_of(value)))]
+
+
+def _sharding(value: Value, dims: LoopDims, splits: dict[Dim, tuple[Axis, ...]], mesh: LogicalMesh) -> ArraySharding:
+    return ArraySharding(mesh, tuple(splits.get(kind, ()) for kind in _classes(value, dims)))
+
+
+@handles(WHILE)
+def _loop(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
+    """A loop of which each device makes its part, with the ops that are in it."""
+    operands = [ctx.sharding(operand) for operand in op.operands]
+    if all(sharding.is_replicated for sharding in (*operands, *shardings)):
+        whole_on_every_device(ctx, op, shardings)
+        return
+    require(operands == shardings, op, "it would reshard")
+    condition, body = (region.blocks[0] for region in op.regions)
+    for block in (condition, body):
+        for argument, sharding in zip(block.arguments, shardings, strict=True):
+            ctx.localize(argument, sharding)
+        for inner in mlir.block_operations(block)[:-1]:
+            require(inner.name != "stablehlo.rng", op, "it draws random numbers")
+            localize_op(ctx, inner)
+    carried = mlir.block_operations(body)[-1].operands
+    require([ctx.sharding(value) for value in carried] == shardings, op, "an iteration would reshard")
+    localize_results(ctx, op, shardings)
