@@ -40,14 +40,24 @@ class Approximated:
 
 
 def begin(known: Known, deadline: Deadline) -> None:
-    """Plain plans and what they become when one choice is changed at a time, of which one fits if that is easy."""
+    """Plain plans and what they become when one choice is changed at a time, of which one fits if that is easy.
+
+    The deadline counts once there is a plan that fits.
+    """
     problem = known.pruned.problem
-    local = Local(problem, known.budget_bytes, deadline)
-    for plan in _plain(problem):
+    plain = _plain(problem)
+    for plan in plain:
         known.add(plan)
-        known.add(local.improved(plan))
-        if deadline.is_over:
+    for plan in plain:
+        if known.plans and deadline.is_over:
             return
+        known.add(Local(problem, known.budget_bytes, deadline if known.plans else Deadline(None)).improved(plan))
+
+
+def plain_bound_s(problem: SearchProblem) -> float:
+    """What no plan can be faster than, at once: the least of each table."""
+    tables = [each.time_s for each in (*problem.variables, *problem.edges)]
+    return sum(float(table.min(initial=math.inf)) for table in tables)
 
 
 def approximate(known: Known, deadline: Deadline) -> Approximated:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from alpa_cfp.search.approximate import Approximated, approximate, begin
+from alpa_cfp.search.approximate import Approximated, approximate, begin, plain_bound_s
 from alpa_cfp.search.bounds import Interval, Weights, cheapest_choices, downward, least_prices, upward
 from alpa_cfp.search.deadline import Deadline, OutOfSpace, OutOfTime, Stopped
 from alpa_cfp.search.eliminate import eliminate
@@ -104,7 +104,7 @@ def search(
     linear in it: plans are then found by approximate.py.
 
     Raises NoPlanError if infinite times exclude all plans, NothingFitsError if none fits, TimeLimitError if none was
-    met in time, or within the memory.
+    met in time, or within the memory, and changing one choice of a plain plan at a time leads to none (approximate.py).
     """
     if best < 1:
         raise bad_problem(f"best={best}: at least one plan must be asked for")
@@ -125,11 +125,11 @@ def search(
     known = Known(problem, pruned, float(budget_bytes) if counted else math.inf, best)
     # Not looked at by the exact search: what that gives must not depend on whether there is a limit.
     spare = replace(known, plans={})
-    proved, cases, stopped = Approximated(-math.inf), 0, None
+    proved, cases, stopped = Approximated(plain_bound_s(pruned.problem)), 0, None
     try:
         if time_limit_s is not None:
-            deadline.check()
             begin(spare, deadline)
+            deadline.check()
         tree = elimination_tree(pruned.problem, memory=counted, deadline=deadline)
         if time_limit_s is not None and work(tree) > _HEAVY:  # it may well not come to an end
             proved = approximate(spare, deadline.part(_FIRST_SHARE))
