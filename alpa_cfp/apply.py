@@ -8,7 +8,6 @@ does.
 """
 
 from collections.abc import Container, Sequence
-from dataclasses import replace
 from typing import Any
 
 from jaxlib import xla_client as xc
@@ -24,9 +23,6 @@ from alpa_on_jax.xla_extension.combiner_limits import limits_of_pass_context
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.propagation import donation_pairs, propagate
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
-
-# To copy more than so much takes longer than a communication of its own.
-_SCATTERED_TOGETHER_BYTES = 1 << 20
 
 
 def annotate(
@@ -64,7 +60,7 @@ def annotate(
         module.bytecode = original
         _place(module, blocks, mesh, strategies, used, shared)
     module.solved = True
-    module.combiner_limits = replace(limits_of_pass_context(), scattered_bytes=_SCATTERED_TOGETHER_BYTES)
+    module.combiner_limits = limits_of_pass_context()
 
 
 def _place(

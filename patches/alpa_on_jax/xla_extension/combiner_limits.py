@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from alpa_on_jax.xla_extension.pass_context import get_option
 
 _UNLIMITED_BYTES = 1 << 60  # what alpa sets where it sets no limit
+# To copy more than so much takes longer than a communication of its own.
+_SCATTERED_TOGETHER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +17,13 @@ class CombinerLimits:
         all_gather_bytes, all_reduce_bytes: How large a combined collective's results may be together, in bytes of one
             device.
         scattered_bytes: How large a sum may be to be scattered together with others, for which it has to be copied.
-            Alpa's compiler scattered several arrays without copying them, and so combined all.
+            Alpa's compiler scattered several arrays without copying them, and so combined all. The same whoever planned
+            a program, so that plans are compared and not what is made of them.
     """
 
     all_gather_bytes: int = _UNLIMITED_BYTES
     all_reduce_bytes: int = _UNLIMITED_BYTES
-    scattered_bytes: int = _UNLIMITED_BYTES
+    scattered_bytes: int = _SCATTERED_TOGETHER_BYTES
 
 
 def limits_of_pass_context() -> CombinerLimits:
