@@ -12,10 +12,10 @@ _KINDS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 _COLLECTIVE = re.compile(rf"= (?P<result>\(.*?\)|\S+) (?P<kind>{_KINDS})(?P<start>-start)?\(")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[(\d+),(\d+)\])")
-# What XLA's partitioner writes: "mesh['a'=2,'b'=4] {'b'}", of a part of an axis "{'b':(2)2}".
+# What XLA's partitioner writes: "mesh['a'=2,'b'=4] {'b'}", of a part of an axis "{'b':(2)2}"; or without quotes.
 _GROUPS_OF_MESH = re.compile(r"replica_groups=mesh\[(?P<mesh>[^\]]*)\][^{]*\{(?P<axes>[^}]*)\}")
-_AXIS_SIZE = re.compile(r"'([^']*)'=(\d+)")
-_AXIS = re.compile(r"'([^']*)'(?::\(\d+\)(\d+))?")
+_AXIS_SIZE = re.compile(r"([^',]+)'?=(\d+)")
+_AXIS = re.compile(r"([^',:]+)'?(?::\(\d+\)(\d+))?")
 
 
 def collectives_of_hlo(text: str) -> tuple[Collective, ...]:

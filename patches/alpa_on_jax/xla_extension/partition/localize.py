@@ -19,6 +19,7 @@ from alpa_on_jax.xla_extension.partition.merge_sums import merge_sums
 from alpa_on_jax.xla_extension.partition.read_collectives import collectives_of_block
 from alpa_on_jax.xla_extension.partition.share_collectives import share_collectives
 from alpa_on_jax.xla_extension.partition.transpose_first import transpose_first
+from alpa_on_jax.xla_extension.partition.whole_ops import compute_whole
 from alpa_on_jax.xla_extension.random_ops import add_state_parameter
 from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 from alpa_on_jax.xla_extension.sharding_rules import RULELESS_ELEMENTWISE
@@ -36,6 +37,8 @@ def localize(
     inputs: Sequence[ArraySharding],
     outputs: Sequence[ArraySharding],
     limits: CombinerLimits | None = None,
+    *,
+    whole_ops: bool = False,
 ) -> tuple[Collective, ...]:
     """Rewrite `module` in place and return its communication.
 
@@ -44,6 +47,7 @@ def localize(
         mesh: The logical mesh.
         inputs, outputs: The shardings of the parameters and results.
         limits: Up to which sizes independent collectives are combined; None combines none.
+        whole_ops: Whether an op that is not covered is computed whole on every device.
 
     Raises:
         UnsupportedByShardyError: an op, or the way in which it is split, is not covered.
@@ -58,7 +62,7 @@ def localize(
         if op.name == "func.return":
             _check_results(ctx, op, outputs)
             break
-        _localize_op(ctx, op)
+        _localize_op(ctx, op, whole=whole_ops)
     merge_sums(block)
     transpose_first(block)
     if limits is not None:
@@ -75,10 +79,19 @@ def localize(
     return collectives_of_block(mlir.entry_block(mlir.main_function(module)))
 
 
-def _localize_op(ctx: LocalContext, op: mlir.Operation) -> None:
+def _localize_op(ctx: LocalContext, op: mlir.Operation, *, whole: bool) -> None:
     shardings = annotations.result_shardings(op, ctx.mesh)
     if op.name not in _PARTIAL_CONSUMERS:
         _require_partials_deferred(ctx, op)
+    try:
+        _handle(ctx, op, shardings)
+    except UnsupportedByShardyError:
+        if not whole:
+            raise
+        compute_whole(ctx, op, shardings)
+
+
+def _handle(ctx: LocalContext, op: mlir.Operation, shardings: list[ArraySharding]) -> None:
     if op.name in local_ops.HANDLERS:
         local_ops.HANDLERS[op.name](ctx, op, shardings)
     elif op.name in local_ops.ELEMENTWISE or op.name in RULELESS_ELEMENTWISE:

@@ -23,7 +23,7 @@ _TO_COLLECTIVES = (
 
 
 def partition_with_shardy(
-    module: HloModule, accumulators: Iterable[int], *, whole_dims: bool = False
+    module: HloModule, accumulators: Iterable[int], *, whole_dims: bool = False, whole_ops: bool = False
 ) -> PartitionedProgram:
     """Make one device's program of an annotated module.
 
@@ -32,6 +32,7 @@ def partition_with_shardy(
         accumulators: Results of the form `old + gradient` whose reduction over devices is left to the caller, as far
             as it can be (see `grad_sync`).
         whole_dims: Whether to gather dims that an op works along (see `unsplit`) instead of refusing them.
+        whole_ops: Whether to compute an op whole on every device (see `whole_ops`) instead of refusing it.
 
     Raises:
         UnsupportedByShardyError: the module, or the way in which it is sharded, is not covered.
@@ -57,7 +58,7 @@ def partition_with_shardy(
         if module.solved:
             make_reduce_scatters(main, mesh)
         limits = module.combiner_limits if module.solved else None
-        collectives = localize(parsed, mesh, inputs, outputs, limits)
+        collectives = localize(parsed, mesh, inputs, outputs, limits, whole_ops=whole_ops)
         return collectives, unreduced, len(mlir.entry_block(mlir.main_function(parsed)).arguments) > len(inputs)
 
     try:

@@ -36,6 +36,11 @@ from alpa_on_jax.xla_extension.partition.interface import Collective
             id="groups_along_a_part_of_an_axis",
         ),
         pytest.param(
+            "%a = f32[4]{0} all-reduce(%p), channel_id=1, replica_groups=mesh[x=2,y=8] {x,y:(1)2}, to_apply=%add",
+            Collective("all-reduce", 16, 4),
+            id="groups_along_axes_without_quotes",
+        ),
+        pytest.param(
             "%a = (f32[4]{0}, f32[]) all-reduce(%p, %q), replica_groups={{0,1,2,3}}, to_apply=%add",
             Collective("all-reduce", 20, 4),
             id="arrays_that_xla_put_together_count_once",
