@@ -202,7 +202,7 @@ class Composer:
                 continue
             arrays = len(program.input_shardings) + len(program.output_shardings)
             seconds = max(profile.typical_s - self.rates.overhead_s(arrays), LEAST_EACH * profile.typical_s)
-            self._works.append(work_of(program, read_local(program)))
+            self._works.append(work_of(program.counted, read_local(program.counted)))
             self._seconds.append(seconds)
             measured.append((segment, seconds))
         self.fitted = fitted(self._works, self._seconds, self.rates, trust_communication=_CALIBRATED)
