@@ -175,13 +175,11 @@ class Refinement:
         program = module.partitioned
         assert program is not None
         if program.partitioner == "xla":
-            said = (
-                "what they communicate is not in their predictions"
-                if program.prediction is None
-                else "they are predicted as if each device computed whole what Shardy does not split"
-            )
+            left = f"whole programs are left to XLA's partitioner, because of {program.fallback_reason}"
             self.choosing.caveats.warn(
-                f"whole programs are left to XLA's partitioner, because of {program.fallback_reason}: {said}"
+                f"{left}: what they communicate is not in their predictions"
+                if program.prediction is None
+                else f"{left}: they are predicted as if each device computed whole what Shardy does not split"
             )
         return self.choosing.with_whole(plan, work_of(program.counted, read_local(program.counted)))
 

@@ -133,14 +133,16 @@ def _changed(**changes: Any) -> list[Unit]:
 
 def test_candidates_whose_communication_is_not_known_are_counted_with_the_reason() -> None:
     said = _said(Choosing(_changed(unread="a sort"), two_layer_boundaries(), RATES, None, 1.5))
-    assert "are left to XLA's partitioner (a sort): what they communicate is not known, and is in no estimate" in said
+    assert (
+        "of blocks are left to XLA's partitioner (a sort): what they communicate is not known, and is in no estimate"
+    ) in said
 
 
 def test_candidates_whose_communication_is_predicted_are_counted_with_the_reason() -> None:
     said = _said(Choosing(_changed(predicted="a sort"), two_layer_boundaries(), RATES, None, 1.5))
     assert (
-        "are left to XLA's partitioner (a sort): they are estimated as if each device computed whole what Shardy does "
-        "not split"
+        "of blocks are left to XLA's partitioner (a sort): they are estimated as if each device computed whole what "
+        "Shardy does not split"
     ) in said
 
 
