@@ -287,12 +287,9 @@ class Choosing:
         for number, profile in zip(numbers, profiles, strict=True):
             self._seconds[number] = self._own_s(self._candidates[number], profile)
             self._failures[number] = failure_of(profile)
-            if profile is not None and profile.collectives_compiled:
-                self._compiled[number] = tuple(
-                    Collective(each.kind, each.size_bytes, each.group_size)
-                    for each in profile.collectives
-                    for _ in range(each.count)
-                )
+            compiled = compiled_collectives(profile)
+            if compiled is not None:
+                self._compiled[number] = compiled
         known = [number for number, seconds in self._seconds.items() if math.isfinite(seconds)]
         works = [self._work(number) for number in known]
         self._rates = fitted(works, [self._seconds[number] for number in known], self._calibrated)
@@ -352,6 +349,17 @@ class Choosing:
         once_s = sum(estimated_s(candidate.once, self._rates) for candidate in candidates)
         estimate_s = sum(estimated_s(candidate.work, self._rates) for candidate in candidates)
         return of_step(once_s, estimate_s, all_s, self._micro_batches)
+
+
+def compiled_collectives(profile: Profile | None) -> tuple[Collective, ...] | None:
+    """What a program that XLA partitions communicates by its compiled program; None where that was not read."""
+    if profile is None or not profile.collectives_compiled:
+        return None
+    return tuple(
+        Collective(each.kind, each.size_bytes, each.group_size)
+        for each in profile.collectives
+        for _ in range(each.count)
+    )
 
 
 def failure_of(profile: Profile | None) -> str:

@@ -19,7 +19,8 @@ _AXIS = re.compile(r"([^',:]+)'?(?::\(\d+\)(\d+))?")
 
 
 def collectives_of_hlo(text: str) -> tuple[Collective, ...]:
-    """The communication ops of a program, from its optimised HLO text; one that XLA has put together counts once.
+    """The communication ops of a program, from its optimised HLO text; one that XLA has put together counts once,
+    as does one in a loop, however often that runs.
 
     `size_bytes` is that of one device's operand.
     """

@@ -3,7 +3,7 @@
 One interface, `partition`, for every user: Shardy's passes in Python where they cover the program (communication is
 then known before compiling, and gradient reductions can be moved), XLA's partitioner where they do not. Programs that
 are only to be run go through `partition_to_run`, which chooses between the two. Which one made
-a program, and why, is recorded with it.
+a program, and why, is recorded with it; where XLA does, what it may communicate can be predicted (`whole_ops`).
 """
 
 import logging
