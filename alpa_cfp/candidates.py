@@ -36,8 +36,10 @@ class Candidate:
         inputs, outputs: How the values at its boundary lie, in the order of the part's.
         work: What a device does.
         memory: What a device holds for it.
+        least: What a device does at least; `work` where that is its program's.
         once: What of `work` is done once a step, however many micro-batches there are.
         make: Makes `module`.
+        predicted: Why its work is that of a prediction, XLA partitioning it; "" where it is its program's.
         unread: Why its communication is not known, and counts as none; "" where it is.
     """
 
@@ -46,8 +48,10 @@ class Candidate:
     outputs: tuple[ArraySharding, ...]
     work: Work
     memory: BlockMemory
+    least: Work
     once: Work
     make: Callable[[], HloModule] = field(compare=False, repr=False)
+    predicted: str = ""
     unread: str = ""
 
     @cached_property
@@ -129,13 +133,16 @@ def _candidate(
     module = _partitioned(part, mesh, strategy)
     program = module.partitioned
     assert program is not None
-    local = read_local(program)
+    local = read_local(program.counted)
     memory = memory_of(local, late.inputs, late.repeated)
-    work = work_of(program, local)
+    work = work_of(program.counted, local)
+    # XLA mostly finds something better than what is predicted.
+    least = work if program.prediction is None else work_of(program, read_local(program))
     once = _once(part, mesh, updates, strategy, program.input_shardings)
-    unread = program.fallback_reason if program.partitioner == "xla" else ""
+    # Empty for a program of Shardy's passes.
+    predicted, unread = ("", program.fallback_reason) if program.prediction is None else (program.fallback_reason, "")
     inputs, outputs = program.input_shardings, program.output_shardings
-    return Candidate(strategy, inputs, outputs, work, memory, once, lambda: module, unread)
+    return Candidate(strategy, inputs, outputs, work, memory, least, once, lambda: module, predicted, unread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +199,22 @@ def _sharing(part: Part, mesh: LogicalMesh, updates: Sequence[Update], candidate
     outputs = list(candidate.outputs)
     for result, parameter in donation_pairs(part.module):
         outputs[result] = inputs[parameter]
-    work = shared_work(part.blocks.graph, updates, candidate.inputs, shared, candidate.work)
+    work, least = (
+        shared_work(part.blocks.graph, updates, candidate.inputs, shared, each)
+        for each in (candidate.work, candidate.least)
+    )
     once = _once(part, mesh, updates, strategy, candidate.inputs)
     make = partial(_partitioned, part, mesh, strategy, candidate.inputs)
-    return replace(candidate, strategy=strategy, inputs=inputs, outputs=tuple(outputs), work=work, once=once, make=make)
+    return replace(
+        candidate,
+        strategy=strategy,
+        inputs=inputs,
+        outputs=tuple(outputs),
+        work=work,
+        least=least,
+        once=once,
+        make=make,
+    )
 
 
 def _once(
@@ -214,7 +233,7 @@ def _partitioned(
 ) -> HloModule:
     module = replace(part.module)
     annotate(module, part.blocks, mesh, [strategy], used)
-    module.partitioned = partition_to_run(module)
+    module.partitioned = partition_to_run(module, predicts=True)
     return module
 
 

@@ -30,6 +30,7 @@ from alpa_cfp.search import (
     search,
 )
 from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition import Collective
 
 logger = logging.getLogger(__name__)
 
@@ -69,11 +70,13 @@ class Known:
         time_s: What it takes in a step; None where nothing is known.
         measured: Whether it was profiled; otherwise `time_s` is an estimate.
         failure: Why it could not be run, "" where it could, or was not tried.
+        compiled: What it communicates by its compiled program, where that was read: XLA has partitioned it.
     """
 
     time_s: float | None
     measured: bool
     failure: str = ""
+    compiled: tuple[Collective, ...] | None = None
 
 
 class Choosing:
@@ -121,6 +124,7 @@ class Choosing:
         self._numbers = _numbers(units)
         self._seconds: dict[int, float] = {}
         self._failures: dict[int, str] = {}
+        self._compiled: dict[int, tuple[Collective, ...]] = {}
         if profiles is not None:
             first = self._first() if math.isfinite(margin) else list(range(len(self._candidates)))
             self._measure(first)
@@ -229,17 +233,27 @@ class Choosing:
                 f"{missing} of {plural(len(self._seconds), 'program')} of blocks have no profile, so their strategies "
                 "are in no plan"
             )
-        unread = [candidate.unread for candidate in self._candidates if candidate.unread]
-        if unread:
-            self.caveats.warn(
-                f"{len(unread)} of {plural(len(self._candidates), 'program')} of blocks are left to XLA's partitioner "
-                f"({'; '.join(list(dict.fromkeys(unread))[:_NAMED])}): what they communicate is not known, and is in "
-                "no estimate"
-            )
+        estimated = [each for number, each in enumerate(self._candidates) if number not in self._compiled]
+        self._add_left_to_xla(
+            [each.predicted for each in estimated],
+            "they are estimated as if each device computed whole what Shardy does not split",
+        )
+        self._add_left_to_xla(
+            [each.unread for each in estimated], "what they communicate is not known, and is in no estimate"
+        )
         if self.gap_s > 0:
             self.caveats.warn(
                 "the search was not exact, because of its limit of time (search_limit_s) or memory "
                 "(search_memory_bytes)"
+            )
+
+    def _add_left_to_xla(self, reasons: Sequence[str], but: str) -> None:
+        """Says what holds of those candidates for which there is a reason why XLA partitions them."""
+        left = [reason for reason in reasons if reason]
+        if left:
+            self.caveats.warn(
+                f"{len(left)} of {plural(len(self._candidates), 'program')} of blocks are left to XLA's partitioner "
+                f"({'; '.join(list(dict.fromkeys(left))[:_NAMED])}): {but}"
             )
 
     def _kinds_by_time(self, plan: Solution) -> list[int]:
@@ -273,10 +287,18 @@ class Choosing:
         for number, profile in zip(numbers, profiles, strict=True):
             self._seconds[number] = self._own_s(self._candidates[number], profile)
             self._failures[number] = failure_of(profile)
+            compiled = compiled_collectives(profile)
+            if compiled is not None:
+                self._compiled[number] = compiled
         known = [number for number, seconds in self._seconds.items() if math.isfinite(seconds)]
-        works = [self._candidates[number].work for number in known]
+        works = [self._work(number) for number in known]
         self._rates = fitted(works, [self._seconds[number] for number in known], self._calibrated)
         logger.info("CFP: %d of %d candidates are measured", self.measured, len(self._candidates))
+
+    def _work(self, number: int) -> Work:
+        """The work of a candidate that was measured."""
+        work, compiled = self._candidates[number].work, self._compiled.get(number)
+        return work if compiled is None else replace(work, collectives=compiled)
 
     def _own_s(self, candidate: Candidate, profile: Profile | None) -> float:
         """What a candidate takes inside a larger program; inf where that is not known."""
@@ -292,7 +314,8 @@ class Choosing:
         costs = []
         for number, candidate in enumerate(self._candidates):
             known = self._seconds.get(number)
-            all_s = estimated_s(candidate.work, self._rates) / optimism if known is None else known
+            work = candidate.work if self._profiles is None else candidate.least
+            all_s = estimated_s(work, self._rates) / optimism if known is None else known
             costs.append(self._of_step([candidate], all_s))
         return costs
 
@@ -304,7 +327,8 @@ class Choosing:
             all_s = estimated_s(candidate.work, self._rates) if seconds is None else seconds
             step_s = self._of_step([candidate], all_s)
             time_s = step_s if math.isfinite(step_s) else None
-            found.append(Known(time_s, seconds is not None, self._failures.get(number, "")))
+            failure, compiled = self._failures.get(number, ""), self._compiled.get(number)
+            found.append(Known(time_s, seconds is not None, failure, compiled))
         return found
 
     def with_whole(self, plan: Solution, work: Work) -> Solution:
@@ -325,6 +349,17 @@ class Choosing:
         once_s = sum(estimated_s(candidate.once, self._rates) for candidate in candidates)
         estimate_s = sum(estimated_s(candidate.work, self._rates) for candidate in candidates)
         return of_step(once_s, estimate_s, all_s, self._micro_batches)
+
+
+def compiled_collectives(profile: Profile | None) -> tuple[Collective, ...] | None:
+    """What a program that XLA partitions communicates by its compiled program; None where that was not read."""
+    if profile is None or not profile.collectives_compiled:
+        return None
+    return tuple(
+        Collective(each.kind, each.size_bytes, each.group_size)
+        for each in profile.collectives
+        for _ in range(each.count)
+    )
 
 
 def failure_of(profile: Profile | None) -> str:

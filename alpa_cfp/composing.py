@@ -10,7 +10,7 @@ Invariant: what is measured depends on the distinct segments of the stages, not 
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from alpa_cfp.accumulation import LEAST_EACH, of_micro_batch
@@ -20,7 +20,7 @@ from alpa_cfp.analysis.segments import find_segments
 from alpa_cfp.calibration import calibration_programs, rates_of
 from alpa_cfp.candidates import Candidate, Unit, find_units
 from alpa_cfp.caveats import Caveats
-from alpa_cfp.choosing import Choosing, failure_of
+from alpa_cfp.choosing import Choosing, compiled_collectives, failure_of
 from alpa_cfp.costs import Rates, Work, estimated_s, fitted, read_local, work_of
 from alpa_cfp.explaining.account import Caveat
 from alpa_cfp.problem import Boundaries, Crossing, find_boundaries
@@ -202,7 +202,8 @@ class Composer:
                 continue
             arrays = len(program.input_shardings) + len(program.output_shardings)
             seconds = max(profile.typical_s - self.rates.overhead_s(arrays), LEAST_EACH * profile.typical_s)
-            self._works.append(work_of(program, read_local(program)))
+            work, compiled = work_of(program.counted, read_local(program.counted)), compiled_collectives(profile)
+            self._works.append(work if compiled is None else replace(work, collectives=compiled))
             self._seconds.append(seconds)
             measured.append((segment, seconds))
         self.fitted = fitted(self._works, self._seconds, self.rates, trust_communication=_CALIBRATED)

@@ -323,7 +323,7 @@ def with_plan(module: HloModule, blocks: Blocks, mesh: LogicalMesh, plan: Sequen
     """A copy of `module` with a strategy for each block, partitioned."""
     planned = dataclasses.replace(module)
     annotate(planned, blocks, mesh, plan)
-    planned.partitioned = partition_to_run(planned)
+    planned.partitioned = partition_to_run(planned, predicts=True)
     return planned
 
 

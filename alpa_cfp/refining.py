@@ -7,6 +7,7 @@ Invariants: a plan that was compiled and is given back fits; the same profiles g
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -50,7 +51,7 @@ class Refined:
         measured_s: What a step takes, by samples that had no part in the choice; None where it was not run.
         raced_s: The same by those that decide; None where it was not run.
         needed_bytes: What a device needs by the compiled program; None where it was not compiled.
-        collectives: How many the compiled program has.
+        collectives: How many the compiled program has; None where that is not known.
         failure: Why it could not be run, if it was tried.
         name: What it is among the plans that were tried: "best predicted", "2nd predicted", "data parallel".
     """
@@ -58,7 +59,7 @@ class Refined:
     solution: Solution
     measured_s: float | None = None
     needed_bytes: int | None = None
-    collectives: int = 0
+    collectives: int | None = 0
     failure: str = ""
     name: str = ""
     raced_s: float | None = None
@@ -174,11 +175,13 @@ class Refinement:
         program = module.partitioned
         assert program is not None
         if program.partitioner == "xla":
+            left = f"whole programs are left to XLA's partitioner, because of {program.fallback_reason}"
             self.choosing.caveats.warn(
-                f"whole programs are left to XLA's partitioner, because of {program.fallback_reason}: what they "
-                "communicate is not in their predictions"
+                f"{left}: what they communicate is not in their predictions"
+                if program.prediction is None
+                else f"{left}: they are predicted as if each device computed whole what Shardy does not split"
             )
-        return self.choosing.with_whole(plan, work_of(program, read_local(program)))
+        return self.choosing.with_whole(plan, work_of(program.counted, read_local(program.counted)))
 
     def _plain(self) -> dict[str, Solution]:
         """The plain plans that may be among the best, of measured candidates."""
@@ -208,7 +211,7 @@ class Refinement:
         alike = [each for each in tried if each.raced_s is not None and each.raced_s <= limit]
         enough = _ALIKE_MEMORY * min(each.needed_bytes or 0 for each in alike)
         frugal = [each for each in alike if (each.needed_bytes or 0) <= enough]
-        return min(frugal, key=lambda each: (each.collectives, each.raced_s))
+        return min(frugal, key=lambda each: (math.inf if each.collectives is None else each.collectives, each.raced_s))
 
 
 def _refined(race: Race, racer: Racer, name: str) -> Refined:
@@ -218,7 +221,10 @@ def _refined(race: Race, racer: Racer, name: str) -> Refined:
         return Refined(racer.solution, name=name)
     if profile.status == "failed":
         return Refined(racer.solution, failure=failure_of(profile), name=name)
-    collectives = sum(each.count for each in profile.collectives)
+    program = racer.module.partitioned
+    assert program is not None
+    unread = program.partitioner == "xla" and not profile.collectives_compiled
+    collectives = None if unread else sum(each.count for each in profile.collectives)
     return Refined(
         racer.solution,
         race.step_s(racer, HELD_OUT),

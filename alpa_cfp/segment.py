@@ -58,7 +58,7 @@ def segment_of(
     strategies = [units[block.index].candidates[choices[block.index]].strategy for block in left.blocks]
     if not program.update:
         annotate(part.module, part.blocks, mesh, strategies)
-        part.module.partitioned = partition_to_run(part.module)
+        part.module.partitioned = partition_to_run(part.module, predicts=True)
     else:
         whole = _shared_in_stage(program, units, choices, mesh)
         shared = _shared_in_part(program, part, whole) if whole.parameters else None

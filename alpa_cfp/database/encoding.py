@@ -25,14 +25,20 @@ def key_from(value: Any) -> ProfileKey:
 
 
 def profile_fields(profile: Profile) -> dict[str, Any]:
-    """A profile as JSON can hold it; collectives are lists of kind, bytes, group size and count."""
+    """A profile as JSON can hold it; collectives are lists of kind, bytes, group size and count.
+
+    `collectives_compiled` is left out where it is false, as in profiles of earlier versions.
+    """
     collectives = [[getattr(item, name) for name in _COLLECTIVE_FIELDS] for item in profile.collectives]
-    return {**_plain(profile), "samples_s": list(profile.samples_s), "collectives": collectives}
+    found = {**_plain(profile), "samples_s": list(profile.samples_s), "collectives": collectives}
+    if not profile.collectives_compiled:
+        del found["collectives_compiled"]
+    return found
 
 
 def profile_from(value: Any) -> Profile:
     """The profile that `profile_fields` gave; ProfileValueError if it gave no such value."""
-    named = _named("profile", value, Profile)
+    named = _named("profile", {"collectives_compiled": False, **value} if isinstance(value, dict) else value, Profile)
     for name in ("samples_s", "collectives"):
         if not isinstance(named[name], list):
             raise ProfileValueError(name, named[name], "it must be a list")

@@ -124,8 +124,10 @@ class Profile:
     """What one session measured of a program, or how it failed.
 
     `samples_s` holds every sample, in the order taken. A measured profile has samples, the compile time and the four
-    sizes, which are bytes a device; `flops` and `bytes_accessed` are None where XLA does not tell. A failed one has no
-    samples, but what was known before it failed. `created_at` is any ISO 8601 time with an offset, kept in UTC.
+    sizes, which are bytes a device; `flops` and `bytes_accessed` are None where XLA does not tell. `collectives` are
+    those of the partitioned program, or, with `collectives_compiled`, of the compiled one, as where XLA partitions it.
+    A failed one has no samples, but what was known before it failed. `created_at` is any ISO 8601 time with an offset,
+    kept in UTC.
 
     Raises:
         ProfileValueError: a field has a value that it cannot have, or contradicts the status.
@@ -145,6 +147,7 @@ class Profile:
     failure: Failure | None = None
     failure_message: str = ""
     machine: str = ""
+    collectives_compiled: bool = False
 
     def __post_init__(self) -> None:
         _set(self, "created_at", canonical_time("created_at", self.created_at))
@@ -159,6 +162,8 @@ class Profile:
         for field in ("failure_message", "machine"):
             if not isinstance(getattr(self, field), str):
                 raise ProfileValueError(field, getattr(self, field), "it must be a text")
+        if not isinstance(self.collectives_compiled, bool):
+            raise ProfileValueError("collectives_compiled", self.collectives_compiled, "it must be true or false")
         self._check_status()
 
     def _check_status(self) -> None:

@@ -14,6 +14,9 @@ from typing import Literal
 Role = Literal["samples", "heads", "experts", "batch", "columns", "rows"]
 # Where a time comes from.
 Source = Literal["measured", "estimated"]
+# Where it is known from what a block communicates: from the program that is compiled; where XLA partitions that, from
+# what came out, or as if each device computed whole what Shardy does not split.
+CommunicationSource = Literal["program", "compiled", "predicted", "unknown"]
 # What collectives bring together: gradients of weights alone; those and less of something else; weights.
 Purpose = Literal["gradient", "mostly gradient", "weight"]
 
@@ -53,6 +56,7 @@ class Alternative:
         communication: What the block by itself communicates.
         which: For each mesh axis which dim it is that it splits ("1st of 2 dims"), where a block has several with that
             role: samples and positions, heads and groups. None elsewhere; empty if none is meant.
+        communication_source: Where `communication` comes from; it is empty where that is unknown.
     """
 
     roles: tuple[Role | None, ...]
@@ -66,6 +70,7 @@ class Alternative:
     flops: float
     communication: tuple[Communication, ...]
     which: tuple[str | None, ...] = ()
+    communication_source: CommunicationSource = "program"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +148,7 @@ class Tried:
             parallel)" where they are the same.
         predicted_s, measured_s: What a step takes; `measured_s` None where it failed.
         needed_bytes: What a device needs by the compiled program; None where it failed.
-        collectives: How many the program has.
+        collectives: How many the program has; None where that is not known.
         failure: Why it could not be run, "" where it could.
         chosen: Whether it is the plan.
     """
@@ -152,7 +157,7 @@ class Tried:
     predicted_s: float
     measured_s: float | None
     needed_bytes: int | None
-    collectives: int
+    collectives: int | None
     failure: str
     chosen: bool
 

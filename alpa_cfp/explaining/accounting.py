@@ -18,7 +18,7 @@ from alpa_cfp.analysis.updates import find_updates
 from alpa_cfp.candidates import Unit
 from alpa_cfp.choosing import Choosing
 from alpa_cfp.explaining.account import Account, Alternative, BlockAccount, Caveat, Kind, Move, Role, Tried
-from alpa_cfp.explaining.communicating import Communications
+from alpa_cfp.explaining.communicating import Communications, source_of
 from alpa_cfp.explaining.naming import block_names, contraction_of, is_number, ops_without_rule, parameter_paths
 from alpa_cfp.explaining.roles import roles_of
 from alpa_cfp.plain.signature import Signature
@@ -92,7 +92,8 @@ class Planned:
         roles = [_roles(candidate.strategy, of_factors) for candidate in unit.candidates]
         made = [cost.measured for cost in costs]
         weights, results = _weights_of(graph, unit, trained.intersection(block.parameters))
-        communications = Communications(self.mesh, unit.candidates, roles, made, weights, results).all()
+        compiled = [cost.compiled for cost in costs]
+        communications = Communications(self.mesh, unit.candidates, roles, made, compiled, weights, results).all()
         alternatives = (
             Alternative(
                 roles=roles[i],
@@ -106,6 +107,7 @@ class Planned:
                 flops=float(candidate.work.flops),
                 communication=communications[i],
                 which=_which(candidate.strategy, of_factors),
+                communication_source=source_of(candidate, compiled[i]),
             )
             for i, candidate in enumerate(unit.candidates)
         )

@@ -2,8 +2,9 @@
 
 Takes candidates of one block; gives the `Communication` of each. Of a candidate whose program was made, the program
 says which devices come together, and what is a gradient or a weight; of the others how many there are does, and the
-candidate that keeps its state as it is used. Invariant: counts and bytes are those of the program, or of the
-candidate's `Work` where there is none.
+candidate that keeps its state as it is used. A program that XLA partitions stands for its prediction, which says the
+same of what was read from the compiled one as far as they agree. Invariant: counts and bytes are those of the compiled
+program where they were read, else of the program, or of the candidate's `Work` where there is none.
 """
 
 import itertools
@@ -12,7 +13,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 from alpa_cfp.candidates import Candidate
-from alpa_cfp.explaining.account import Communication, Purpose, Role
+from alpa_cfp.explaining.account import Communication, CommunicationSource, Purpose, Role
 from alpa_cfp.explaining.purposes import Share, share_of
 from alpa_cfp.strategies import Kept
 from alpa_on_jax.xla_extension import mlir
@@ -42,6 +43,7 @@ class Communications:
         candidates: The candidates.
         roles: For each what each mesh axis splits.
         made: For each whether its program was made.
+        compiled: For each its collectives by the compiled program, where they were read from it.
         weights: Numbers of the programs' parameters that are weights.
         results: For each result of the programs whether it has the shape of a weight.
     """
@@ -50,6 +52,7 @@ class Communications:
     candidates: Sequence[Candidate]
     roles: Sequence[tuple[Role | None, ...]]
     made: Sequence[bool]
+    compiled: Sequence[tuple[Collective, ...] | None]
     weights: Set[int]
     results: Sequence[bool]
 
@@ -58,12 +61,19 @@ class Communications:
         found: list[tuple[Communication, ...]] = []
         # The candidate that keeps its state as it is used comes before those that share it.
         base: list[_Known] = []
-        for candidate, roles, made in zip(self.candidates, self.roles, self.made, strict=True):
+        known = zip(self.candidates, self.roles, self.made, self.compiled, strict=True)
+        for candidate, roles, made, compiled in known:
             as_used = candidate.strategy.kept is Kept.AS_USED
             program = candidate.module.partitioned if made or as_used else None
-            each = self._derived(candidate.work.collectives, roles, base) if program is None else self._read(program)
+            each = (
+                self._derived(candidate.work.collectives, roles, base)
+                if program is None
+                else self._read(program.counted)
+            )
             if as_used:
                 base = each
+            if compiled is not None:
+                each = self._compiled(compiled, roles, each)
             found.append(_together(each))
         return found
 
@@ -88,6 +98,18 @@ class Communications:
             _Known(each, known if known is not None else own, share)
             for each, known, own, share in zip(program.collectives, axes, read, shares, strict=True)
         ]
+
+    def _compiled(
+        self, collectives: Sequence[Collective], roles: tuple[Role | None, ...], predicted: Sequence[_Known]
+    ) -> list[_Known]:
+        """The collectives of a compiled program; what they are for is known of those that were predicted."""
+        found, left = list[_Known](), list(predicted)
+        for each in collectives:
+            same = next((known for known in left if known.collective == each), None)
+            if same is not None:
+                left.remove(same)
+            found.append(same or _Known(each, self._derived_axes(each, roles, predicted), Share()))
+        return found
 
     def _by_size(self, collective: Collective) -> tuple[int, ...] | None:
         """The only axes that have so many devices; None where several have."""
@@ -134,6 +156,18 @@ class Communications:
         kind = collective.kind, collective.group_size
         axes = {each.axes for each in base if (each.collective.kind, each.collective.group_size) == kind}
         return axes.pop() if len(axes) == 1 else ()
+
+
+def source_of(candidate: Candidate, compiled: tuple[Collective, ...] | None) -> CommunicationSource:
+    """Where it is known from what a candidate communicates.
+
+    Args:
+        candidate: The candidate.
+        compiled: Its collectives by the compiled program, where they were read from it.
+    """
+    if compiled is not None:
+        return "compiled"
+    return "predicted" if candidate.predicted else "unknown" if candidate.unread else "program"
 
 
 def _is_rest(collective: Collective, whole: Collective, scattered: float) -> bool:

@@ -15,6 +15,7 @@ from alpa_cfp.explaining.account import (
     BlockAccount,
     Caveat,
     Communication,
+    CommunicationSource,
     Kind,
     Move,
     Purpose,
@@ -29,6 +30,10 @@ T = TypeVar("T")
 def to_content(account: Account) -> dict[str, Any]:
     """An account as values that JSON has; of what there is nothing to say is left out, as in earlier versions."""
     content = asdict(account)
+    for kind in content["kinds"]:
+        for alternative in kind["alternatives"]:
+            if alternative["communication_source"] == "program":
+                del alternative["communication_source"]
     if account.gap_s == 0:
         del content["gap_s"]
     if not account.caveats:
@@ -84,6 +89,7 @@ def _alternative(content: Any) -> Alternative:
         flops=_number(content["flops"]),
         communication=_several(_communication, content["communication"]),
         which=_several(_optional(_text), content["which"]),
+        communication_source=_one_of(CommunicationSource)(content.get("communication_source", "program")),
     )
 
 
@@ -129,7 +135,7 @@ def _tried(content: Any) -> Tried:
         predicted_s=_number(content["predicted_s"]),
         measured_s=_optional(_number)(content["measured_s"]),
         needed_bytes=_optional(_whole)(content["needed_bytes"]),
-        collectives=_whole(content["collectives"]),
+        collectives=_optional(_whole)(content["collectives"]),
         failure=_text(content["failure"]),
         chosen=_truth(content["chosen"]),
     )

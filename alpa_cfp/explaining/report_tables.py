@@ -48,7 +48,7 @@ def _tried(each: Tried, longest: float, fastest: float | None) -> tuple[str | Ma
         element("span", bars, class_="bars"),
         against,
         "" if each.needed_bytes is None else quantities.size(each.needed_bytes),
-        "" if each.failure else f"{each.collectives:,}",
+        "" if each.failure else words.count_of_collectives(each.collectives),
     )
 
 

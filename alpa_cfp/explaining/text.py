@@ -150,7 +150,7 @@ class _Explained:
             return (mark, each.name, "failed", predicted, "", "", failure(each.failure))
         memory = "" if each.needed_bytes is None else quantities.size(each.needed_bytes)
         measured = "not run" if each.measured_s is None else quantities.time(each.measured_s)
-        return (mark, each.name, measured, predicted, memory, f"{each.collectives:,}", "")
+        return (mark, each.name, measured, predicted, memory, words.count_of_collectives(each.collectives), "")
 
     def blocks(self, only: Collection[int] | None = None) -> list[str]:
         """The blocks, equal ones once."""

@@ -7,7 +7,7 @@ and where, never by an index of the search.
 from collections.abc import Iterable, Sequence
 
 from alpa_cfp import quantities
-from alpa_cfp.explaining.account import Alternative, Communication, Role
+from alpa_cfp.explaining.account import Alternative, Communication, CommunicationSource, Role
 from alpa_cfp.strategies import Kept
 
 # In the order in which they are said: what happens to weights first.
@@ -18,6 +18,12 @@ _SPLIT: dict[Role, str] = {
     "experts": "experts split",
     "batch": "heads or experts split",
     "samples": "samples split",
+}
+# What is said of communication beside what there is.
+_KNOWN_FROM: dict[CommunicationSource, str] = {
+    "program": "",
+    "compiled": " (by the compiled program)",
+    "predicted": " (predicted, XLA partitions this block)",
 }
 # Times that differ by less are the same to a reader.
 _ALIKE = 0.005
@@ -122,10 +128,16 @@ def communication(each: Communication, names: Sequence[str]) -> str:
 
 
 def communications(alternative: Alternative, names: Sequence[str], *, most: int = 3) -> str:
-    """What a strategy communicates, the largest first; "nothing is communicated" where nothing is."""
+    """What a strategy communicates, the largest first; "nothing is communicated" where nothing is.
+
+    Where XLA partitions the block it is said where that is known from, or that it is not known.
+    """
+    if alternative.communication_source == "unknown":
+        return "what is communicated is not known: XLA partitions this block"
+    known_from = _KNOWN_FROM[alternative.communication_source]
     ordered = sorted(alternative.communication, key=lambda each: -each.size_bytes * each.count)
     if not ordered:
-        return "nothing is communicated"
+        return f"nothing is communicated{known_from}"
     said = [communication(each, names) for each in ordered[:most]]
     rest = ordered[most:]
     if rest:
@@ -133,7 +145,12 @@ def communications(alternative: Alternative, names: Sequence[str], *, most: int 
             f"{quantities.plural(sum(each.count for each in rest), 'smaller one')} "
             f"({quantities.size(sum(each.size_bytes * each.count for each in rest))})"
         )
-    return ", ".join(said)
+    return f"{', '.join(said)}{known_from}"
+
+
+def count_of_collectives(count: int | None) -> str:
+    """How many collectives a whole program has: "1,024", "not known"."""
+    return "not known" if count is None else f"{count:,}"
 
 
 def memory(state_bytes: int, saved_bytes: int, transient_bytes: int) -> str:

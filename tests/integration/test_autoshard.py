@@ -20,6 +20,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from alpa_cfp import CFPOption, Plan, autoshard
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import AutoshardError, NoDevicesError, PlanError
+from alpa_cfp.explaining import words
+from alpa_cfp.explaining.account import Alternative, Communication
 from alpa_cfp.search import NothingFitsError
 from alpa_cfp.workloads.model import train_step
 from alpa_cfp.workloads.models import build
@@ -393,3 +395,63 @@ def test_a_plan_made_through_alpa_has_no_shardings_by_path_and_cannot_be_run_wit
     assert through_alpa.in_shardings == through_alpa.out_shardings == {}
     with pytest.raises(PlanError, match="made through alpa"):
         through_alpa.jit(jnp.tanh)
+
+
+def branching(params: Tree, x: jax.Array) -> tuple[Tree, jax.Array]:
+    """A step with a branch over samples, which is left to XLA where they are split. No mesh divides the weight."""
+
+    def loss(params: Tree) -> jax.Array:
+        h = x @ params["w"]
+        h = lax.cond(h[0, 0] > 0, lambda: h * h.mean(0), lambda: h)
+        return (h**2).mean()
+
+    value, gradients = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, params, gradients), value
+
+
+def branching_arguments(samples: int) -> tuple[Tree, jax.Array]:
+    return {"w": jnp.full((252, 260), 0.01)}, jnp.ones((samples, 252))
+
+
+def by_samples(plan: Plan) -> Alternative:
+    """The strategy of the first block that splits samples."""
+    assert plan.account is not None
+    return next(each for each in plan.account.kinds[0].alternatives if each.roles == ("samples",))
+
+
+# With the value of the loss in the same message.
+GRADIENT = Communication("all-reduce", (0,), 4 * (252 * 260 + 1), 1, "mostly gradient")
+
+
+def test_an_estimate_of_what_xla_partitions_has_the_sum_of_gradients_and_so_has_what_is_explained() -> None:
+    plan = autoshard(branching, mesh(8), *branching_arguments(4096), option=estimate())
+    assert plan.account is not None
+    own = plan.account.kinds[0].alternatives[plan.account.blocks[0].chosen]
+    assert own == by_samples(plan)
+    assert own.communication_source == "predicted"
+    assert GRADIENT in own.communication
+    said = plan.explain()
+    assert "mostly gradient all-reduce 262 kB on axis data" in said
+    assert "(predicted, XLA partitions this block)" in said
+    assert "they are estimated as if each device computed whole what Shardy does not split" in said
+
+
+def test_what_xla_partitions_is_not_taken_as_if_its_communication_were_free() -> None:
+    plan = autoshard(branching, mesh(8), *branching_arguments(8), option=estimate())
+    assert plan.account is not None
+    own = plan.account.kinds[0].alternatives[plan.account.blocks[0].chosen]
+    assert own.roles == (None,)
+    assert own.time_s is not None
+    assert (by_samples(plan).time_s or 0.0) > own.time_s
+
+
+def test_what_xla_partitions_is_explained_by_its_compiled_program_where_it_was_measured(tmp_path: Path) -> None:
+    option = CFPOption(
+        database=tmp_path / "profiles.sqlite", samples=2, refine=1, pruning_margin=math.inf, progress=False
+    )
+    plan = autoshard(branching, mesh(8), *branching_arguments(64), option=option)
+    own = by_samples(plan)
+    assert own.communication_source == "compiled"
+    said = words.communications(own, ("data",), most=9)
+    assert "all-reduce 262 kB on axis data" in said
+    assert said.endswith("(by the compiled program)")

@@ -113,7 +113,10 @@ def failure_of(error: Exception, failure: Failure) -> Profile:
 def _profile(runner: _Runner) -> Profile:
     executable = runner.program.executable
     sizes, work = executable.memory_bytes(), executable.cost_analysis()
-    counts = Counter((each.kind, each.size_bytes, each.group_size) for each in executable.program.collectives)
+    # What XLA partitions is known only once it has.
+    compiled = executable.program.partitioner == "xla"
+    collectives = executable.collectives() if compiled else executable.program.collectives
+    counts = Counter((each.kind, each.size_bytes, each.group_size) for each in collectives)
     return Profile(
         status="measured",
         created_at=utc_now(),
@@ -126,4 +129,5 @@ def _profile(runner: _Runner) -> Profile:
         flops=work["flops"],
         bytes_accessed=work["bytes_accessed"],
         collectives=tuple(Collective(*what, count) for what, count in counts.items()),
+        collectives_compiled=compiled,
     )

@@ -12,10 +12,15 @@ _KINDS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 _COLLECTIVE = re.compile(rf"= (?P<result>\(.*?\)|\S+) (?P<kind>{_KINDS})(?P<start>-start)?\(")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[(\d+),(\d+)\])")
+# What XLA's partitioner writes: "mesh['a'=2,'b'=4] {'b'}", of a part of an axis "{'b':(2)2}"; or without quotes.
+_GROUPS_OF_MESH = re.compile(r"replica_groups=mesh\[(?P<mesh>[^\]]*)\][^{]*\{(?P<axes>[^}]*)\}")
+_AXIS_SIZE = re.compile(r"([^',]+)'?=(\d+)")
+_AXIS = re.compile(r"([^',:]+)'?(?::\(\d+\)(\d+))?")
 
 
 def collectives_of_hlo(text: str) -> tuple[Collective, ...]:
-    """The communication ops of a program, from its optimised HLO text; one that XLA has put together counts once.
+    """The communication ops of a program, from its optimised HLO text; one that XLA has put together counts once,
+    as does one in a loop, however often that runs.
 
     `size_bytes` is that of one device's operand.
     """
@@ -26,10 +31,7 @@ def collectives_of_hlo(text: str) -> tuple[Collective, ...]:
 
 
 def _read(kind: str, result: str, rest: str, starts: bool) -> Collective:
-    groups = _GROUPS.search(rest)
-    group_size = 1
-    if groups:
-        group_size = int(groups[3]) if groups[3] else groups[1].count(",") + 1
+    group_size = _group_size(rest)
     size = sum(_array_bytes(*array) for array in _ARRAY.findall(result))
     # What starts a collective gives its operands along with its results, except for an all-reduce.
     if kind == "all-gather":
@@ -41,6 +43,15 @@ def _read(kind: str, result: str, rest: str, starts: bool) -> Collective:
     if kind == "collective-permute":
         group_size = 2
     return Collective(kind, size, group_size)
+
+
+def _group_size(rest: str) -> int:
+    if groups := _GROUPS.search(rest):
+        return int(groups[3]) if groups[3] else groups[1].count(",") + 1
+    if groups := _GROUPS_OF_MESH.search(rest):
+        sizes = dict(_AXIS_SIZE.findall(groups["mesh"]))
+        return math.prod(int(part or sizes[name]) for name, part in _AXIS.findall(groups["axes"]))
+    return 1
 
 
 def _array_bytes(element: str, dims: str) -> int:

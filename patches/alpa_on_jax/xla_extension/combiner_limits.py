@@ -6,7 +6,7 @@ from alpa_on_jax.xla_extension.pass_context import get_option
 
 _UNLIMITED_BYTES = 1 << 60  # what alpa sets where it sets no limit
 # To copy more than so much takes longer than a communication of its own.
-_SCATTERED_TOGETHER_BYTES = 1 << 20
+SCATTERED_TOGETHER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class CombinerLimits:
 
     all_gather_bytes: int = _UNLIMITED_BYTES
     all_reduce_bytes: int = _UNLIMITED_BYTES
-    scattered_bytes: int = _SCATTERED_TOGETHER_BYTES
+    scattered_bytes: int = SCATTERED_TOGETHER_BYTES
 
 
 def limits_of_pass_context() -> CombinerLimits:
@@ -31,4 +31,5 @@ def limits_of_pass_context() -> CombinerLimits:
     return CombinerLimits(
         int(get_option("combiner::all_gather_threshold", _UNLIMITED_BYTES)),
         int(get_option("combiner::all_reduce_threshold", _UNLIMITED_BYTES)),
+        SCATTERED_TOGETHER_BYTES,
     )

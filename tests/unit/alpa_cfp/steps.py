@@ -47,6 +47,16 @@ def two_layer_module() -> HloModule:
 
 
 @cache
+def spectral_module() -> HloModule:
+    """A step with a Fourier transform, which Shardy does not partition, its weight donated; not to be changed."""
+
+    def step(w: Any, x: Any) -> Any:
+        return w - 0.1 * jax.grad(lambda w: (jnp.abs(jnp.fft.fft(x @ w, axis=1)) ** 2).mean())(w)
+
+    return lower(step, (np.ones((32, 32), np.float32), np.ones((64, 32), np.float32)), donated=(True, False))
+
+
+@cache
 def two_layer_blocks() -> Blocks:
     """Its blocks."""
     return find_blocks(read_graph(two_layer_module().bytecode))

@@ -9,15 +9,16 @@ import pytest
 
 from alpa_cfp import candidates
 from alpa_cfp.candidates import Candidate, find_units
-from alpa_cfp.costs import read_local, work_of
+from alpa_cfp.costs import Work, read_local, work_of
 from alpa_cfp.problem import find_boundaries
 from alpa_cfp.program import Program
 from alpa_cfp.strategies import Kept
 from alpa_cfp.workloads.sizes import TINY
 from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_on_jax.xla_extension.partition import Collective
 from alpa_on_jax.xla_extension.propagation import donation_pairs
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
-from unit.alpa_cfp.steps import model_module, stage_module
+from unit.alpa_cfp.steps import MESH, model_module, spectral_module, stage_module
 
 SQUARE, LONG = LogicalMesh((2, 2)), LogicalMesh((2, 4))
 SMALL = replace(TINY, layers=1)
@@ -80,3 +81,41 @@ def test_what_a_marked_stage_keeps_is_counted_once(name: str) -> None:
     others = set(range(len(results))).difference(result for result, _ in donation_pairs(module))
     left = sum(math.prod(results[number].dims) * results[number].dtype.itemsize for number in others)
     assert sum(int(state[0]) for state in boundaries.state) == pytest.approx(arguments + left, rel=0.01)
+
+
+def of_samples(kept: Kept = Kept.AS_USED) -> Candidate:
+    """The candidate of a block that XLA partitions which splits samples."""
+    found = candidates.distinct(find_units(Program(spectral_module()).parts, MESH, {}))
+    return next(each for each in found if each.strategy.kept is kept and each.inputs[0].dims[0])
+
+
+def test_the_sum_of_a_gradient_is_in_the_work_of_a_candidate_that_xla_partitions() -> None:
+    candidate = of_samples()
+    assert candidate.predicted == "stablehlo.fft is not covered"
+    assert candidate.unread == ""
+    assert Collective("all-reduce", 4 * 32 * 32, 8) in candidate.work.collectives
+
+
+def test_where_state_is_shared_the_predicted_sum_becomes_a_reduce_scatter() -> None:
+    kinds = Counter(each.kind for each in of_samples(Kept.ALL_SPLIT).work.collectives)
+    assert kinds["reduce-scatter"] == 1
+    assert kinds["all-reduce"] == 0
+
+
+def test_at_least_a_candidate_that_xla_partitions_does_an_even_part_and_communicates_nothing() -> None:
+    candidate = of_samples()
+    program = candidate.module.partitioned
+    assert program is not None
+    local = read_local(program)
+    assert candidate.least == Work(local.flops / 8, local.written_bytes / 8, ())
+
+
+def test_where_nothing_can_be_predicted_what_a_candidate_communicates_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partition = candidates.partition_to_run
+    monkeypatch.setattr(candidates, "partition_to_run", lambda module, predicts: partition(module))
+    candidate = of_samples()
+    assert (candidate.predicted, candidate.unread) == ("", "stablehlo.fft is not covered")
+    assert candidate.work.collectives == ()
+    assert candidate.work == candidate.least

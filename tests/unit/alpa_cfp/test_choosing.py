@@ -4,13 +4,15 @@ import dataclasses
 import math
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from alpa_cfp.candidates import distinct
+from alpa_cfp.candidates import Unit, distinct
 from alpa_cfp.choosing import Choosing
-from alpa_cfp.costs import Rates, estimated_s
-from alpa_cfp.database import Profile, utc_now
+from alpa_cfp.costs import Rates, Work, estimated_s
+from alpa_cfp.database import Collective, Profile, utc_now
+from alpa_on_jax.xla_extension import partition
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from unit.alpa_cfp.steps import two_layer_boundaries, two_layer_units
 
@@ -121,15 +123,83 @@ def test_candidates_that_cannot_be_run_or_have_no_profile_are_counted_in_what_is
     assert "of blocks have no profile, so their strategies are in no plan" in said
 
 
+def _changed(**changes: Any) -> list[Unit]:
+    """The units with all their candidates changed."""
+    return [
+        dataclasses.replace(unit, candidates=tuple(dataclasses.replace(each, **changes) for each in unit.candidates))
+        for unit in two_layer_units()
+    ]
+
+
 def test_candidates_whose_communication_is_not_known_are_counted_with_the_reason() -> None:
+    said = _said(Choosing(_changed(unread="a sort"), two_layer_boundaries(), RATES, None, 1.5))
+    assert (
+        "of blocks are left to XLA's partitioner (a sort): what they communicate is not known, and is in no estimate"
+    ) in said
+
+
+def test_candidates_whose_communication_is_predicted_are_counted_with_the_reason() -> None:
+    said = _said(Choosing(_changed(predicted="a sort"), two_layer_boundaries(), RATES, None, 1.5))
+    assert (
+        "of blocks are left to XLA's partitioner (a sort): they are estimated as if each device computed whole what "
+        "Shardy does not split"
+    ) in said
+
+
+SUM = partition.Collective("all-reduce", 64, 8)
+READ = dataclasses.replace(MEASURED, collectives=(Collective("all-reduce", 64, 8, 2),), collectives_compiled=True)
+
+
+def test_what_was_read_from_a_compiled_program_is_known_and_no_prediction_is_spoken_of() -> None:
+    units = _changed(predicted="a sort")
+    chosen = Choosing(units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [READ] * len(modules), math.inf)
+    assert {known.compiled for unit in units for known in chosen.known(unit)} == {(SUM, SUM)}
+    assert _said(chosen) == ""
+
+
+def test_of_a_profile_from_before_compiled_programs_were_read_the_prediction_stays() -> None:
+    units, old = _changed(predicted="a sort"), dataclasses.replace(READ, collectives=(), collectives_compiled=False)
+    chosen = Choosing(units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [old] * len(modules), math.inf)
+    assert {known.compiled for unit in units for known in chosen.known(unit)} == {None}
+    assert "as if each device computed whole what Shardy does not split" in _said(chosen)
+
+
+def test_rates_are_fitted_to_what_compiled_programs_communicate() -> None:
+    units = _changed(work=Work(0.0, 0.0, ()), predicted="a sort")
+
+    def rates(profile: Profile) -> Rates:
+        return Choosing(
+            units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [profile] * len(modules), math.inf
+        )._rates
+
+    fast = dataclasses.replace(READ, samples_s=(RATES.latency_s,))
+    # All the time is taken by two collectives, if there are any.
+    assert rates(fast).latency_s < 0.6 * RATES.latency_s
+    assert rates(dataclasses.replace(fast, collectives=())).latency_s == pytest.approx(RATES.latency_s)
+
+
+def test_what_xla_partitions_is_measured_though_its_prediction_is_bad() -> None:
+    slow = Work(1e12, 1e12, ())
     units = [
         dataclasses.replace(
-            unit, candidates=tuple(dataclasses.replace(each, unread="a sort") for each in unit.candidates)
+            unit,
+            candidates=tuple(
+                dataclasses.replace(each, work=slow, least=Work(0.0, 0.0, ()), predicted="a sort")
+                if number == 0
+                else each
+                for number, each in enumerate(unit.candidates)
+            ),
         )
         for unit in two_layer_units()
     ]
-    said = _said(Choosing(units, two_layer_boundaries(), RATES, None, 1.5))
-    assert "are left to XLA's partitioner (a sort): what they communicate is not known, and is in no estimate" in said
+    asked: list[HloModule] = []
+
+    def profiles(modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
+        asked.extend(modules)
+        return [MEASURED] * len(modules)
+
+    Choosing(units, two_layer_boundaries(), RATES, profiles, 1.5).best(1, None)
+    assert any(module is units[0].candidates[0].module for module in asked)
 
 
 def test_where_everything_is_known_nothing_is_said() -> None:

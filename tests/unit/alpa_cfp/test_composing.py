@@ -15,14 +15,14 @@ from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.apply import annotate
 from alpa_cfp.composing import Composed, Composer, kind_of
 from alpa_cfp.costs import Rates, estimated_s, read_local, work_of
-from alpa_cfp.database import Profile, utc_now
+from alpa_cfp.database import Collective, Profile, utc_now
 from alpa_cfp.further import further_programs
 from alpa_cfp.program import Program
 from alpa_cfp.search import NothingFitsError
 from alpa_cfp.sources import Source
 from alpa_cfp.strategies import BlockStrategy, Kept
 from alpa_cfp.workloads.sizes import TINY
-from alpa_on_jax.xla_extension import mlir
+from alpa_on_jax.xla_extension import mlir, partition
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
 from unit.alpa_cfp.steps import model_module, stage_module, two_layer_module
@@ -83,6 +83,19 @@ def micro_batch_s(machine: Machine, module: HloModule, plan: Sequence[BlockStrat
     whole = dataclasses.replace(module)
     annotate(whole, find_blocks(read_graph(module.bytecode)), MESH, plan)
     return sum(map(machine.seconds, further_programs(whole, Program(module))))
+
+
+def test_rates_are_fitted_to_what_compiled_segments_communicate() -> None:
+    class Reading(Machine):
+        """Its compiled segments communicate nothing but this."""
+
+        def _profile(self, module: HloModule) -> Profile:
+            read = (Collective("all-reduce", 64, 4, 1),)
+            return dataclasses.replace(super()._profile(module), collectives=read, collectives_compiled=True)
+
+    known = composer(Reading())
+    composed(known, stage_module("mlp"))
+    assert {work.collectives for work in known._works} >= {(partition.Collective("all-reduce", 64, 4),)}
 
 
 @pytest.mark.parametrize("rates", [RATES, HALF], ids=["fast", "half as fast"])

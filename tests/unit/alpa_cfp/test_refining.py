@@ -327,17 +327,52 @@ def test_where_every_plan_needs_more_than_predicted_the_least_one_is_taken_with_
     assert "every plan needed more memory than predicted: the one of least memory is taken" in _warnings(machine)
 
 
-def test_where_whole_programs_are_left_to_xla_it_is_said_that_their_communication_is_not_predicted() -> None:
-    machine = Machine()
-    plan = machine.planned
+def left_to_xla(machine: Machine, *, predicted: bool, compiled: bool = False) -> Machine:
+    """`machine`, whose whole programs XLA partitions; whether their collectives are predicted, and then read."""
+    plan, profiles, made = machine.planned, machine.profiles, list[HloModule]()
 
-    def left_to_xla(choices: Sequence[int]) -> HloModule:
+    def planned(choices: Sequence[int]) -> HloModule:
         module = plan(choices)
-        program = replace(module.partitioned, partitioner="xla", fallback_reason="a sort")
-        other = replace(module, partitioned=program)
-        machine._choices[id(other)] = tuple(choices)
-        return other
+        assert module.partitioned is not None
+        program = replace(
+            module.partitioned,
+            partitioner="xla",
+            fallback_reason="a sort",
+            collectives=(),
+            prediction=module.partitioned if predicted else None,
+        )
+        made.append(replace(module, partitioned=program))
+        machine._choices[id(made[-1])] = tuple(choices)
+        return made[-1]
 
-    machine.planned = left_to_xla  # type: ignore[method-assign]
+    def read(modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
+        return [replace(profile, collectives_compiled=compiled) for profile in profiles(modules, samples)]
+
+    machine.planned, machine.profiles = planned, read  # type: ignore[method-assign]
+    return machine
+
+
+def test_where_whole_programs_are_left_to_xla_it_is_said_that_their_communication_is_not_predicted() -> None:
+    machine = left_to_xla(Machine(), predicted=False)
     machine.best()
-    assert "whole programs are left to XLA's partitioner, because of a sort" in _warnings(machine)
+    assert (
+        "whole programs are left to XLA's partitioner, because of a sort: what they communicate is not in their "
+        "predictions"
+    ) in _warnings(machine)
+
+
+def test_where_whole_programs_are_left_to_xla_they_are_predicted_by_what_shardy_would_do() -> None:
+    machine = left_to_xla(Machine(), predicted=True)
+    assert machine.best().solution.time_s == pytest.approx(Machine().best().solution.time_s)
+    assert (
+        "whole programs are left to XLA's partitioner, because of a sort: they are predicted as if each device "
+        "computed whole what Shardy does not split"
+    ) in _warnings(machine)
+
+
+@pytest.mark.parametrize(("compiled", "collectives"), [(True, 1), (False, None)])
+def test_collectives_of_a_plan_that_xla_partitions_are_those_of_its_compiled_program_or_not_known(
+    *, compiled: bool, collectives: int | None
+) -> None:
+    machine = left_to_xla(Machine(), predicted=True, compiled=compiled)
+    assert machine.best().collectives == collectives

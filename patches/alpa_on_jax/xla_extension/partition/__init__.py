@@ -3,11 +3,12 @@
 One interface, `partition`, for every user: Shardy's passes in Python where they cover the program (communication is
 then known before compiling, and gradient reductions can be moved), XLA's partitioner where they do not. Programs that
 are only to be run go through `partition_to_run`, which chooses between the two. Which one made
-a program, and why, is recorded with it.
+a program, and why, is recorded with it; where XLA does, what it may communicate can be predicted (`whole_ops`).
 """
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 from alpa_on_jax.xla_extension.hlo_module import HloModule
 from alpa_on_jax.xla_extension.partition.grad_sync import accumulators_of
@@ -27,17 +28,27 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 
-def partition_to_run(module: HloModule, accumulators: Iterable[int] = ()) -> PartitionedProgram:
+def partition_to_run(
+    module: HloModule, accumulators: Iterable[int] = (), *, predicts: bool = False
+) -> PartitionedProgram:
     """Partition an annotated module for running it.
 
     Shardy's passes are tried where gradient reductions are to be moved, and where auto-sharding has decided the
     communication, which they follow to the letter. Elsewhere XLA partitions, as it does for `jax.jit`, and the program
     that comes out is the one that `jax.jit` would run. The programs of Shardy's passes are as fast on the whole, but
     not one by one (benchmarks/step_overhead).
+
+    Args:
+        module: The annotated module; it is not changed.
+        accumulators: See `partition`.
+        predicts: Whether to predict what a solved module communicates that XLA partitions (`prediction` of the result).
     """
     accumulators = tuple(accumulators)
     if accumulators or module.solved:
-        return partition(module, accumulators)
+        program = partition(module, accumulators)
+        if predicts and program.partitioner == "xla":
+            return replace(program, prediction=_predicted(module))
+        return program
     return leave_to_xla(module, "it accumulates no gradients")
 
 
@@ -64,3 +75,11 @@ def partition(module: HloModule, accumulators: Iterable[int] = ()) -> Partitione
         logger.warning("%s: gradients are reduced in every micro-batch, because of %s", module.name, reason)
     logger.info("%s: left to XLA's partitioner, because of %s", module.name, reason)
     return leave_to_xla(module, reason)
+
+
+def _predicted(module: HloModule) -> PartitionedProgram | None:
+    try:
+        return partition_with_shardy(module, (), whole_dims=True, whole_ops=True)
+    except UnsupportedByShardyError as error:
+        logger.info("%s: what it communicates cannot be predicted, because of %s", module.name, error)
+        return None

@@ -9,6 +9,10 @@ class UnsupportedByShardyError(Exception):
     """A program, or the way in which it is sharded, is not covered by the partitioner made of Shardy's passes."""
 
 
+class HalfLocalError(UnsupportedByShardyError):
+    """The same, found when a part of an op had been changed already, so that nothing else can be made of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
     """One communication op of a partitioned program.
@@ -39,6 +43,9 @@ class PartitionedProgram:
         collectives: The communication in the module; empty where the partitioner is "xla", which decides later.
         draws_random: Whether the module has the hidden last parameter for the random state (see `random_ops`).
         fallback_reason: Why Shardy's passes did not make it; empty where they did.
+        prediction: Where XLA partitions, what Shardy's passes make of it when each op that they do not cover is
+            computed whole on every device. It is read for what devices may do and communicate, and never run. None
+            where it was not asked for, or cannot be made.
     """
 
     partitioner: str
@@ -50,3 +57,9 @@ class PartitionedProgram:
     collectives: tuple[Collective, ...] = ()
     draws_random: bool = False
     fallback_reason: str = ""
+    prediction: "PartitionedProgram | None" = field(default=None, repr=False)
+
+    @property
+    def counted(self) -> "PartitionedProgram":
+        """The program that says best what devices do and communicate: the prediction, where there is one."""
+        return self.prediction or self

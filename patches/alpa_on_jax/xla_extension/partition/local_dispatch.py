@@ -7,18 +7,37 @@ sum, raises UnsupportedByShardyError.
 from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.mlir import Operation
 from alpa_on_jax.xla_extension.partition import local_ops
-from alpa_on_jax.xla_extension.partition.interface import UnsupportedByShardyError
+from alpa_on_jax.xla_extension.partition.interface import HalfLocalError, UnsupportedByShardyError
 from alpa_on_jax.xla_extension.partition.local_context import LocalContext
+from alpa_on_jax.xla_extension.partition.whole_ops import compute_whole
+from alpa_on_jax.xla_extension.sharding import ArraySharding
 from alpa_on_jax.xla_extension.sharding_rules import RULELESS_ELEMENTWISE
 
 _PARTIAL_CONSUMERS = ("sdy.all_reduce", "sdy.reduce_scatter")
 
 
-def localize_op(ctx: LocalContext, op: Operation) -> None:
-    """Let `op` compute one device's part of its results."""
+def localize_op(ctx: LocalContext, op: Operation, *, whole: bool = False) -> None:
+    """Let `op` compute one device's part of its results.
+
+    Args:
+        ctx: What is known of the program.
+        op: The op.
+        whole: Whether an op that no handler covers is computed whole on every device (see `whole_ops`).
+    """
     shardings = annotations.result_shardings(op, ctx.mesh)
     if op.name not in _PARTIAL_CONSUMERS:
         require_partials_deferred(ctx, op)
+    try:
+        _handle(ctx, op, shardings)
+    except HalfLocalError:
+        raise
+    except UnsupportedByShardyError:
+        if not whole:
+            raise
+        compute_whole(ctx, op, shardings)
+
+
+def _handle(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     if op.name in local_ops.HANDLERS:
         local_ops.HANDLERS[op.name](ctx, op, shardings)
     elif op.name in local_ops.ELEMENTWISE or op.name in RULELESS_ELEMENTWISE:

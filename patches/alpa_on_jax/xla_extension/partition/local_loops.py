@@ -10,6 +10,7 @@ from typing import Any
 from alpa_on_jax.xla_extension import annotations, mlir
 from alpa_on_jax.xla_extension.loop_dims import WHILE, Dim, LoopDims, loops_of, shape_of
 from alpa_on_jax.xla_extension.mlir import Operation, Value
+from alpa_on_jax.xla_extension.partition.interface import HalfLocalError, UnsupportedByShardyError
 from alpa_on_jax.xla_extension.partition.local_context import LocalContext
 from alpa_on_jax.xla_extension.partition.local_dispatch import localize_op
 from alpa_on_jax.xla_extension.partition.local_ops import handles, localize_results, require, whole_on_every_device
@@ -17,31 +18,39 @@ from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
 from alpa_on_jax.xla_extension.sharding_rules import give_rules
 
 
-def settle_loops(module: Any, mesh: LogicalMesh) -> None:
+def settle_loops(module: Any, mesh: LogicalMesh, *, whole: bool = False) -> None:
     """Write how the loops of `main`, and the ops in them, are split, in place.
 
+    Args:
+        module: The annotated program.
+        mesh: The logical mesh.
+        whole: Whether the dims that a loop works along are made whole where they are split.
+
     Raises:
-        UnsupportedByShardyError: a loop works along a dim that is split.
+        UnsupportedByShardyError: a loop works along a dim that is split, and it is not to be made whole.
     """
     loops = loops_of(mlir.entry_block(mlir.main_function(module)))
     if loops:
         give_rules(module)
     for loop in loops:
         dims = LoopDims(loop)
-        splits = _splits(loop, dims, mesh)
+        splits = _splits(loop, dims, mesh, whole)
         for op in (loop, *dims.operations):
             if op.results:
                 annotations.set_result_shardings(op, [_sharding(value, dims, splits, mesh) for value in op.results])
 
 
-def _splits(loop: Operation, dims: LoopDims, mesh: LogicalMesh) -> dict[Dim, tuple[Axis, ...]]:
+def _splits(loop: Operation, dims: LoopDims, mesh: LogicalMesh, whole: bool) -> dict[Dim, tuple[Axis, ...]]:
     """The mesh axes along which each class of dims is split."""
     splits: dict[Dim, tuple[Axis, ...]] = {}
     for result, sharding in zip(loop.results, annotations.result_shardings(loop, mesh), strict=True):
         for dim, axes in enumerate(sharding.dims):
-            if axes:
-                require(dims.is_split_freely(result, dim), loop, "it works along a dim that is split")
+            if not axes:
+                continue
+            if dims.is_split_freely(result, dim):
                 splits.setdefault(dims.class_of(result, dim), axes)
+            else:
+                require(whole, loop, "it works along a dim that is split")
     # No axis may split two dims of one array: the class that came later stays whole.
     for op in (loop, *dims.operations):
         for value in op.results:
@@ -71,13 +80,20 @@ def _loop(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> N
         whole_on_every_device(ctx, op, shardings)
         return
     require(operands == shardings, op, "it would reshard")
-    condition, body = (region.blocks[0] for region in op.regions)
+    try:
+        _localize_inside(ctx, op, shardings)
+    except UnsupportedByShardyError as error:
+        raise HalfLocalError(f"{op.name}: {error}") from error
+    localize_results(ctx, op, shardings)
+
+
+def _localize_inside(ctx: LocalContext, loop: Operation, shardings: list[ArraySharding]) -> None:
+    condition, body = (region.blocks[0] for region in loop.regions)
     for block in (condition, body):
         for argument, sharding in zip(block.arguments, shardings, strict=True):
             ctx.localize(argument, sharding)
-        for inner in mlir.block_operations(block)[:-1]:
-            require(inner.name != "stablehlo.rng", op, "it draws random numbers")
-            localize_op(ctx, inner)
+        for op in mlir.block_operations(block)[:-1]:
+            require(op.name != "stablehlo.rng", op, "it is in a loop")
+            localize_op(ctx, op)
     carried = mlir.block_operations(body)[-1].operands
-    require([ctx.sharding(value) for value in carried] == shardings, op, "an iteration would reshard")
-    localize_results(ctx, op, shardings)
+    require([ctx.sharding(value) for value in carried] == shardings, loop, "an iteration would reshard")

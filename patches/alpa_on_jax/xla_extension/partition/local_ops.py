@@ -366,10 +366,10 @@ def _rng(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> No
 def whole_on_every_device(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     """Ops that are only taken where every device computes the whole of them."""
     require(not mlir.bool_attribute(op, "has_side_effect"), op, "it has side effects")
-    for nested in _inner_operations(op):
+    for nested in inner_operations(op):
         if nested.name == "sdy.constant":
             annotations.make_plain_constant(nested)
-    inner = _inner_operations(op)
+    inner = inner_operations(op)
     replicated = itertools.chain(
         shardings,
         (ctx.sharding(operand) for operand in op.operands),
@@ -385,5 +385,6 @@ def whole_on_every_device(ctx: LocalContext, op: Operation, shardings: list[Arra
     localize_results(ctx, op, shardings)
 
 
-def _inner_operations(op: Operation) -> list[Operation]:
+def inner_operations(op: Operation) -> list[Operation]:
+    """The ops in the regions of `op`, at any depth."""
     return [nested for region in op.regions for block in region.blocks for nested in mlir.walk(block)]

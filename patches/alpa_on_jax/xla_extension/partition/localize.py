@@ -40,6 +40,8 @@ def localize(
     inputs: Sequence[ArraySharding],
     outputs: Sequence[ArraySharding],
     limits: CombinerLimits | None = None,
+    *,
+    whole_ops: bool = False,
 ) -> tuple[Collective, ...]:
     """Rewrite `module` in place and return its communication.
 
@@ -48,6 +50,7 @@ def localize(
         mesh: The logical mesh.
         inputs, outputs: The shardings of the parameters and results.
         limits: Up to which sizes independent collectives are combined; None combines none.
+        whole_ops: Whether an op that is not covered is computed whole on every device.
 
     Raises:
         UnsupportedByShardyError: an op, or the way in which it is split, is not covered.
@@ -62,7 +65,7 @@ def localize(
         if op.name == "func.return":
             _check_results(ctx, op, outputs)
             break
-        localize_op(ctx, op)
+        localize_op(ctx, op, whole=whole_ops)
     merge_sums(block)
     transpose_first(block)
     if limits is not None:

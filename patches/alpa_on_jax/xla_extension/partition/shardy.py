@@ -24,7 +24,7 @@ _TO_COLLECTIVES = (
 
 
 def partition_with_shardy(
-    module: HloModule, accumulators: Iterable[int], *, whole_dims: bool = False
+    module: HloModule, accumulators: Iterable[int], *, whole_dims: bool = False, whole_ops: bool = False
 ) -> PartitionedProgram:
     """Make one device's program of an annotated module.
 
@@ -33,6 +33,7 @@ def partition_with_shardy(
         accumulators: Results of the form `old + gradient` whose reduction over devices is left to the caller, as far
             as it can be (see `grad_sync`).
         whole_dims: Whether to gather dims that an op works along (see `unsplit`) instead of refusing them.
+        whole_ops: Whether to compute an op whole on every device (see `whole_ops`) instead of refusing it.
 
     Raises:
         UnsupportedByShardyError: the module, or the way in which it is sharded, is not covered.
@@ -52,14 +53,14 @@ def partition_with_shardy(
             _make_even(main, mesh)
         if whole_dims:
             make_worked_dims_whole(main, mesh)
-        settle_loops(parsed, mesh)
+        settle_loops(parsed, mesh, whole=whole_ops)
         run_shardy_passes(parsed, _TO_COLLECTIVES)
         main = mlir.main_function(parsed)
         unreduced = defer_reductions(main, mesh, accumulators)
         if module.solved:
             make_reduce_scatters(main, mesh)
         limits = module.combiner_limits if module.solved else None
-        collectives = localize(parsed, mesh, inputs, outputs, limits)
+        collectives = localize(parsed, mesh, inputs, outputs, limits, whole_ops=whole_ops)
         return collectives, unreduced, len(mlir.entry_block(mlir.main_function(parsed)).arguments) > len(inputs)
 
     try:

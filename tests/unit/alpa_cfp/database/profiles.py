@@ -73,6 +73,7 @@ _SOMETIMES = {
     "bytes_accessed": st.none() | _FLOATS,
     "collectives": st.lists(_COLLECTIVES, max_size=3),
     "machine": st.text(max_size=8),
+    "collectives_compiled": st.booleans(),
 }
 
 keys = st.builds(

@@ -25,6 +25,12 @@ def test_a_profile_is_read_back_bit_for_bit_from_its_text(profile: Profile) -> N
     assert profile_text(again) == profile_text(profile)
 
 
+def test_a_profile_from_before_compiled_programs_were_read_has_the_same_text_and_says_so() -> None:
+    text = profile_text(measured())
+    assert "collectives_compiled" not in text
+    assert not profile_from_text(text).collectives_compiled
+
+
 @given(some.keys)
 def test_a_key_is_read_back_from_its_fields(key: ProfileKey) -> None:
     assert key_from(key_fields(key)) == key
@@ -111,6 +117,7 @@ def test_a_key_that_cannot_be_names_its_field_and_value(field: str, value: objec
         ("created_at", 0, "ISO 8601"),
         ("failure", "crashed", "a measured profile has none"),
         ("machine", None, "must be a text"),
+        ("collectives_compiled", None, "must be true or false"),
         ("status", "ok", "measured, failed"),
     ],
 )

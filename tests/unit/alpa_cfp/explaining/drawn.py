@@ -26,6 +26,7 @@ alternatives = st.builds(
     sizes,
     seconds,
     st.lists(communications, max_size=2).map(tuple),
+    communication_source=st.sampled_from(["program", "compiled", "predicted", "unknown"]),
 )
 kinds = st.builds(
     Kind,
@@ -35,7 +36,14 @@ kinds = st.builds(
     st.lists(alternatives, min_size=1, max_size=3).map(tuple),
 )
 tried = st.builds(
-    Tried, st.text(max_size=9), seconds, st.none() | seconds, st.none() | sizes, sizes, st.text(), st.booleans()
+    Tried,
+    st.text(max_size=9),
+    seconds,
+    st.none() | seconds,
+    st.none() | sizes,
+    st.none() | sizes,
+    st.text(),
+    st.booleans(),
 )
 
 

@@ -1,12 +1,17 @@
 """What a candidate communicates is known from its program, or without it from that of the one that shares nothing."""
 
+from dataclasses import replace
+
 import pytest
 
+from alpa_cfp.candidates import find_units
 from alpa_cfp.explaining.account import Communication, Purpose
-from alpa_cfp.explaining.communicating import Communications
+from alpa_cfp.explaining.communicating import Communications, source_of
 from alpa_cfp.explaining.roles import roles_of
+from alpa_cfp.program import Program
 from alpa_cfp.strategies import Kept
-from unit.alpa_cfp.steps import MESH, WIDTH, two_layer_blocks, two_layer_units
+from alpa_on_jax.xla_extension.partition import Collective
+from unit.alpa_cfp.steps import MESH, WIDTH, spectral_module, two_layer_blocks, two_layer_units
 
 WEIGHTS = {0, 1}
 SIZE = 4 * WIDTH * WIDTH
@@ -23,7 +28,8 @@ def of_samples(*, made: bool) -> dict[str, tuple[Communication, ...]]:
     values = {graph.parameters[number] for number in WEIGHTS}
     inputs = frozenset(number for number, value in enumerate(unit.inputs) if graph.origin(value) in values)
     results = [graph.shape(value) == (WIDTH, WIDTH) for value in unit.outputs]
-    found = Communications(MESH, unit.candidates, roles, [made] * len(roles), inputs, results).all()
+    unread = [None] * len(roles)
+    found = Communications(MESH, unit.candidates, roles, [made] * len(roles), unread, inputs, results).all()
     return {
         candidate.strategy.kept: each
         for candidate, own, each in zip(unit.candidates, roles, found, strict=True)
@@ -41,3 +47,31 @@ def test_gradients_are_summed_and_where_state_is_shared_scattered_and_weights_ga
     }
     for kept in (Kept.MOMENTS_SPLIT, Kept.ALL_SPLIT):
         assert {(each.kind, each.size_bytes, each.purpose) for each in found[kept]} == shared
+
+
+GRADIENT = Communication("all-reduce", (0,), 4 * 32 * 32, 1, "gradient")
+
+
+def of_spectral(*compiled: Collective) -> tuple[Communication, ...]:
+    """What a block communicates that XLA partitions and that splits samples, read from its compiled program if any."""
+    (unit,) = find_units(Program(spectral_module()).parts, MESH, {})
+    candidate = next(each for each in unit.candidates if each.inputs[0].dims[0])
+    (found,) = Communications(MESH, [candidate], [("samples",)], [True], [compiled or None], {1}, [True]).all()
+    return found
+
+
+def test_of_a_program_that_xla_partitions_the_prediction_says_what_is_communicated_and_what_for() -> None:
+    assert GRADIENT in of_spectral()
+
+
+def test_what_a_compiled_program_communicates_has_the_purpose_of_what_was_predicted_and_equals_it() -> None:
+    gradient, other = Collective("all-reduce", GRADIENT.size_bytes, 8), Collective("all-gather", 12, 8)
+    assert of_spectral(gradient, other) == (GRADIENT, Communication("all-gather", (0,), 12, 1))
+
+
+def test_it_is_known_whether_communication_is_read_predicted_or_not_known() -> None:
+    candidate = two_layer_units()[0].candidates[0]
+    assert source_of(candidate, None) == "program"
+    assert source_of(replace(candidate, predicted="a sort"), None) == "predicted"
+    assert source_of(replace(candidate, unread="a sort"), None) == "unknown"
+    assert source_of(replace(candidate, unread="a sort"), ()) == "compiled"

@@ -52,6 +52,7 @@ def _damaged(path: tuple[Any, ...], value: Any) -> Any:
         (("programs_measured",), -1),
         (("kinds", 0, "alternatives", 0, "roles", 0), "diagonal"),
         (("kinds", 0, "alternatives", 0, "source"), "guessed"),
+        (("kinds", 0, "alternatives", 0, "communication_source"), "guessed"),
         (("kinds", 0, "alternatives", 0, "time_s"), True),
         (("kinds", 0, "alternatives", 0, "communication", 0, "axes"), "0"),
         (("kinds", 0, "alternatives", 0, "communication", 0, "purpose"), "pleasure"),
@@ -77,6 +78,11 @@ def test_a_plan_from_before_purposes_were_kept_has_collectives_of_unknown_purpos
     content = json.loads(json.dumps(to_content(ACCOUNT)))
     del content["kinds"][0]["alternatives"][0]["communication"][0]["purpose"]
     assert from_content(content) == ACCOUNT
+
+
+def test_a_plan_says_where_communication_is_known_from_only_where_xla_partitions() -> None:
+    content = to_content(ACCOUNT)
+    assert "communication_source" not in content["kinds"][0]["alternatives"][0]
 
 
 @pytest.mark.parametrize("gap_s", [0.0, 1e-3, None])

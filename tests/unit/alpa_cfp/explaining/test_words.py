@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alpa_cfp import quantities
 from alpa_cfp.explaining import words
-from alpa_cfp.explaining.account import Communication
+from alpa_cfp.explaining.account import Communication, CommunicationSource
 from alpa_cfp.strategies import Kept
 from unit.alpa_cfp.explaining.accounts import AXES, MESH, Roles, alternative
 
@@ -128,3 +128,33 @@ def test_small_collectives_are_said_together_after_the_largest() -> None:
 def test_a_strategy_without_collectives_communicates_nothing() -> None:
     own = replace(alternative((None, None), 1.0, 8, 8), communication=())
     assert words.communications(own, AXES) == "nothing is communicated"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("compiled", "all-reduce 1 kB on axis 1 (by the compiled program)"),
+        ("predicted", "all-reduce 1 kB on axis 1 (predicted, XLA partitions this block)"),
+    ],
+)
+def test_communication_of_what_xla_partitions_is_said_with_where_it_is_known_from(
+    source: CommunicationSource, said: str
+) -> None:
+    own = replace(
+        alternative(("samples", "columns"), 1.0, 8, 8),
+        communication=(Communication("all-reduce", (1,), 1000, 1),),
+        communication_source=source,
+    )
+    assert words.communications(own, AXES) == said
+    nothing = words.communications(replace(own, communication=()), AXES)
+    assert nothing.startswith("nothing is communicated (")
+
+
+def test_communication_that_is_not_known_is_not_said_to_be_none() -> None:
+    own = replace(alternative((None, None), 1.0, 8, 8), communication=(), communication_source="unknown")
+    assert words.communications(own, AXES) == "what is communicated is not known: XLA partitions this block"
+
+
+def test_a_number_of_collectives_that_is_not_known_is_said_not_to_be() -> None:
+    assert words.count_of_collectives(None) == "not known"
+    assert words.count_of_collectives(1024) == "1,024"

@@ -29,6 +29,16 @@ def product(left: Any = WHOLE, right: Any = WHOLE, result: Any = WHOLE, *, name:
     return module
 
 
+def sum_of_spectrum() -> HloModule:
+    """A sum over devices in a program that XLA partitions: Shardy does not cover the Fourier transform."""
+    lowered = jax.jit(lambda x: jnp.abs(jnp.fft.fft(x)).sum()).trace(X).lower()
+    module = HloModule.from_stablehlo("spectrum", str(lowered.compiler_ir("stablehlo")))
+    propagate(module, ROWS.mesh, to_outputs=True, inputs=[ROWS])
+    module.solved = True
+    module.partitioned = partition_to_run(module)
+    return module
+
+
 def scaled(factor: float, dtype: Any = np.float32, mesh: tuple[int, ...] = (2, 4)) -> HloModule:
     """A sound program that differs from those of other factors."""
     return _replicated("scaled", lambda x: x * factor, dtype, mesh)

@@ -15,7 +15,7 @@ from alpa_cfp.profiling.keys import code_flags, host_layout
 from alpa_cfp.profiling.process.isolated import Worker
 from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
 from alpa_on_jax.xla_extension.hlo_module import HloModule
-from unit.alpa_cfp.profiling.programs import COLUMNS, ROWS, WHOLE, X, crashing, product, scaled
+from unit.alpa_cfp.profiling.programs import COLUMNS, ROWS, WHOLE, X, crashing, product, scaled, sum_of_spectrum
 
 QUIET = MeasureOptions(samples=3, progress=False, isolated=False)
 
@@ -43,6 +43,17 @@ def test_a_profile_has_all_samples_memory_work_and_communication(client: Client,
     assert [(c.kind, c.size_bytes, c.group_size, c.count) for c in profile.collectives] == [
         ("all-reduce", X.nbytes, 4, 1)
     ]
+
+
+def test_what_xla_partitions_has_the_communication_of_its_compiled_program(
+    client: Client, database: ProfileDatabase
+) -> None:
+    module = sum_of_spectrum()
+    assert module.partitioned is not None
+    assert (module.partitioned.partitioner, module.partitioned.collectives) == ("xla", ())
+    read, known = measure([module, product(COLUMNS, ROWS)], client, database, QUIET)
+    assert ("all-reduce", 4, 4) in {(c.kind, c.size_bytes, c.group_size) for c in read.collectives}
+    assert (read.collectives_compiled, known.collectives_compiled) == (True, False)
 
 
 def test_equal_programs_are_measured_once(client: Client, database: ProfileDatabase) -> None:

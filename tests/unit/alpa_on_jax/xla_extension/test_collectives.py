@@ -20,6 +20,27 @@ from alpa_on_jax.xla_extension.partition.interface import Collective
             id="groups_in_iota_form",
         ),
         pytest.param(
+            "%a = f32[4]{0} all-reduce(%p), channel_id=1, replica_groups=mesh['x'=8,'y'=1] {'x'}, to_apply=%add",
+            Collective("all-reduce", 16, 8),
+            id="groups_along_an_axis_of_a_mesh",
+        ),
+        pytest.param(
+            "%a = f32[8]{0} all-gather(%p), replica_groups=mesh['x'=2,'y'=2,'z'=2], device_ids=([4,2]T(1,0)) "
+            "{'x','z'}, dimensions={0}, use_global_device_ids=true",
+            Collective("all-gather", 8, 4),
+            id="groups_along_several_axes_of_a_mesh_in_another_order",
+        ),
+        pytest.param(
+            "%a = f32[4]{0} all-reduce(%p), replica_groups=mesh['x'=8] {'x':(2)4}, to_apply=%add",
+            Collective("all-reduce", 16, 4),
+            id="groups_along_a_part_of_an_axis",
+        ),
+        pytest.param(
+            "%a = f32[4]{0} all-reduce(%p), channel_id=1, replica_groups=mesh[x=2,y=8] {x,y:(1)2}, to_apply=%add",
+            Collective("all-reduce", 16, 4),
+            id="groups_along_axes_without_quotes",
+        ),
+        pytest.param(
             "%a = (f32[4]{0}, f32[]) all-reduce(%p, %q), replica_groups={{0,1,2,3}}, to_apply=%add",
             Collective("all-reduce", 20, 4),
             id="arrays_that_xla_put_together_count_once",
