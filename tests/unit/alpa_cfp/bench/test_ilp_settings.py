@@ -77,8 +77,11 @@ def test_where_all_programs_are_the_same_none_runs() -> None:
     assert all(map(math.isnan, best.median_s.values()))
 
 
-def test_a_setting_without_a_plan_is_left_out_and_only_where_none_has_one_is_that_an_error() -> None:
+def test_a_setting_without_a_plan_is_left_out_and_only_where_none_has_one_is_that_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     plan = Planner({"1x8": 2.0, "2x4": None})
     assert str(best_setting(plan, among("1x8", "2x4"), GIVEN, EFFORT).setting) == "1x8"
+    assert "Alpa's ILP has no plan for 2x4" in caplog.text
     with pytest.raises(AutoShardingInfeasibleError, match="no plan for"):
         best_setting(Planner({"1x8": None, "2x4": None}), among("1x8", "2x4"), GIVEN, EFFORT)
