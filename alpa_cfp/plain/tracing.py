@@ -149,7 +149,7 @@ def _path(path: Sequence[Any], roots: tuple[str, ...]) -> str:
 
 
 def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str, caveats: Caveats) -> bytes:
-    """The StableHLO of a traced function, with loops unrolled to be planned, and without callbacks that it can spare."""
+    """The StableHLO of a traced function, loops unrolled where it pays to plan them, without callbacks it can spare."""
     closed, left_out = without_callbacks(traced.jaxpr)
     for sentence in left_out:
         caveats.warn(sentence)
