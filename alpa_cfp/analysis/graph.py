@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from alpa_cfp.analysis.rules import Rule
 
+# What keeps two steps of an unrolled loop apart: to MLIR a barrier with an attribute of this name, here an op like any
+# elementwise one, since it says nothing of recomputation.
+STEP_BARRIER = "alpa.step"
 # Ops whose result holds the operand's elements, only laid out or typed in another way.
 LAYOUT_OPS = frozenset(
     {
@@ -18,6 +21,7 @@ LAYOUT_OPS = frozenset(
         "stablehlo.reverse",
         "stablehlo.optimization_barrier",
         "stablehlo.reduce_precision",
+        STEP_BARRIER,
     }
 )
 BARRIER = "stablehlo.optimization_barrier"

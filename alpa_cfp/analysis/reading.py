@@ -12,11 +12,12 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from alpa_cfp.analysis.collection import without_collection
-from alpa_cfp.analysis.graph import BARRIER, MARK, WHILE, Graph, Loop, Op, Value
+from alpa_cfp.analysis.graph import BARRIER, MARK, STEP_BARRIER, WHILE, Graph, Loop, Op, Value
 from alpa_cfp.analysis.rules import RULE_ATTRIBUTE, FactorKind, Rule, read_rule
 from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.sharding_rules import run_shardy_passes
 from alpa_on_jax.xla_extension.stages import MARKER
+from alpa_on_jax.xla_extension.step_barriers import is_step_barrier
 
 # Sources of values that depend on nothing.
 _SOURCES = frozenset({"stablehlo.constant", "stablehlo.iota"})
@@ -69,7 +70,7 @@ class _Reader:
         loops: list[Loop] = []
         free: list[bool] = []
         for index, op in enumerate(operations[:-1]):
-            name = op.name
+            name = STEP_BARRIER if is_step_barrier(op) else op.name
             inner_captured = captured_values(op) if len(op.regions) else ()
             operands = tuple(ids[value] for value in (*op.operands, *inner_captured))
             results = tuple(add(value, index, i) for i, value in enumerate(op.results))
@@ -120,7 +121,7 @@ class _Reader:
             if found is None:
                 found = self.rules[attribute] = read_rule(attribute)
             return found
-        if name == BARRIER:
+        if name in (BARRIER, STEP_BARRIER):
             return _pairwise_rule(operands)
         return None
 

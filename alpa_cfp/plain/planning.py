@@ -35,7 +35,7 @@ def autoshard(
     """Plan how `fn(*args, **kwargs)` is split over `mesh`; `Plan.jit` runs it so.
 
     `fn` is a whole training step or any other function that `jax.jit` takes. It is traced once. Loops of known length
-    are unrolled; inside those of unknown length nothing is planned.
+    are unrolled where there is something to plan in them; inside those of unknown length nothing is planned.
 
     Args:
         fn: The function. It says nothing of where arrays lie (`with_sharding_constraint`, `shard_map`).

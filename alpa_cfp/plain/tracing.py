@@ -19,6 +19,7 @@ from alpa_cfp.caveats import Caveats
 from alpa_cfp.errors import AutoshardError
 from alpa_cfp.explaining.account import Caveat
 from alpa_cfp.plain import unrolling
+from alpa_cfp.plain.jaxprs import inner_jaxprs
 from alpa_on_jax.jax.host_callbacks import without_callbacks
 from alpa_on_jax.jax.key_kinds import is_key
 from alpa_on_jax.xla_extension import mlir
@@ -148,7 +149,7 @@ def _path(path: Sequence[Any], roots: tuple[str, ...]) -> str:
 
 
 def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str, caveats: Caveats) -> bytes:
-    """The StableHLO of a traced function, with its loops unrolled, and without the callbacks that it can do without."""
+    """The StableHLO of a traced function, loops unrolled where it pays to plan them, without callbacks it can spare."""
     closed, left_out = without_callbacks(traced.jaxpr)
     for sentence in left_out:
         caveats.warn(sentence)
@@ -160,6 +161,8 @@ def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str, cave
             f"{loops.too_long} loops stay loops, being more than {unrolling.MAX_EQUATIONS} operations if unrolled; "
             "nothing is planned inside them"
         )
+    if loops.unplanned:
+        caveats.note(f"{loops.unplanned} loops stay loops: there is nothing in them to plan")
     if loops.unrolled or left_out:
 
         def unrolled(*leaves: Any) -> list[Any]:
@@ -180,7 +183,7 @@ def _refuse_placing(closed: Any) -> None:
         for eqn in jaxpr.eqns:
             if eqn.primitive.name in _PLACING:
                 found[eqn.primitive.name] = None
-            for inner in unrolling.inner_jaxprs(eqn):
+            for inner in inner_jaxprs(eqn):
                 visit(inner)
 
     visit(closed.jaxpr)

@@ -1,28 +1,31 @@
 """Loops of known length taken apart, so that the planner sees each layer of a `lax.scan` over layers.
 
 Takes a jaxpr as `jax.jit` traces it, gradients included; evaluates it with each `scan` (of which `lax.map` and
-`lax.fori_loop` with a static trip count are made) as so many calls of its body. What one loop stacks and another takes
-apart again, as a backward loop does with what the forward loop has kept, is handed on as it is: gradients find their
-forward operations. Invariant: the same values, in the same order of operations.
+`lax.fori_loop` with a static trip count are made) as so many calls of its body. A scan in whose body there is nothing
+to plan stays. What one loop stacks and another takes apart again, as a backward loop does with what the forward loop
+has kept, is handed on as it is: gradients find their forward operations. Where the loop had a border between two steps
+there is a barrier on what is computed from step to step, so that the program is not slower than with the loop.
+Invariant: the same values, in the same order of operations.
 
 Of JAX's insides `jax.extend.core` is used, how its `eval_jaxpr` binds an equation, and the parameters of `scan` and
 `remat2`; tested with 0.10.2 and 0.11.2.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax import lax
 from jax.extend import core
 
+from alpa_cfp.plain.carried import computed_from_step_to_step
+from alpa_cfp.plain.jaxprs import REMAT, SCAN, WHILE, all_equations, called, inner_jaxprs
+from alpa_cfp.plain.plannable import is_plannable, least_volume
+from alpa_on_jax.xla_extension.step_barriers import step_barrier
+
 # More equations than a model of 200 layers has. A loop that would become longer stays a loop.
 MAX_EQUATIONS = 200_000
-
-SCAN, WHILE, _REMAT = "scan", "while", "remat2"
-# Calls that are the same as what they call once nothing is differentiated any more.
-_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,48 +34,62 @@ class Loops:
 
     Attributes:
         unrolled: Those that `evaluate` takes apart.
-        too_long: Scans that would become more than the allowed number of equations.
+        unplanned: Scans in which there is nothing to plan, or which are in a branch of a condition, where nothing is.
+        too_long: Other scans that would become more than the allowed number of equations.
         dynamic: `while` loops, whose length depends on values.
     """
 
     unrolled: int
+    unplanned: int
     too_long: int
     dynamic: int
 
 
 def find_loops(closed: Any, max_equations: int) -> Loops:
     """What `evaluate` does with the loops of a closed jaxpr."""
-    counts = {"unrolled": 0, "too_long": 0, "dynamic": 0}
+    counts = {field.name: 0 for field in dataclasses.fields(Loops)}
+    rule = _Rule.of(closed.jaxpr, max_equations)
 
-    def visit(jaxpr: Any) -> None:
+    def visit(jaxpr: Any, is_evaluated: bool) -> None:
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
             if name == WHILE:
                 counts["dynamic"] += 1
-            elif name == SCAN and not _is_unrolled(eqn, max_equations):
-                counts["too_long"] += eqn.params["length"] > 0
+            elif name == SCAN and not (is_evaluated and rule.unrolls(eqn)):
+                counts["too_long" if is_evaluated and rule.plans(eqn) else "unplanned"] += eqn.params["length"] > 0
             else:
                 counts["unrolled"] += name == SCAN
                 for inner in inner_jaxprs(eqn):
-                    visit(inner)
+                    visit(inner, is_evaluated and (name == SCAN or called(eqn) is not None))
 
-    visit(closed.jaxpr)
+    visit(closed.jaxpr, True)
     return Loops(**counts)
 
 
 def evaluate(closed: Any, args: Sequence[Any], max_equations: int) -> list[Any]:
     """What a closed jaxpr computes of `args`, flat, with its loops taken apart. To be called while tracing."""
-    return [_whole(value) for value in _Unroller(max_equations).evaluate(closed.jaxpr, closed.consts, args)]
+    unroller = _Unroller(_Rule.of(closed.jaxpr, max_equations))
+    return [_whole(value) for value in unroller.evaluate(closed.jaxpr, closed.consts, args)]
 
 
-def inner_jaxprs(eqn: Any) -> Iterator[Any]:
-    """The jaxprs that an equation calls, without their constants."""
-    for value in eqn.params.values():
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(each, core.ClosedJaxpr):
-                yield each.jaxpr
-            elif isinstance(each, core.Jaxpr):
-                yield each
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Rule:
+    """Which scans of a program are taken apart."""
+
+    max_equations: int
+    least_volume: float
+
+    @classmethod
+    def of(cls, jaxpr: Any, max_equations: int) -> "_Rule":
+        return cls(max_equations, least_volume(jaxpr))
+
+    def plans(self, eqn: Any) -> bool:
+        """Whether there is anything to plan in a scan."""
+        return any(is_plannable(inner, self.least_volume) for inner in inner_jaxprs(eqn))
+
+    def unrolls(self, eqn: Any) -> bool:
+        """Whether a scan is taken apart."""
+        return 0 < _equations([eqn]) <= self.max_equations and self.plans(eqn)
 
 
 class _Stack:
@@ -92,11 +109,18 @@ def _whole(value: Any) -> Any:
     return value.whole() if isinstance(value, _Stack) else value
 
 
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """The function of an array, or of each part of a stack."""
+    if isinstance(value, _Stack):
+        return _Stack([function(_whole(part)) for part in value.parts])
+    return function(value)
+
+
 class _Unroller:
     """Evaluates jaxprs; values are arrays or `_Stack`s of them."""
 
-    def __init__(self, max_equations: int):
-        self._max_equations = max_equations
+    def __init__(self, rule: _Rule):
+        self._rule = rule
         # A slice that the forward and the backward loop both take is one value. The array is kept for its id to stay.
         self._slices: dict[tuple[int, int], tuple[Any, Any]] = {}
 
@@ -113,23 +137,28 @@ class _Unroller:
 
     def _equation(self, eqn: Any, values: list[Any]) -> list[Any]:
         name = eqn.primitive.name
-        if name == SCAN and _is_unrolled(eqn, self._max_equations):
+        if name == SCAN and self._rule.unrolls(eqn):
             return self._scan(eqn, values)
-        called = _called(eqn)
-        if called is not None and self._has_unrolled(called[0]):
-            if name == _REMAT and eqn.params["differentiated"]:
+        inner = called(eqn)
+        if inner is not None and self._has_unrolled(inner[0]):
+            if name == REMAT and eqn.params["differentiated"]:
                 values = _behind_barrier(values, eqn.params["prevent_cse"])
-            return self.evaluate(*called, values)
+            return self.evaluate(*inner, values)
         with eqn.ctx.manager:
             results = eqn.primitive.bind(*map(_whole, values), **eqn.primitive.get_bind_params(eqn.params))
         return list(results) if eqn.primitive.multiple_results else [results]
 
     def _scan(self, eqn: Any, values: list[Any]) -> list[Any]:
         params = eqn.params
-        length, body = params["length"], self._body(_kept_apart(params["jaxpr"]))
+        closed = _kept_apart(params["jaxpr"])
+        length, body = params["length"], self._body(closed)
         consts, carry, slices = _scan_arguments(params, values)
+        apart = computed_from_step_to_step(closed.jaxpr, len(consts), len(carry)) if length > 1 else ()
         rows: list[list[Any]] = [[]] * length
         for i in reversed(range(length)) if params["reverse"] else range(length):
+            # The first step has them too: it is then planned as the others are.
+            for position in apart:
+                carry[position] = _mapped(step_barrier, carry[position])
             results = body([*consts, *carry, *(self._part(value, i) for value in slices)])
             carry, rows[i] = results[: len(carry)], results[len(carry) :]
         return [*carry, *(_Stack(list(parts)) for parts in zip(*rows, strict=True))]
@@ -138,8 +167,8 @@ class _Unroller:
         if self._has_unrolled(closed.jaxpr):
             return lambda values: self.evaluate(closed.jaxpr, closed.consts, values)
         # Traced and lowered once for all iterations.
-        called = jax.jit(core.jaxpr_as_fun(closed))
-        return lambda values: list(called(*map(_whole, values)))
+        compiled = jax.jit(core.jaxpr_as_fun(closed))
+        return lambda values: list(compiled(*map(_whole, values)))
 
     def _part(self, value: Any, index: int) -> Any:
         if isinstance(value, _Stack):
@@ -152,27 +181,11 @@ class _Unroller:
     def _has_unrolled(self, jaxpr: Any) -> bool:
         def unrolls(eqn: Any) -> bool:
             if eqn.primitive.name == SCAN:
-                return _is_unrolled(eqn, self._max_equations)
-            called = _called(eqn)
-            return called is not None and self._has_unrolled(called[0])
+                return self._rule.unrolls(eqn)
+            inner = called(eqn)
+            return inner is not None and self._has_unrolled(inner[0])
 
         return any(map(unrolls, jaxpr.eqns))
-
-
-def _called(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
-    """The jaxpr in whose place an equation stands, with its constants; None where there is more to the equation."""
-    if eqn.primitive.name not in _CALLS and eqn.primitive.name != _REMAT:
-        return None
-    for value in eqn.params.values():
-        if isinstance(value, core.ClosedJaxpr):
-            return value.jaxpr, value.consts
-        if isinstance(value, core.Jaxpr):
-            return value, ()
-    return None
-
-
-def _is_unrolled(eqn: Any, max_equations: int) -> bool:
-    return 0 < _equations([eqn]) <= max_equations
 
 
 def _equations(eqns: Sequence[Any]) -> int:
@@ -205,7 +218,7 @@ def _kept_apart(closed: Any) -> Any:
 
     def equation(eqn: Any) -> Any:
         params = {name: inside(value) for name, value in eqn.params.items()}
-        if eqn.primitive.name == _REMAT:
+        if eqn.primitive.name == REMAT:
             params["prevent_cse"] = True
         return eqn.replace(params=params)
 
@@ -214,16 +227,9 @@ def _kept_apart(closed: Any) -> Any:
             return value.replace(jaxpr=apart(value.jaxpr))
         return apart(value) if isinstance(value, core.Jaxpr) else value
 
-    if not any(eqn.primitive.name == _REMAT for eqn in _all_equations(closed.jaxpr)):
+    if not any(eqn.primitive.name == REMAT for eqn in all_equations(closed.jaxpr)):
         return closed
     return inside(closed)
-
-
-def _all_equations(jaxpr: Any) -> Iterator[Any]:
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for inner in inner_jaxprs(eqn):
-            yield from _all_equations(inner)
 
 
 def _behind_barrier(values: list[Any], prevent_cse: bool | tuple[bool, ...]) -> list[Any]:

@@ -17,7 +17,7 @@ from jax._src.lib import xla_client as xc
 from jax.sharding import Sharding
 from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue]
 
-from alpa_on_jax.xla_extension import linear_algebra, mlir
+from alpa_on_jax.xla_extension import linear_algebra, mlir, step_barriers
 from alpa_on_jax.xla_extension.devices import Devices
 from alpa_on_jax.xla_extension.hlo_text import as_alpa_reads_it
 
@@ -50,7 +50,10 @@ def compile_and_load(
     if not combine_sums:
         options.env_option_overrides = [("xla_disable_hlo_passes", _SUM_COMBINERS)]
     with mlir.context():
-        return client.compile_and_load(mlir.parse(bytecode), xc.DeviceList(devices), options)
+        module = mlir.parse(bytecode)
+        if devices[0].platform == "cpu" and step_barriers.may_have_step_barriers(bytecode):
+            step_barriers.keep_apart(module)
+        return client.compile_and_load(module, xc.DeviceList(devices), options)
 
 
 def array_handler(shape: Sequence[int], dtype: np.dtype, sharding: Sharding) -> Any:

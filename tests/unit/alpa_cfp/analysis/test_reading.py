@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alpa_cfp.analysis.graph import Graph, Op
+from alpa_cfp.analysis.graph import BARRIER, STEP_BARRIER, Graph, Op
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.rules import FactorKind
+from alpa_on_jax.xla_extension.step_barriers import step_barrier
 from unit.alpa_cfp.analysis.programs import bytecode_of_text, graph_of
 
 MATRIX = jax.ShapeDtypeStruct((8, 16), jnp.float32)
@@ -138,3 +139,12 @@ def test_a_value_that_a_loop_takes_from_outside_is_a_parameter_of_its_body():
     assert graph.parameters[1] in loop.captured
     assert set(loop.captured) <= set(graph.ops[loop.op].operands)
     assert len(loop.body.parameters) == 2 + len(loop.captured)
+
+
+def test_a_step_barrier_is_an_op_of_its_own_that_is_split_as_its_operand():
+    graph = graph_of(lambda x: jax.lax.optimization_barrier(step_barrier(x)), MATRIX)
+    step = only(graph, STEP_BARRIER)
+    assert only(graph, BARRIER).operands == step.results
+    assert step.rule is not None
+    assert step.rule.operands == step.rule.results
+    assert graph.origin(step.results[0]) == step.results[0]  # nothing waits for the backward pass behind it

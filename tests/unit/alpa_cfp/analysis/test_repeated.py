@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
-from alpa_cfp.analysis.graph import BARRIER
+from alpa_cfp.analysis.graph import BARRIER, STEP_BARRIER
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.repeated import repeated_parts, turn_of
+from alpa_cfp.plain.tracing import trace
 from unit.alpa_on_jax.xla_extension.helpers import lower
 
 ARRAY = np.ones((16, 16), np.float32)
@@ -67,3 +68,16 @@ def test_the_backward_pass_begins_with_what_its_first_gradient_needs_computed_ag
 def test_a_barrier_of_the_forward_pass_is_not_where_the_backward_pass_begins() -> None:
     blocks = blocks_of(lambda v, w, x: jnp.sum(layer(jax.lax.optimization_barrier(jnp.tanh(x @ v)), v, w) ** 2), 3)
     assert blocks.graph.ops[turn_of(blocks)].name == "stablehlo.dot_general"
+
+
+def test_what_keeps_the_steps_of_an_unrolled_loop_apart_is_not_taken_for_the_barrier_of_a_recomputation() -> None:
+    def loss(weights: Any, x: Any) -> Any:
+        return jnp.sum(jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)[0] ** 2)
+
+    program = trace(jax.grad(loss, argnums=(0, 1)), (np.ones((3, 16, 16), np.float32), ARRAY), {}, (), "cpu")
+    blocks = find_blocks(read_graph(program.module.bytecode))
+    assert sum(op.name == STEP_BARRIER for op in blocks.graph.ops) == 6
+    assert repeated_parts(blocks) == ()
+    entries = [entry for block in blocks.blocks for entry in block.entries]
+    assert turn_of(blocks) == min(entry.op for entry in entries if entry.role == "gradient")
+    assert [len(block.entries) for block in blocks.blocks] == [3, 3, 3]
