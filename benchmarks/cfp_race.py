@@ -32,16 +32,17 @@ COMPARED = (CFP, ILP, ILP_GIVEN, "data-parallel", "zero2", "zero3", "megatron", 
 
 _TEXT = (
     "Time of a training step (state and batch on the mesh, new state back, dispatch included) through "
-    "`alpa.parallelize` by method, interleaved in random order in one process. CFP and Alpa's ILP plan for all shapes "
-    f"of the mesh; of the ILP's plans the fastest in a run before this one counts, `{ILP_GIVEN}` is the ILP on the "
-    f"mesh as it is given, with its default options, and `{ILP_AGAIN}` is `{ILP}` compiled once more as a method of "
-    "its own: so far two equal programs are apart. `planning` is the time until the step is compiled, of the ILP with "
-    "all its settings, of CFP with an empty profile database. Ratios are CFP's time by the other's, over half of the "
-    "rounds, with 95% intervals over the {copies} compiled copies of each program; the best of the others (bold) is "
-    "chosen by the other half. A method whose compiled program is CFP's own, byte for byte, is marked `=` and counts "
-    "as equally fast. `plan` is the ILP's setting, or where CFP's plan comes from: its search, or a plan made by hand "
-    "that it ran beside its own; only the former is the search's merit. `collectives` are those of one step. Methods "
-    "that cannot run a case are left out of it."
+    "`alpa.parallelize` by method, interleaved in random order in one process. CFP and Alpa's ILP plan for all "
+    f"shapes of the mesh; of the ILP's plans the fastest in a run before this one counts, `{ILP_GIVEN}` is the ILP "
+    f"on the mesh as it is given, with its default options, and `{ILP_AGAIN}` is `{ILP}` compiled once more as a "
+    "method of its own: so far two equal programs are apart. `planning` is the time until the step is compiled: of "
+    "the ILP with all its settings; of CFP with an empty profile database, or, where it says so, with the profiles "
+    "that the case of the same model before has left. Ratios are CFP's time by the other's, over half of the "
+    "rounds, with 95% intervals over the {copies} compiled copies of each program; the best of the others (bold) "
+    "is chosen by the other half. A method whose compiled program is CFP's own, byte for byte, is marked `=` and "
+    "counts as equally fast. `plan` is the ILP's setting, or where CFP's plan comes from: its search, or a plan "
+    "made by hand that it ran beside its own; only the former is the search's merit. `collectives` are those of one "
+    "step. Methods that cannot run a case are left out."
 )
 
 
@@ -53,14 +54,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=30, help="samples of each copy (default 30)")
     parser.add_argument("--copies", type=int, default=4, help="copies of each program (default 4)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--database", type=Path, help="CFP's profiles (default: a new one)")
+    parser.add_argument("--database", type=Path, help="CFP's profiles (default: a new one for each model)")
     parser.add_argument("--name", default="cfp_race", help="of the results' files")
     parser.add_argument("--no-results", action="store_true", help="print only, write no files")
     options = parser.parse_args(argv)
     results = []
     with tempfile.TemporaryDirectory() as directory:
-        database = options.database or Path(directory) / "profiles.sqlite"
         for model, mesh in product(options.models, options.meshes):
+            # The shapes of a mesh are the same for both: what one case has measured, the next one knows.
+            database = options.database or Path(directory) / f"{model}.sqlite"
             effort = Effort(options.rounds, options.copies, seed=options.seed)
             results.append(measure(model, mesh, database, effort))
             print("\n".join(" | ".join(row) for row in _rows(results[-1])), flush=True)
@@ -86,7 +88,8 @@ def measure(model: str, mesh: str, database: Path, effort: Effort) -> dict[str, 
     wrong = {each.method: each.difference for each in found.outcomes if not each.is_right}
     if wrong:
         raise RuntimeError(f"{model} {mesh}: not the serial run's: {wrong}")
-    return {"model": model, "mesh": mesh, "loss": found.loss, "methods": _methods(found, effort.seed)}
+    methods = _methods(found, effort.seed)
+    return {"model": model, "mesh": mesh, "loss": found.loss, "known": found.known, "methods": methods}
 
 
 def _methods(found: Comparison, seed: int) -> dict[str, dict[str, Any]]:
@@ -170,7 +173,8 @@ def _rows(result: dict[str, Any]) -> list[list[str]]:
                 f"{method['samples']['median_ms']:.1f}",
                 f"{method['samples']['spread']:.0%}",
                 mark,
-                f"{method['planning_s']:.1f}",
+                f"{method['planning_s']:.1f}"
+                + f" ({result['known']} profiles)" * (name == CFP and result["known"] > 0),
                 _plan(method),
                 f"{method['bytes'] / 1e6:.1f}",
                 str(method["collectives"]),

@@ -69,7 +69,7 @@ def _cells(runs: Sequence[Row]) -> list[str]:
         _NAMES.get(best, best),
         _ratio_text(runs, best),
         statistics.mode(map(_found_by, runs)),
-        ", ".join(f"{_median(runs, lambda row, m=m: row['methods'][m]['planning_s']):.0f} s" for m in (CFP, ILP)),
+        f"{_planning(runs, CFP)}{' with profiles' * any(row.get('known', 0) for row in runs)}, {_planning(runs, ILP)}",
     ]
 
 
@@ -100,6 +100,10 @@ def _origin(runs: Sequence[dict[str, Any]]) -> str:
 
 def _median(runs: Sequence[Row], value: Callable[[Row], float]) -> float:
     return statistics.median(map(value, runs))
+
+
+def _planning(runs: Sequence[Row], method: str) -> str:
+    return f"{_median(runs, lambda row: row['methods'][method]['planning_s']):.0f} s"
 
 
 def _found_by(row: Row) -> str:
