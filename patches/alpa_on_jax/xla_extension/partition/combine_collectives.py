@@ -149,28 +149,28 @@ def _combine_all_gathers(ops: Sequence[Operation]) -> None:
             _replace([op], [same.results[0]])
     ops = list(distinct.values())
     first = ops[0]
-    dims = [mlir.integer(op, "all_gather_dim") for op in ops]
     count = group_size(first)
     with ir.InsertionPoint(first), first.location:
-        if set(dims) == {0}:
-            values, types = [op.operands[0] for op in ops], [op.results[0].type for op in ops]
-            gathered = list(_all_gather(first, values, types, dims[0]).results)
-        else:
-            # Each part gets a dim of its own, of size 1, along which it is gathered.
-            values = [_reshape(op.operands[0], [1, *mlir.tensor_shape(op.operands[0])]) for op in ops]
-            types = [_with_shape(value, [count, *mlir.tensor_shape(value)[1:]]) for value in values]
-            stacked = _all_gather(first, values, types, 0).results
-            gathered = [
-                _reshape(_move_dim(value, 0, dim), mlir.tensor_shape(op.results[0]))
-                for value, dim, op in zip(stacked, dims, ops, strict=True)
-            ]
+        # As arrays of one dim, which lie in memory in one way: XLA on CPUs lets the first of several arrays have any
+        # layout in which its gathered dim comes first, and gives it to the others, of which theirs may not.
+        values = [_reshape(op.operands[0], [math.prod(mlir.tensor_shape(op.operands[0]))]) for op in ops]
+        stacked = _all_gather(first, values, count)
+        gathered = [_parts_side_by_side(value, op, count) for value, op in zip(stacked, ops, strict=True)]
     _replace(ops, gathered)
 
 
-def _all_gather(like: Operation, values: Sequence[Value], types: Sequence[Any], dim: int) -> Operation:
+def _all_gather(like: Operation, values: Sequence[Value], count: int) -> Sequence[Value]:
+    """The parts of each of `values`, which have one dim, one after the other."""
     attributes = {name: like.attributes[name] for name in like.attributes}
-    attributes["all_gather_dim"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
-    return mlir.create(_ALL_GATHER, list(types), list(values), attributes)
+    attributes["all_gather_dim"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0)
+    types = [_with_shape(value, [count * mlir.tensor_shape(value)[0]]) for value in values]
+    return mlir.create(_ALL_GATHER, types, list(values), attributes).results
+
+
+def _parts_side_by_side(value: Value, op: Operation, count: int) -> Value:
+    """What `op` gives, of its parts one after the other."""
+    parts = _reshape(value, [count, *mlir.tensor_shape(op.operands[0])])
+    return _reshape(_move_dim(parts, 0, mlir.integer(op, "all_gather_dim")), mlir.tensor_shape(op.results[0]))
 
 
 def _combine_reduce_scatters(ops: Sequence[Operation]) -> None:

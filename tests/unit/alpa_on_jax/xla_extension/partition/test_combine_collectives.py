@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.lax import optimization_barrier as reshard
 
+from alpa_on_jax.xla_extension import mlir
 from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
 from alpa_on_jax.xla_extension.partition import partition
 from alpa_on_jax.xla_extension.sharding import LogicalMesh
@@ -92,6 +93,28 @@ def test_rows_of_parts_that_are_gathered_along_another_dim_are_one_all_gather():
 def test_parts_that_are_gathered_along_one_dim_are_gathered_as_they_are():
     program = partitioned(lambda v, w: (reshard(v), reshard(w)), (V, W), [ROWS, ROWS], [WHOLE] * 2, [WHOLE] * 2)
     assert [(each.kind, each.size_bytes) for each in program.collectives] == [("all-gather", 4 * (8 + 24) * 4)]
+
+
+def test_gathers_of_arrays_with_dims_of_size_1_are_right_together():
+    # XLA laid the first array, whose dim in the middle has size 1, out with that dim first, and the other one, too.
+    def function(x, y, z):
+        return jnp.einsum("abc,bac->", jnp.clip(x, -1, 1), jnp.clip(y, -1, 1))
+
+    arrays = [_RNG.uniform(-2, 2, shape).astype(np.float32) for shape in ((8, 2, 2), (2, 8, 2), (2, 8, 2))]
+    module = annotate_randomly(lower(function, arrays), LogicalMesh((2, 2)), 34)
+    module.solved = True
+    program = partition(module)
+    assert program.partitioner == "shardy"
+    assert_parts_equal(run(module, program, arrays), values_of(function, arrays))
+
+
+def test_gathers_are_combined_as_arrays_of_one_dim():
+    program = partitioned(lambda x, v, w: (x, v, w), (X, V, W), [ROWS] * 3, [WHOLE] * 3, [])
+    assert kinds(program) == ["all-gather"]
+    with mlir.context():
+        module = mlir.parse(program.bytecode)
+        (gather,) = (op for op in mlir.walk(mlir.entry_block(mlir.main_function(module))) if "all_gather" in op.name)
+        assert [mlir.tensor_type(value).rank for value in gather.operands] == [1] * 3
 
 
 def test_parts_of_sums_are_one_reduce_scatter_where_they_are_split_along_one_dim():
