@@ -8,10 +8,20 @@ import numpy as np
 import pytest
 
 from alpa_on_jax import errors
-from alpa_on_jax.xla_extension import set_hlo_module_input_shardings
+from alpa_on_jax.xla_extension import mlir, set_hlo_module_input_shardings
 from alpa_on_jax.xla_extension.hlo_module import HloModule, HloSharding, XlaComputation
 from alpa_on_jax.xla_extension.partition import partition
-from unit.alpa_on_jax.xla_extension.helpers import MESH_2X2, annotate, assert_parts_equal, lower, run, split, values_of
+from unit.alpa_on_jax.xla_extension.helpers import (
+    MESH_2X2,
+    Case,
+    annotate,
+    assert_parts_equal,
+    lower,
+    run,
+    split,
+    values_of,
+)
+from unit.alpa_on_jax.xla_extension.partition.op_cases import CONTRACTIONS, INDEXING, LOOPS, STRUCTURE
 
 X, W = np.linspace(0, 1, 32, dtype=np.float32).reshape(4, 8), np.ones((8, 4), np.float32)
 
@@ -137,3 +147,28 @@ def _printed_in_order(x: jax.Array) -> jax.Array:
 def test_a_program_that_calls_back_into_python_is_refused(function):
     with pytest.raises(errors.HostCallbackError, match=r"tested: .*python_cpu_callback"):
         lower(function, (np.ones((8, 16), np.float32),))
+
+
+CASES = {
+    f"{kind}: {name}": case
+    for kind, group in (
+        ("structure", STRUCTURE),
+        ("contractions", CONTRACTIONS),
+        ("indexing", INDEXING),
+        ("loops", LOOPS),
+        ("complex", {"sum": Case(lambda x: (x * 1j).sum(0), (np.ones((4, 4), np.float32),))}),
+    )
+    for name, case in group.items()
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_module_that_is_read_again_has_the_same_ops(name):
+    # Parts of a program are cut out of a module that has been read, and read as modules of their own.
+    def names(module):
+        with mlir.context():
+            parsed = mlir.parse(module.bytecode)
+            return [op.name for op in mlir.walk(mlir.entry_block(mlir.main_function(parsed)))]
+
+    module = CASES[name].module()
+    assert names(HloModule.from_stablehlo("again", module.bytecode)) == names(module)
