@@ -1,9 +1,10 @@
 """Writes the table against Alpa's ILP into the README.
 
 Takes the README and the results of `python -m benchmarks.cfp_race`; gives back the README with the text between
-`<!-- race: begin -->` and `<!-- race: end -->` made anew. Of the code that was measured last, a case with several runs
-stands there with its medians. Invariants: nothing outside of the markers changes; no number is there that is not in
-the results, with the command, the machine and the date that they come from.
+`<!-- race: begin -->` and `<!-- race: end -->` made anew. Each case stands there as the last code that it was measured
+with did it, with the medians of that code's runs, and with their date. Invariants: nothing outside of the markers
+changes; no number is there that is not in the results, with the command, the machine and the date that they come from;
+what was measured before the ILP had all shapes of the mesh is no ratio to it.
 
     python -m benchmarks.readme_table README.md
 """
@@ -11,12 +12,13 @@ the results, with the command, the machine and the date that they come from.
 import argparse
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from alpa_cfp.bench.case import CFP, ILP, ILP_GIVEN
 from benchmarks.race_results import best_other, cfp_by, geometric_mean
-from benchmarks.reports import Row, markdown_table, read, rows_of
+from benchmarks.reports import Row, markdown_table, read
 
 RESULTS = Path(__file__).resolve().parent / "results" / "cfp_race-jax0.10.2.json"
 _BEGIN, _END = "<!-- race: begin -->", "<!-- race: end -->"
@@ -30,6 +32,7 @@ _HEADER = (
     "CFP by it",
     "plan found by",
     "planning: CFP, ILP",
+    "date",
 )
 _NAMES = {
     ILP: "Alpa's ILP",
@@ -43,63 +46,99 @@ _NAMES = {
     "moe": "MoE",
     "wide_resnet": "Wide-ResNet",
 }
-_SEARCH = "search"
+_SEARCH, _NOT_RUN = "search", "not run"
 
 
 def section(report: dict[str, Any]) -> str:
     """What stands between the markers: a row for each case, and what the rows amount to."""
-    newest = report["codes"][-1]
-    cases: dict[tuple[str, str], list[Row]] = {}
-    for row in rows_of(newest):
-        cases.setdefault((row["model"], row["mesh"]), []).append(row)
-    runs = list(cases.values())
-    return "\n".join([*markdown_table([_HEADER, *map(_cells, runs)]), "", _amount(runs), "", _origin(newest["runs"])])
+    cases: dict[tuple[str, str], _Runs] = {}
+    for of_code in report["codes"]:
+        of_newer: dict[tuple[str, str], _Runs] = {}
+        for run in of_code["runs"]:
+            for row in run["results"]:
+                case = of_newer.setdefault((row["model"], row["mesh"]), _Runs([], []))
+                case.rows.append(_with_given(row))
+                case.runs.append(run)
+        cases |= of_newer
+    found = list(cases.values())
+    return "\n".join([*markdown_table([_HEADER, *map(_cells, found)]), "", _amount(found), "", _origin(found)])
 
 
-def _cells(runs: Sequence[Row]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """What the runs of one code have of a case: the rows, and for each the run."""
+
+    rows: list[Row]
+    runs: list[dict[str, Any]]
+
+
+def _with_given(row: Row) -> Row:
+    """Older results have the ILP on the mesh as it is given alone, by the name that all shapes have now."""
+    methods = dict(row["methods"])
+    if ILP_GIVEN not in methods:
+        methods[ILP_GIVEN] = methods.pop(ILP)
+    return row | {"methods": methods}
+
+
+def _cells(case: _Runs) -> list[str]:
     """The cells of a case, medians of its runs."""
-    first = runs[0]
-    best = statistics.mode(map(best_other, runs))
+    rows, first = case.rows, case.rows[0]
+    best = statistics.mode(map(best_other, rows))
     return [
         f"{_NAMES.get(first['model'], first['model'])} {first['mesh']}",
-        f"{_median(runs, lambda row: row['methods'][CFP]['samples']['median_ms']):.1f}",
-        f"{_median(runs, lambda row: row['methods'][ILP]['samples']['median_ms']):.1f}",
-        _ratio_text(runs, ILP),
-        _ratio_text(runs, ILP_GIVEN),
+        _step_text(rows, CFP),
+        _step_text(rows, ILP),
+        _ratio_text(rows, ILP),
+        _ratio_text(rows, ILP_GIVEN),
         _NAMES.get(best, best),
-        _ratio_text(runs, best),
-        statistics.mode(map(_found_by, runs)),
-        f"{_planning(runs, CFP)}{' with profiles' * any(row.get('known', 0) for row in runs)}, {_planning(runs, ILP)}",
+        _ratio_text(rows, best),
+        statistics.mode(map(_found_by, rows)),
+        f"{_planning(rows, CFP)}{' with profiles' * any(row.get('known', 0) for row in rows)}, "
+        f"{_planning(rows, ILP if ILP in first['methods'] else ILP_GIVEN)}",
+        case.runs[-1]["machine"]["date"].split()[0],
     ]
 
 
-def _amount(runs: Sequence[Sequence[Row]]) -> str:
-    to_ilp = [_median(of_case, lambda row: cfp_by(row, ILP)) for of_case in runs]
-    worst = [_median(of_case, lambda row: cfp_by(row, best_other(row))) for of_case in runs]
-    to_given = [
-        _median(of_case, lambda row: cfp_by(row, ILP_GIVEN)) for of_case in runs if ILP_GIVEN in of_case[0]["methods"]
-    ]
-    given = f"; {geometric_mean(to_given):.2f} if the ILP has only the mesh as it is given" if to_given else ""
-    return (
-        f"Over these {len(runs)} cases a step planned by CFP takes {geometric_mean(to_ilp):.2f} of the time of one "
-        f"planned by the ILP (geometric mean; {min(to_ilp):.2f} at best, {max(to_ilp):.2f} at worst{given}), and "
-        f"{geometric_mean(worst):.2f} of the best other method's ({max(worst):.2f} at worst)."
+def _amount(cases: Sequence[_Runs]) -> str:
+    worst = [_median(case.rows, lambda row: cfp_by(row, best_other(row))) for case in cases]
+    said = (
+        f"Over these {len(cases)} cases a step planned by CFP takes {geometric_mean(worst):.2f} of the time of the "
+        f"best other method's (geometric mean; {max(worst):.2f} at worst)."
     )
+    fair = [case.rows for case in cases if ILP in case.rows[0]["methods"]]
+    if fair:
+        to_ilp, to_given = ([_median(rows, lambda row, m=m: cfp_by(row, m)) for rows in fair] for m in (ILP, ILP_GIVEN))
+        said += (
+            f" Over the {len(fair)} cases in which the ILP had all shapes of the mesh, it takes "
+            f"{geometric_mean(to_ilp):.2f} of the time of the ILP's ({min(to_ilp):.2f} to {max(to_ilp):.2f}), and "
+            f"{geometric_mean(to_given):.2f} if the ILP has only the mesh as it is given."
+        )
+    return said
 
 
-def _origin(runs: Sequence[dict[str, Any]]) -> str:
-    machine = runs[-1]["machine"]
+def _origin(cases: Sequence[_Runs]) -> str:
+    runs = [run for case in cases for run in case.runs]
     commands = ", ".join(dict.fromkeys(f"`{run['command']}`" for run in runs))
-    dates = ", ".join(dict.fromkeys(run["machine"]["date"] for run in runs))
+    machines = ", ".join(dict.fromkeys(_machine(run["machine"]) for run in runs))
+    return f"{commands}: {machines}."
+
+
+def _machine(machine: dict[str, Any]) -> str:
     versions = machine["versions"]
     return (
-        f"{commands}, {dates}: {machine['cores']} cores of {machine['cpu']}, {machine['devices']} (virtual), jax "
-        f"{versions['jax']}, alpa {versions['alpa']}."
+        f"{machine['cores']} cores of {machine['cpu']}, {machine['devices']} (virtual), jax {versions['jax']}, alpa "
+        f"{versions['alpa']}"
     )
 
 
 def _median(runs: Sequence[Row], value: Callable[[Row], float]) -> float:
     return statistics.median(map(value, runs))
+
+
+def _step_text(runs: Sequence[Row], method: str) -> str:
+    if method not in runs[0]["methods"]:
+        return _NOT_RUN
+    return f"{_median(runs, lambda row: row['methods'][method]['samples']['median_ms']):.1f}"
 
 
 def _planning(runs: Sequence[Row], method: str) -> str:
@@ -117,7 +156,7 @@ def _found_by(row: Row) -> str:
 def _ratio_text(runs: Sequence[Row], method: str) -> str:
     """CFP by a method, with the interval of the run that is in the middle."""
     if method not in runs[0]["methods"]:
-        return "not run"
+        return _NOT_RUN
     middle = sorted(runs, key=lambda row: cfp_by(row, method))[len(runs) // 2]["methods"][method]
     if middle["same_program"]:
         return "1, the same program"

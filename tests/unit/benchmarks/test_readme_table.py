@@ -32,10 +32,15 @@ def case(ilp: float, origin: str = "search", mesh: str = "1x8") -> dict[str, Any
     return {"model": "gpt", "mesh": mesh, "methods": methods}
 
 
+def run(number: int, rows: list[dict[str, Any]], date: str = "2026-01-01 00:00 UTC") -> dict[str, Any]:
+    machine = {"cores": 2, "cpu": "a processor", "devices": "8 x cpu", "date": date}
+    machine |= {"versions": {"jax": "0.10.2", "alpa": "0.2.3"}}
+    return {"command": f"race {number}", "machine": machine, "results": rows}
+
+
 def section(*runs: list[dict[str, Any]]) -> str:
-    machine = {"cores": 2, "cpu": "a processor", "devices": "8 x cpu", "date": "2026-01-01 00:00 UTC"}
-    versions = {"versions": {"jax": "0.10.2", "alpa": "0.2.3"}}
-    kept = [{"command": f"race {i}", "machine": machine | versions, "results": rows} for i, rows in enumerate(runs)]
+    """The section of some runs of one code."""
+    kept = [run(number, rows) for number, rows in enumerate(runs)]
     return readme_table.section({"benchmark": "cfp_race", "codes": [{"code": "a", "runs": kept}]})
 
 
@@ -64,6 +69,26 @@ def test_a_plan_that_was_made_by_hand_is_not_the_searchs() -> None:
 def test_the_best_other_is_chosen_by_other_rounds_and_is_no_second_program_of_the_ilp() -> None:
     assert race_results.best_other(case(0.95)) == "alpa-ilp"
     assert race_results.best_other(case(0.5)) == "zero2"
+
+
+def test_a_case_stands_there_as_the_last_code_measured_it_with_its_date() -> None:
+    old = [case(0.6), case(0.9, mesh="2x4")]
+    codes = [
+        {"code": "a", "runs": [run(1, old)]},
+        {"code": "b", "runs": [run(2, [case(0.95)], "2026-02-02 00:00 UTC")]},
+    ]
+    text = readme_table.section({"benchmark": "cfp_race", "codes": codes})
+    assert "0.60" not in text
+    assert "| 2026-02-02 |" in text
+    assert "| 2026-01-01 |" in text
+
+
+def test_a_result_from_before_the_ilp_had_all_shapes_is_no_ratio_to_it() -> None:
+    old = case(0.7)
+    del old["methods"]["alpa-ilp-given"]
+    text = section([old])
+    assert "| not run | 0.70 (0.68 to 0.72) |" in text
+    assert "all shapes of the mesh" not in text
 
 
 def test_a_page_without_markers_is_refused() -> None:
