@@ -123,6 +123,13 @@ def _amount(cases: Sequence[_Runs]) -> str:
             f"{geometric_mean(to_ilp):.2f} of the time of the ILP's ({min(to_ilp):.2f} to {max(to_ilp):.2f}), and "
             f"{geometric_mean(to_given):.2f} if the ILP has only the mesh as it is given."
         )
+    found = [statistics.mode(map(_found_by, case.rows)) for case in cases]
+    by_hand = sum(each.startswith("hand") for each in found)
+    if by_hand:
+        said += (
+            f" In {found.count(_SEARCH)} of the {found.count(_SEARCH) + by_hand} cases that say so the plan is one of "
+            f"CFP's search; in {by_hand} it is one made by hand, which CFP runs beside its own."
+        )
     return said
 
 
