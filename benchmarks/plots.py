@@ -21,7 +21,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, Locator, MultipleLocator, NullFormatter
 
-from benchmarks.reports import read, rows_of
+from benchmarks.reports import commands_of, newest_of_cases, read
 
 RESULTS = Path(__file__).resolve().parent / "results"
 Results = list[dict[str, Any]]
@@ -30,6 +30,7 @@ _BLUE, _ORANGE, _SKY, _YELLOW, _PURPLE, _GREY = "#0072b2", "#d55e00", "#56b4e9",
 _METHODS = {
     "cfp": ("CFP", _ORANGE),
     "alpa-ilp": ("Alpa's ILP", _BLUE),
+    "alpa-ilp-given": ("the ILP on the mesh as given", "#009e73"),
     "data-parallel": ("data parallel", _GREY),
     "zero2": ("ZeRO-2", _SKY),
     "zero3": ("ZeRO-3", _YELLOW),
@@ -44,7 +45,23 @@ _ORIGINS = {
     "Megatron": ("Megatron", _PURPLE, "s"),
     "drawn": ("others", _BLUE, "."),
 }
-_MODELS = {"gpt": "GPT", "llama": "LLaMA", "moe": "MoE", "wide_resnet": "Wide-ResNet", "bert": "BERT", "mlp": "MLP"}
+_MODELS = {
+    "gpt": "GPT",
+    "llama": "LLaMA",
+    "moe": "MoE",
+    "wide_resnet": "Wide-ResNet",
+    "bert": "BERT",
+    "mlp": "MLP",
+    "mlp_wide": "MLP, wide, batch of 2",
+    "gpt_wide": "GPT, wide, batch of 2",
+    "gpt_vocabulary": "GPT, vocabulary of 32,000",
+    "llama_long": "LLaMA, long sequences, batch of 2",
+    "t5": "T5",
+    "vit": "ViT",
+    "unet": "U-Net",
+    "lstm": "LSTM",
+    "gpt_bf16": "GPT in bfloat16",
+}
 _ERROR = 0.15
 # What says of which case a row is.
 _CASES = ("model", "mesh", "case", "layers")
@@ -123,7 +140,11 @@ def _compact(text: str) -> str:
 
 
 def step_times(race: Results) -> Figure:
-    """Time of a step by method, by that of Alpa's ILP, a panel a model."""
+    """Time of a step by method, by that of Alpa's ILP with all shapes of the mesh, a panel a model.
+
+    Cases that were measured before the ILP had all shapes are left out.
+    """
+    race = [each for each in race if "alpa-ilp-given" in each["methods"]]
     with mpl.rc_context(_STYLE):
         models = list(dict.fromkeys(each["model"] for each in race))
         figure = Figure(figsize=(10, 1.1 + 2.6 * -(-len(models) // 2)), layout="constrained")
@@ -139,19 +160,23 @@ def step_times(race: Results) -> Figure:
         grid[0, 0].set_ylim(0, 1.12 * highest)
         for axes in grid[:, 0]:
             axes.set_ylabel("time of a step\nby that of Alpa's ILP")
-        handles, labels = grid[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+        handles: dict[str, Any] = {}
+        for axes in grid.flat:
+            handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles))
     return figure
 
 
 def _draw_race(axes: Axes, cases: Results) -> float:
     """One model's bars, a group a mesh; the highest one."""
-    methods = [name for name in _METHODS if name in cases[0]["methods"]]
+    methods = [name for name in _METHODS if any(name in case["methods"] for case in cases)]
     width, highest = 0.84 / len(methods), 0.0
     for place, name in enumerate(methods):
         label, colour = _METHODS[name]
         heights = []
         for group, case in enumerate(cases):
+            if name not in case["methods"]:
+                continue
             ratio = case["methods"][name]["samples"]["median_ms"] / case["methods"]["alpa-ilp"]["samples"]["median_ms"]
             at = group + (place - (len(methods) - 1) / 2) * width
             axes.text(at, ratio + 0.02, f"{ratio:.2f}", ha="center", va="bottom", rotation=90, fontsize=6.5)
@@ -301,15 +326,14 @@ def _title(axes: Axes, text: str) -> None:
 
 
 def _rows(report: dict[str, Any]) -> Results:
-    """What was measured of the newest code; of a case with several runs the last one."""
-    last = {tuple(row.get(key) for key in _CASES): row for row in rows_of(report["codes"][-1])}
-    return list(last.values())
+    """Each case as the last code that it was measured with has it; of several runs the last one."""
+    return [row for row, _ in newest_of_cases(report, _CASES)]
 
 
 def _origin(reports: Sequence[dict[str, Any]]) -> str:
-    runs = [report["codes"][-1]["runs"] for report in reports]
-    machine = runs[0][-1]["machine"]
-    commands = "; ".join(dict.fromkeys(run["command"] for each in runs for run in each))
+    runs = [run for report in reports for _, run in newest_of_cases(report, _CASES)]
+    machine = runs[-1]["machine"]
+    commands = "; ".join(commands_of(runs))
     place = f"{machine['cpu']}, {machine['cores']} cores, {machine['devices']}, jax {machine['versions']['jax']}"
     return f"{commands}\n{place}"
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from alpa_cfp.bench.case import CFP, ILP, ILP_GIVEN
 from benchmarks.race_results import best_other, cfp_by, geometric_mean
-from benchmarks.reports import Row, markdown_table, read
+from benchmarks.reports import Row, commands_of, markdown_table, read
 
 RESULTS = Path(__file__).resolve().parent / "results" / "cfp_race-jax0.10.2.json"
 _BEGIN, _END = "<!-- race: begin -->", "<!-- race: end -->"
@@ -45,6 +45,16 @@ _NAMES = {
     "llama": "LLaMA",
     "moe": "MoE",
     "wide_resnet": "Wide-ResNet",
+    "mlp": "MLP",
+    "mlp_wide": "MLP, wide",
+    "gpt_wide": "GPT, wide",
+    "gpt_vocabulary": "GPT, large vocabulary",
+    "llama_long": "LLaMA, long sequences",
+    "t5": "T5",
+    "vit": "ViT",
+    "unet": "U-Net",
+    "lstm": "LSTM",
+    "gpt_bf16": "GPT, bfloat16",
 }
 _SEARCH, _NOT_RUN = "search", "not run"
 
@@ -118,7 +128,7 @@ def _amount(cases: Sequence[_Runs]) -> str:
 
 def _origin(cases: Sequence[_Runs]) -> str:
     runs = [run for case in cases for run in case.runs]
-    commands = ", ".join(dict.fromkeys(f"`{run['command']}`" for run in runs))
+    commands = ", ".join(f"`{command}`" for command in commands_of(runs))
     machines = ", ".join(dict.fromkeys(_machine(run["machine"]) for run in runs))
     return f"{commands}: {machines}."
 

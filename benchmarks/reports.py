@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
+# So many commands of one program are named one by one.
+_MANY = 3
 _SHARED_CORES = (
     "The {devices} devices are virtual and share the {cores} cores: times compare programs on this machine "
     "and say nothing about machines with that many devices."
@@ -34,6 +36,33 @@ def with_run(codes: Sequence[dict[str, Any]], digest: str, text: str, run: dict[
 def rows_of(of_code: dict[str, Any]) -> list[Row]:
     """What all runs of a code measured, each row with the number of its run."""
     return [{**row, "run": number} for number, run in enumerate(of_code["runs"], 1) for row in run["results"]]
+
+
+def newest_of_cases(report: dict[str, Any], keys: Sequence[str]) -> list[tuple[Row, dict[str, Any]]]:
+    """The last row of each case, as the last code that it was measured with has it, and the run that it is of.
+
+    Args:
+        report: All that was measured.
+        keys: The fields that say which case a row is of.
+    """
+    cases: dict[tuple[Any, ...], tuple[Row, dict[str, Any]]] = {}
+    for of_code in report["codes"]:
+        for run in of_code["runs"]:
+            cases |= {tuple(row.get(key) for key in keys): (row, run) for row in run["results"]}
+    return list(cases.values())
+
+
+def commands_of(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """The commands of some runs, each once; many of one program, which measured a case each, as that program."""
+    commands = list(dict.fromkeys(run["command"] for run in runs))
+    programs: dict[str, list[str]] = {}
+    for command in commands:
+        programs.setdefault(" ".join(command.split()[:3]), []).append(command)
+    return [
+        each
+        for program, own in programs.items()
+        for each in (own if len(own) <= _MANY else [f"{program} in {len(own)} parts"])
+    ]
 
 
 def medians(rows: Sequence[Row], keys: Sequence[str], value: Callable[[Any], float]) -> list[float]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from alpa_cfp.bench.case import Effort
 from alpa_cfp.bench.methods import Planned, Setting
 from alpa_cfp.bench.timing import interleave, pool
-from alpa_on_jax.errors import AutoShardingInfeasibleError
+from alpa_on_jax.errors import AutoShardingInfeasibleError, BatchDimError
 
 logger = logging.getLogger(__name__)
 
@@ -65,13 +65,13 @@ def best_setting(plan: Callable[[Setting], Planned], among: Sequence[Setting], f
         effort: Of what is quoted later; here no more than that.
 
     Raises:
-        AutoShardingInfeasibleError: there is no plan with any of them.
+        AutoShardingInfeasibleError, BatchDimError: there is no plan with any of them.
     """
     started, planned, failure = time.perf_counter(), dict[Setting, Planned](), None
     for setting in sorted(among, key=lambda each: each != first):
         try:
             planned[setting] = plan(setting)
-        except AutoShardingInfeasibleError as error:
+        except (AutoShardingInfeasibleError, BatchDimError) as error:
             logger.warning("Alpa's ILP has no plan for %s: %s", setting, error)
             failure = error
     planning_s = time.perf_counter() - started

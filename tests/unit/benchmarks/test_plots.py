@@ -15,7 +15,7 @@ from benchmarks import plots
 
 def race() -> list[dict[str, Any]]:
     """Two methods on two meshes."""
-    times = {"cfp": 8.0, "alpa-ilp": 10.0}
+    times = {"cfp": 8.0, "alpa-ilp": 10.0, "alpa-ilp-given": 12.0}
     methods = {name: {"samples": {"median_ms": each}} for name, each in times.items()}
     return [{"model": "gpt", "mesh": mesh, "methods": methods} for mesh in ("1x8", "2x4")]
 
@@ -64,6 +64,11 @@ def test_pictures_carry_no_date() -> None:
 def test_what_a_picture_shows_is_named_in_it(picture: str, words: list[str]) -> None:
     text = drawn()[picture].decode()
     assert [each for each in words if each not in text] == []
+
+
+def test_a_case_from_before_the_ilp_had_all_shapes_is_not_drawn() -> None:
+    older = {"model": "moe", "mesh": "1x8", "methods": {"cfp": race()[0]["methods"]["cfp"]}}
+    assert b"MoE" not in plots.svg(plots.step_times([*race(), older]))
 
 
 def test_a_picture_says_places_to_a_hundredth_of_a_point_and_is_still_xml() -> None:

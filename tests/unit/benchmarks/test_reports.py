@@ -64,6 +64,22 @@ def test_what_is_said_of_a_case_is_the_median_of_its_runs() -> None:
     assert reports.medians(reports.rows_of(of_code), ("model",), lambda row: row["ratio"]) == [0.9]
 
 
+def test_a_case_is_as_the_last_code_measured_it_and_none_is_lost() -> None:
+    runs = ("a", run(1, 0.9)), ("a", run(2, 0.8, "moe")), ("b", run(3, 1.1))
+    found = {
+        row["model"]: (row["ratio"], made["run"]) for row, made in reports.newest_of_cases(report(*runs), ["model"])
+    }
+    assert found == {"gpt": (1.1, 3), "moe": (0.8, 2)}
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(1, ["python -m benchmarks.some --number 0"]), (4, ["python -m benchmarks.some in 4 parts"])],
+)
+def test_many_commands_of_one_program_are_said_together(count: int, said: list[str]) -> None:
+    assert reports.commands_of([run(number, 1.0) for number in range(count)]) == said
+
+
 def test_the_page_of_ages_is_true_of_the_sources_as_they_are() -> None:
     assert (ages.RESULTS / "README.md").read_text() == ages.page(ages.RESULTS), "run `python -m benchmarks.ages`"
 

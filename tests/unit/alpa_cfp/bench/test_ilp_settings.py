@@ -10,16 +10,17 @@ import pytest
 from alpa_cfp.bench.case import Effort
 from alpa_cfp.bench.ilp_settings import best_setting, settings
 from alpa_cfp.bench.methods import Setting
-from alpa_on_jax.errors import AutoShardingInfeasibleError
+from alpa_on_jax.errors import AutoShardingInfeasibleError, BatchDimError
 
 EFFORT = Effort(rounds=5, copies=2)
 GIVEN = Setting("2x4")
+NO_PLAN = AutoShardingInfeasibleError("no plan for it")
 
 
 class Planner:
-    """Plans programs that take so many milliseconds; equal times are equal programs."""
+    """Plans programs that take so many milliseconds, or raises; equal times are equal programs."""
 
-    def __init__(self, milliseconds: dict[str, float | None]) -> None:
+    def __init__(self, milliseconds: dict[str, float | Exception]) -> None:
         self._milliseconds = milliseconds
         self.planned: list[str] = []
         self.runs = 0
@@ -27,8 +28,8 @@ class Planner:
     def __call__(self, setting: Setting) -> Any:
         self.planned.append(str(setting))
         taken = self._milliseconds[str(setting)]
-        if taken is None:
-            raise AutoShardingInfeasibleError(f"no plan for {setting}")
+        if isinstance(taken, Exception):
+            raise taken
 
         def program() -> None:
             self.runs += 1
@@ -80,8 +81,14 @@ def test_where_all_programs_are_the_same_none_runs() -> None:
 def test_a_setting_without_a_plan_is_left_out_and_only_where_none_has_one_is_that_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    plan = Planner({"1x8": 2.0, "2x4": None})
+    plan = Planner({"1x8": 2.0, "2x4": NO_PLAN})
     assert str(best_setting(plan, among("1x8", "2x4"), GIVEN, EFFORT).setting) == "1x8"
     assert "Alpa's ILP has no plan for 2x4" in caplog.text
     with pytest.raises(AutoShardingInfeasibleError, match="no plan for"):
-        best_setting(Planner({"1x8": None, "2x4": None}), among("1x8", "2x4"), GIVEN, EFFORT)
+        best_setting(Planner({"1x8": NO_PLAN, "2x4": NO_PLAN}), among("1x8", "2x4"), GIVEN, EFFORT)
+
+
+def test_a_setting_whose_axis_does_not_divide_the_batch_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    plan = Planner({"2x4": 2.0, "4x2": BatchDimError.indivisible((2, 1024), 0, 0, 4)})
+    assert str(best_setting(plan, among("2x4", "4x2"), GIVEN, EFFORT).setting) == "2x4"
+    assert "Alpa's ILP has no plan for 4x2: an array of shape (2, 1024)" in caplog.text
