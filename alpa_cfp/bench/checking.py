@@ -48,9 +48,10 @@ class Expected:
     state: Any
 
 
-def tolerance(platform: str | None = None) -> float:
-    """By how much a step on devices of a platform may differ; None for those of this process."""
-    return CPU_TOLERANCE if (platform or jax.default_backend()) == "cpu" else OTHER_TOLERANCE
+def tolerance(model: Model, platform: str | None = None) -> float:
+    """By how much a model's step on devices of a platform may differ; None for those of this process."""
+    on_platform = CPU_TOLERANCE if (platform or jax.default_backend()) == "cpu" else OTHER_TOLERANCE
+    return max(on_platform, model.rounding)
 
 
 def run_serially(model: Model, num_micro_batches: int | None) -> Expected:

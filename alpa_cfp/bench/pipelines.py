@@ -159,7 +159,7 @@ def compare(
     model = build(case.model, case.size)
     expected = run_serially(model, case.num_micro_batches)
     progress.advance()
-    limit = tolerance(None if where.are_here else alpa.global_config.backend)
+    limit = tolerance(model, None if where.are_here else alpa.global_config.backend)
     known = num_profiles(option)
     in_turn = where.are_shared(len(methods))
     if pipeline.stages is None:

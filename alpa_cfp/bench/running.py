@@ -161,7 +161,7 @@ def compare(
             progress.advance()
         if method == CFP:
             profiled = num_profiles(option) - before
-    limit = tolerance(None if devices is None else alpa.global_config.backend)
+    limit = tolerance(model, None if devices is None else alpa.global_config.backend)
     right = [method for method in methods if differences[method].relative <= limit]
     samples = _timed({method: copies[method] for method in right}, effort, progress)
     outcomes = tuple(

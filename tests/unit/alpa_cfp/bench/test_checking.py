@@ -2,11 +2,13 @@
 
 import math
 
+import jax
 import numpy as np
 import pytest
 
-from alpa_cfp.bench.checking import CPU_TOLERANCE, Expected, difference, run_serially
+from alpa_cfp.bench.checking import CPU_TOLERANCE, Expected, difference, run_serially, tolerance
 from alpa_cfp.workloads.models import build
+from alpa_cfp.workloads.sizes import TINY
 
 STATE = {"weight": np.array([1.0, -4.0], np.float32), "step": np.int32(1), "bias": np.zeros(2, np.float32)}
 EXPECTED = Expected(2.0, STATE)
@@ -55,3 +57,19 @@ def test_micro_batches_give_the_step_of_the_whole_batch() -> None:
     model = build("mlp")
     whole, parts = run_serially(model, None), run_serially(model, 4)
     assert difference(parts.loss, parts.state, whole).relative < CPU_TOLERANCE
+
+
+def test_a_step_in_bfloat16_may_be_off_by_the_rounding_of_bfloat16_and_not_by_a_missing_sum() -> None:
+    model = build("gpt_bf16", TINY)
+    whole, parts = run_serially(model, None), run_serially(model, 4)
+    rounded = difference(parts.loss, parts.state, whole).relative
+    assert CPU_TOLERANCE < rounded < tolerance(model, "cpu")
+    # The gradients of a device that lacks those of the others, in the optimizer's momentum.
+    lacking = jax.tree.map(lambda leaf: leaf / 8 if leaf.dtype == np.float32 else leaf, whole.state.opt_state)
+    found = difference(whole.loss, whole.state.replace(opt_state=lacking), whole)
+    assert found.relative > tolerance(model, "cpu")
+
+
+def test_a_step_in_float32_may_be_off_by_its_platforms_rounding_alone() -> None:
+    model = build("mlp")
+    assert tolerance(model, "cpu") == CPU_TOLERANCE < tolerance(model, "gpu")
