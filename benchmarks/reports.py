@@ -61,7 +61,7 @@ def commands_of(runs: Sequence[dict[str, Any]]) -> list[str]:
     return [
         each
         for program, own in programs.items()
-        for each in (own if len(own) <= _MANY else [f"{program} in {len(own)} parts"])
+        for each in (own if len(own) <= _MANY else [program])
     ]
 
 
