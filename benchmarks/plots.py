@@ -63,6 +63,8 @@ _MODELS = {
     "gpt_bf16": "GPT in bfloat16",
 }
 _ERROR = 0.15
+# Bars of steps that take so many times as long as with the ILP are cut off.
+_CUT = 2.0
 # What says of which case a row is.
 _CASES = ("model", "mesh", "case", "layers")
 _TAG = re.compile(r"<[^<>]*>")
@@ -157,7 +159,7 @@ def step_times(race: Results) -> Figure:
             cases = [each for each in race if each["model"] == model]
             highest = max(highest, _draw_race(axes, cases))
             _title(axes, str(_MODELS.get(model, model)))
-        grid[0, 0].set_ylim(0, 1.12 * highest)
+        grid[0, 0].set_ylim(0, 1.12 * min(highest, _CUT))
         for axes in grid[:, 0]:
             axes.set_ylabel("time of a step\nby that of Alpa's ILP")
         handles: dict[str, Any] = {}
@@ -179,8 +181,10 @@ def _draw_race(axes: Axes, cases: Results) -> float:
                 continue
             ratio = case["methods"][name]["samples"]["median_ms"] / case["methods"]["alpa-ilp"]["samples"]["median_ms"]
             at = group + (place - (len(methods) - 1) / 2) * width
-            if name == "cfp":  # numbers on all bars of all models would be more than the picture
-                axes.text(at, ratio + 0.02, f"{ratio:.2f}", ha="center", va="bottom", rotation=90, fontsize=6.5)
+            # Numbers on all bars of all models would be more than the picture.
+            if name == "cfp" or ratio > _CUT:
+                top = min(ratio, _CUT) + 0.02
+                axes.text(at, top, f"{ratio:.2f}", ha="center", va="bottom", rotation=90, fontsize=6.5)
             heights.append((at, ratio))
         axes.bar(*zip(*heights, strict=True), width=0.92 * width, color=colour, label=label)
         highest = max(highest, *(ratio for _, ratio in heights))

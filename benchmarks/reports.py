@@ -58,11 +58,7 @@ def commands_of(runs: Sequence[dict[str, Any]]) -> list[str]:
     programs: dict[str, list[str]] = {}
     for command in commands:
         programs.setdefault(" ".join(command.split()[:3]), []).append(command)
-    return [
-        each
-        for program, own in programs.items()
-        for each in (own if len(own) <= _MANY else [program])
-    ]
+    return [each for program, own in programs.items() for each in (own if len(own) <= _MANY else [program])]
 
 
 def medians(rows: Sequence[Row], keys: Sequence[str], value: Callable[[Any], float]) -> list[float]:
