@@ -332,11 +332,11 @@ def _title(axes: Axes, text: str) -> None:
 
 def _rows(report: dict[str, Any]) -> Results:
     """Each case as the last code that it was measured with has it; of several runs the last one."""
-    return [row for row, _ in newest_of_cases(report, _CASES)]
+    return [case[-1][0] for case in newest_of_cases(report, _CASES)]
 
 
 def _origin(reports: Sequence[dict[str, Any]]) -> str:
-    runs = [run for report in reports for _, run in newest_of_cases(report, _CASES)]
+    runs = [case[-1][1] for report in reports for case in newest_of_cases(report, _CASES)]
     machine = runs[-1]["machine"]
     commands = "; ".join(commands_of(runs))
     place = f"{machine['cpu']}, {machine['cores']} cores, {machine['devices']}, jax {machine['versions']['jax']}"

@@ -18,7 +18,7 @@ from typing import Any
 
 from alpa_cfp.bench.case import CFP, ILP, ILP_GIVEN
 from benchmarks.race_results import best_other, cfp_by, geometric_mean
-from benchmarks.reports import Row, commands_of, markdown_table, read
+from benchmarks.reports import Row, commands_of, markdown_table, newest_of_cases, read
 
 RESULTS = Path(__file__).resolve().parent / "results" / "cfp_race-jax0.10.2.json"
 _BEGIN, _END = "<!-- race: begin -->", "<!-- race: end -->"
@@ -61,16 +61,10 @@ _SEARCH, _NOT_RUN = "search", "not run"
 
 def section(report: dict[str, Any]) -> str:
     """What stands between the markers: a row for each case, and what the rows amount to."""
-    cases: dict[tuple[str, str], _Runs] = {}
-    for of_code in report["codes"]:
-        of_newer: dict[tuple[str, str], _Runs] = {}
-        for run in of_code["runs"]:
-            for row in run["results"]:
-                case = of_newer.setdefault((row["model"], row["mesh"]), _Runs([], []))
-                case.rows.append(_with_given(row))
-                case.runs.append(run)
-        cases |= of_newer
-    found = list(cases.values())
+    found = [
+        _Runs([_with_given(row) for row, _ in case], [run for _, run in case])
+        for case in newest_of_cases(report, ("model", "mesh"))
+    ]
     return "\n".join([*markdown_table([_HEADER, *map(_cells, found)]), "", _amount(found), "", _origin(found)])
 
 

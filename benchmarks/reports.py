@@ -38,17 +38,20 @@ def rows_of(of_code: dict[str, Any]) -> list[Row]:
     return [{**row, "run": number} for number, run in enumerate(of_code["runs"], 1) for row in run["results"]]
 
 
-def newest_of_cases(report: dict[str, Any], keys: Sequence[str]) -> list[tuple[Row, dict[str, Any]]]:
-    """The last row of each case, as the last code that it was measured with has it, and the run that it is of.
+def newest_of_cases(report: dict[str, Any], keys: Sequence[str]) -> list[list[tuple[Row, dict[str, Any]]]]:
+    """The rows of each case, in the last code that it was measured with, each with the run that it is of.
 
     Args:
         report: All that was measured.
         keys: The fields that say which case a row is of.
     """
-    cases: dict[tuple[Any, ...], tuple[Row, dict[str, Any]]] = {}
+    cases: dict[tuple[Any, ...], list[tuple[Row, dict[str, Any]]]] = {}
     for of_code in report["codes"]:
+        of_newer: dict[tuple[Any, ...], list[tuple[Row, dict[str, Any]]]] = {}
         for run in of_code["runs"]:
-            cases |= {tuple(row.get(key) for key in keys): (row, run) for row in run["results"]}
+            for row in run["results"]:
+                of_newer.setdefault(tuple(row.get(key) for key in keys), []).append((row, run))
+        cases |= of_newer
     return list(cases.values())
 
 

@@ -65,11 +65,12 @@ def test_what_is_said_of_a_case_is_the_median_of_its_runs() -> None:
 
 
 def test_a_case_is_as_the_last_code_measured_it_and_none_is_lost() -> None:
-    runs = ("a", run(1, 0.9)), ("a", run(2, 0.8, "moe")), ("b", run(3, 1.1))
+    runs = ("a", run(1, 0.9)), ("a", run(2, 0.8, "moe")), ("b", run(3, 1.1)), ("b", run(4, 1.2))
     found = {
-        row["model"]: (row["ratio"], made["run"]) for row, made in reports.newest_of_cases(report(*runs), ["model"])
+        case[0][0]["model"]: [(row["ratio"], made["run"]) for row, made in case]
+        for case in reports.newest_of_cases(report(*runs), ["model"])
     }
-    assert found == {"gpt": (1.1, 3), "moe": (0.8, 2)}
+    assert found == {"gpt": [(1.1, 3), (1.2, 4)], "moe": [(0.8, 2)]}
 
 
 @pytest.mark.parametrize(
