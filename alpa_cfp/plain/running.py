@@ -159,7 +159,7 @@ class _Compiled:
         elsewhere = [
             i
             for i, (array, sharding) in enumerate(zip(arrays, self.inputs, strict=True))
-            if not (isinstance(array, jax.Array) and array.committed and _lies_at(array, sharding))
+            if not (isinstance(array, jax.Array) and _lies_at(array, sharding))
         ]
         if elsewhere:
             shardings, donated = ([of[i] for i in elsewhere] for of in (self.inputs, self._donated))

@@ -240,6 +240,18 @@ def test_arrays_that_lie_as_planned_are_not_moved(monkeypatch: pytest.MonkeyPatc
     planned(new, x)
 
 
+def test_new_arrays_on_the_only_device_of_a_mesh_are_taken_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    fn = functools.partial(scanned_step, False)
+    expected = run_serially(fn, layers(3), inputs())
+    planned = autoshard(fn, mesh(1), layers(3), inputs(), donate_argnums=0, option=estimate()).jit(fn)
+    planned.compile(layers(3), inputs())
+    weights, x = layers(3), inputs()
+    monkeypatch.setattr(jax, "device_put", lambda *args, **kwargs: pytest.fail("an array was moved"))
+    assert_equal_up_to_rounding(numpy(planned(weights, x)), expected)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(weights))
+    assert not x.is_deleted()
+
+
 def test_bfloat16_equals_the_serial_run_in_bfloat16() -> None:
     def fn(weight: jax.Array, x: jax.Array) -> jax.Array:
         return jnp.tanh(x @ weight)
