@@ -21,6 +21,7 @@ from alpa_cfp.plain.tracing import Program, path_of, shape_and_dtype
 from alpa_cfp.plan import Plan
 from alpa_on_jax.jax.key_kinds import kind_of
 from alpa_on_jax.xla_extension import backend
+from alpa_on_jax.xla_extension.dispatch import Direct, dispatched
 from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
 
 
@@ -43,6 +44,8 @@ class PlannedFunction:
         self._fn = fn
         self._signature = signature
         self._compiled: _Compiled | None = None
+        self._donates = any(placed.donated for placed in signature.inputs)
+        self._dispatched = dispatched(getattr(fn, "__name__", "function"), self._called)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What `fn(*args, **kwargs)` gives; arguments that were donated are used up.
@@ -50,11 +53,9 @@ class PlannedFunction:
         Raises:
             PlanError: other arguments, or another function, than were planned; or a call inside `jax.jit`.
         """
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        compiled = self._compiled
-        if compiled is None or tree != compiled.program.in_tree or not compiled.takes(leaves):
-            compiled = self._compiled_for(args, kwargs)
-        return compiled(leaves)
+        if self._donates and _has_one_twice(jax.tree.leaves((args, kwargs))):
+            return self._called(*args, **kwargs)[0]
+        return self._dispatched(*args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> "PlannedFunction":
         """Compile for these arguments, of which shapes are enough, without running; gives itself back.
@@ -101,6 +102,14 @@ class PlannedFunction:
         compiled = self._known()
         return jax.tree.unflatten(compiled.program.out_tree, compiled.outputs)
 
+    def _called(self, *args: Any, **kwargs: Any) -> tuple[Any, Direct | None]:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        compiled = self._compiled
+        if compiled is None or tree != compiled.program.in_tree or not compiled.takes(leaves):
+            compiled = self._compiled_for(args, kwargs)
+        direct = compiled.direct_for(leaves)
+        return compiled(leaves), direct
+
     def _compiled_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Compiled":
         _check_arguments(self._signature, args, kwargs)
         compiled = self._compiled
@@ -140,6 +149,14 @@ class _Compiled:
         except TypeError:  # one is no array
             return False
 
+    def direct_for(self, leaves: Sequence[Any]) -> Direct | None:
+        """How to run it for such leaves without Python; None if some have to be moved, or if there are random keys."""
+        has_keys = any(leaf.is_key for leaf in (*self.program.inputs, *self.program.outputs))
+        moved = any(isinstance(leaves[i], jax.Array) for i in self._elsewhere(leaves))
+        if self.executable.loaded is None or has_keys or moved:
+            return None
+        return Direct(self.executable.loaded, self.inputs, self.outputs)
+
     def __call__(self, leaves: Sequence[Any]) -> Any:
         results = self.executable.execute_sharded_on_local_devices(self._placed(leaves))
         for i, leaf in enumerate(self.program.outputs):
@@ -156,17 +173,20 @@ class _Compiled:
             arrays[i] = jax.random.key_data(arrays[i])
         if any(self._donated):
             _unshare(arrays, self._donated)
-        elsewhere = [
-            i
-            for i, (array, sharding) in enumerate(zip(arrays, self.inputs, strict=True))
-            if not (isinstance(array, jax.Array) and _lies_at(array, sharding))
-        ]
-        if elsewhere:
+        if elsewhere := self._elsewhere(arrays):
             shardings, donated = ([of[i] for i in elsewhere] for of in (self.inputs, self._donated))
             moved = jax.device_put([arrays[i] for i in elsewhere], shardings, donate=donated)
             for i, array in zip(elsewhere, moved, strict=True):
                 arrays[i] = array
         return arrays
+
+    def _elsewhere(self, arrays: Sequence[Any]) -> list[int]:
+        """Which of the arrays, keys as their bits, do not lie as the plan says."""
+        return [
+            i
+            for i, (array, sharding) in enumerate(zip(arrays, self.inputs, strict=True))
+            if not (isinstance(array, jax.Array) and _lies_at(array, sharding))
+        ]
 
 
 class _OnUsersMesh(MeshExecutable):
@@ -212,6 +232,10 @@ def _named(placed: Sequence[Placed], mesh: Mesh) -> list[NamedSharding]:
 
 def _lies_at(array: jax.Array, sharding: NamedSharding) -> bool:
     return array.sharding == sharding or array.sharding.is_equivalent_to(sharding, array.ndim)
+
+
+def _has_one_twice(leaves: Sequence[Any]) -> bool:
+    return len(set(map(id, leaves))) < len(leaves)
 
 
 def _unshare(arrays: list[Any], donated: Sequence[bool]) -> None:

@@ -27,6 +27,7 @@ from alpa_cfp.workloads.model import train_step
 from alpa_cfp.workloads.models import build
 from alpa_cfp.workloads.sizes import Size
 from alpa_on_jax.errors import HostCallbackError
+from alpa_on_jax.xla_extension.executable import MeshExecutable
 from integration.serial import assert_equal_up_to_rounding, expected_steps, run_serially
 
 pytestmark = pytest.mark.slow
@@ -238,6 +239,39 @@ def test_arrays_that_lie_as_planned_are_not_moved(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(jax, "device_put", lambda *args, **kwargs: pytest.fail("an array was moved"))
     new, _ = planned(weights, x)
     planned(new, x)
+
+
+def test_further_calls_with_arrays_that_lie_as_planned_go_through_no_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    fn = functools.partial(scanned_step, False)
+    planned = autoshard(fn, mesh(4), layers(3), inputs(), donate_argnums=0, option=estimate()).jit(fn)
+    weights, x = jax.device_put((layers(3), inputs()), planned.compile(layers(3), inputs()).input_shardings[0])
+    expected, given = layers(3), weights
+    results = []
+    with monkeypatch.context() as patched:
+        for call in range(3):
+            weights, loss = planned(weights, x)
+            results.append(loss)
+            if call == 0:  # from now on
+                patched.setattr(MeshExecutable, "run", lambda *args: pytest.fail("Python has run the program"))
+    for loss in results:
+        expected, serial_loss = run_serially(fn, expected, inputs())
+        assert_equal_up_to_rounding(np.asarray(loss), serial_loss)
+    assert_equal_up_to_rounding(numpy(weights), expected)
+    assert weights["up"].sharding == planned.output_shardings[0]["up"]
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given))
+    with pytest.raises(PlanError, match="was float32"):
+        planned(jax.tree.map(lambda leaf: leaf[:1], weights), x)
+
+
+def test_arrays_that_lie_elsewhere_are_moved_in_every_call() -> None:
+    fn = functools.partial(scanned_step, False)
+    planned = autoshard(fn, mesh(4), layers(3), inputs(), option=estimate()).jit(fn)
+    expected = run_serially(fn, layers(3), inputs())
+    lying = planned.compile(layers(3), inputs()).input_shardings[0]
+    other = NamedSharding(mesh(4), PartitionSpec(None, "data"))
+    for x in (inputs(), jax.device_put(inputs(), lying[1]), jax.device_put(inputs(), other), np.asarray(inputs())):
+        for _ in range(3):
+            assert_equal_up_to_rounding(numpy(planned(jax.device_put(layers(3), lying[0]), x)), expected)
 
 
 def test_new_arrays_on_the_only_device_of_a_mesh_are_taken_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

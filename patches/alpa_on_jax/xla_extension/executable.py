@@ -152,6 +152,11 @@ class MeshExecutable:
                 results[i] = summed
         return results
 
+    @property
+    def loaded(self) -> Any:
+        """The loaded program, if a run is a call of it and nothing else; otherwise None."""
+        return None if self.program.draws_random or self._grad_sync is not None else self._executable
+
     def runner_with_dummy_inputs(self) -> Callable[[], None]:
         """A function that runs the program once on arrays of zeros and waits for it, for timing.
 
