@@ -54,7 +54,7 @@ def autoshard(
     """
     option = CFPOption() if option is None else option
     request = request_for(mesh)
-    program = trace(fn, args, kwargs, donate_argnums, platform_of(mesh), mesh.size)
+    program = trace(fn, args, kwargs, donate_argnums, platform_of(mesh))
     plan = plan_module(program.module, request, option)
     say_by_whole_axes(program)
     signature = signature_of(program, mesh)
@@ -78,7 +78,7 @@ def planned_for(
         AutoshardError: an argument or the function cannot be planned.
         PlanError: the plan is for another function or another mesh.
     """
-    program = trace(fn, args, kwargs, (), platform_of(mesh), mesh.size).with_donated(donated)
+    program = trace(fn, args, kwargs, (), platform_of(mesh)).with_donated(donated)
     plan_module(program.module, request_for(mesh), CFPOption(costs="estimate", plan=plan))
     say_by_whole_axes(program)
     return program

@@ -88,9 +88,8 @@ def trace(
     kwargs: dict[str, Any],
     donate_argnums: int | Sequence[int],
     platform: str,
-    devices: int,
 ) -> Program:
-    """Trace `fn` once, for so many devices of `platform` ("cpu", "gpu"). On one device loops stay loops.
+    """Trace `fn` once, for devices of `platform` ("cpu", "gpu").
 
     Raises:
         AutoshardError: an argument is no array, or `fn` says itself where arrays lie.
@@ -112,7 +111,7 @@ def trace(
     ]
     name = re.sub(r"\W", "_", getattr(fn, "__name__", "function"))
     caveats = Caveats()
-    bytecode = _lowered(name, traced, inputs, _LOWERED_AS.get(platform, platform), devices, caveats)
+    bytecode = _lowered(name, traced, inputs, _LOWERED_AS.get(platform, platform), caveats)
     module = HloModule.from_stablehlo(name, bytecode, donated)
     in_tree = jax.tree.structure((tuple(args), kwargs))
     seconds = time.perf_counter() - started
@@ -149,12 +148,12 @@ def _path(path: Sequence[Any], roots: tuple[str, ...]) -> str:
     return roots[path[0].idx] + jax.tree_util.keystr(tuple(path[1:]))
 
 
-def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str, devices: int, caveats: Caveats) -> bytes:
+def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str, caveats: Caveats) -> bytes:
     """The StableHLO of a traced function, loops unrolled where it pays to plan them, without callbacks it can spare."""
     closed, left_out = without_callbacks(traced.jaxpr)
     for sentence in left_out:
         caveats.warn(sentence)
-    loops = unrolling.find_loops(closed, unrolling.MAX_EQUATIONS, devices)
+    loops = unrolling.find_loops(closed, unrolling.MAX_EQUATIONS)
     if loops.dynamic:
         caveats.warn(f"{loops.dynamic} loops whose length depends on values stay loops; nothing is planned inside them")
     if loops.too_long:
@@ -167,7 +166,7 @@ def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str, devi
     if loops.unrolled or left_out:
 
         def unrolled(*leaves: Any) -> list[Any]:
-            return unrolling.evaluate(closed, leaves, unrolling.MAX_EQUATIONS, devices)
+            return unrolling.evaluate(closed, leaves, unrolling.MAX_EQUATIONS)
 
         unrolled.__name__ = name  # ops are named after it in HLO texts and profiles
         abstract = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type) for leaf in inputs]

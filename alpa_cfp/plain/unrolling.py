@@ -2,10 +2,9 @@
 
 Takes a jaxpr as `jax.jit` traces it, gradients included; evaluates it with each `scan` (of which `lax.map` and
 `lax.fori_loop` with a static trip count are made) as so many calls of its body. A scan in whose body there is nothing
-to plan stays; on one device all do. What one loop stacks and another takes apart again, as a backward loop does with
-what the forward loop has kept, is handed on as it is: gradients find their forward operations. Where the loop had a
-border between two steps there is a barrier on what is computed from step to step, so that the program is not slower
-than with the loop.
+to plan stays. What one loop stacks and another takes apart again, as a backward loop does with what the forward loop
+has kept, is handed on as it is: gradients find their forward operations. Where the loop had a border between two steps
+there is a barrier on what is computed from step to step, so that the program is not slower than with the loop.
 Invariant: the same values, in the same order of operations.
 
 Of JAX's insides `jax.extend.core` is used, how its `eval_jaxpr` binds an equation, and the parameters of `scan` and
@@ -46,10 +45,10 @@ class Loops:
     dynamic: int
 
 
-def find_loops(closed: Any, max_equations: int, devices: int) -> Loops:
-    """What `evaluate` does with the loops of a closed jaxpr, which is to be planned for so many devices."""
+def find_loops(closed: Any, max_equations: int) -> Loops:
+    """What `evaluate` does with the loops of a closed jaxpr."""
     counts = {field.name: 0 for field in dataclasses.fields(Loops)}
-    rule = _Rule.of(closed.jaxpr, max_equations, devices)
+    rule = _Rule.of(closed.jaxpr, max_equations)
 
     def visit(jaxpr: Any, is_evaluated: bool) -> None:
         for eqn in jaxpr.eqns:
@@ -67,9 +66,9 @@ def find_loops(closed: Any, max_equations: int, devices: int) -> Loops:
     return Loops(**counts)
 
 
-def evaluate(closed: Any, args: Sequence[Any], max_equations: int, devices: int) -> list[Any]:
+def evaluate(closed: Any, args: Sequence[Any], max_equations: int) -> list[Any]:
     """What a closed jaxpr computes of `args`, flat, with its loops taken apart. To be called while tracing."""
-    unroller = _Unroller(_Rule.of(closed.jaxpr, max_equations, devices))
+    unroller = _Unroller(_Rule.of(closed.jaxpr, max_equations))
     return [_whole(value) for value in unroller.evaluate(closed.jaxpr, closed.consts, args)]
 
 
@@ -79,15 +78,14 @@ class _Rule:
 
     max_equations: int
     least_volume: float
-    devices: int
 
     @classmethod
-    def of(cls, jaxpr: Any, max_equations: int, devices: int) -> "_Rule":
-        return cls(max_equations, least_volume(jaxpr), devices)
+    def of(cls, jaxpr: Any, max_equations: int) -> "_Rule":
+        return cls(max_equations, least_volume(jaxpr))
 
     def plans(self, eqn: Any) -> bool:
         """Whether there is anything to plan in a scan."""
-        return self.devices > 1 and any(is_plannable(inner, self.least_volume) for inner in inner_jaxprs(eqn))
+        return any(is_plannable(inner, self.least_volume) for inner in inner_jaxprs(eqn))
 
     def unrolls(self, eqn: Any) -> bool:
         """Whether a scan is taken apart."""

@@ -83,12 +83,6 @@ def test_a_recurrence_with_contractions_is_planned_step_by_step(shape: tuple[int
     assert " while(" not in function.as_text()
 
 
-def test_on_one_device_a_recurrence_is_the_loop_that_it_is_without_a_plan() -> None:
-    plan, function = planned(cart_pole(4), mesh(1), POLICY, STATES)
-    assert function.as_text().count(" while(") == 2
-    assert "2 loops stay loops: there is nothing in them to plan" in str(plan.explain())
-
-
 def test_a_loop_with_nothing_to_plan_stays_a_loop_and_the_plan_says_so() -> None:
     def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
         def body(state: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:

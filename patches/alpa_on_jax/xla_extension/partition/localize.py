@@ -76,9 +76,8 @@ def localize(
     )
     _drop_annotations(module, main)
     module.operation.verify()
-    if limits is not None and mesh.num_devices > 1:
-        # Parts have dims of size 1 that the whole had not, and contractions are next to their transposes now. On one
-        # device nothing is new, and the program stays the one that `jax.jit` would run.
+    if limits is not None:
+        # Parts have dims of size 1 that the whole had not, and contractions are next to their transposes now.
         simplify(module)
     return collectives_of_block(mlir.entry_block(mlir.main_function(module)))
 

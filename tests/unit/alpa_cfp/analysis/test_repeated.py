@@ -74,7 +74,7 @@ def test_what_keeps_the_steps_of_an_unrolled_loop_apart_is_not_taken_for_the_bar
     def loss(weights: Any, x: Any) -> Any:
         return jnp.sum(jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)[0] ** 2)
 
-    program = trace(jax.grad(loss, argnums=(0, 1)), (np.ones((3, 16, 16), np.float32), ARRAY), {}, (), "cpu", 4)
+    program = trace(jax.grad(loss, argnums=(0, 1)), (np.ones((3, 16, 16), np.float32), ARRAY), {}, (), "cpu")
     blocks = find_blocks(read_graph(program.module.bytecode))
     assert sum(op.name == STEP_BARRIER for op in blocks.graph.ops) == 6
     assert repeated_parts(blocks) == ()

@@ -31,7 +31,7 @@ from alpa_on_jax.xla_extension.hlo_module import HloModule
 def model_step(name: str) -> HloModule:
     """A training step of a model of the integration tests, as `autoshard` traces it."""
     model = build(name)
-    return trace(train_step(model, jax.value_and_grad), (model.state, model.batch), {}, 0, "cpu", 4).module
+    return trace(train_step(model, jax.value_and_grad), (model.state, model.batch), {}, 0, "cpu").module
 
 
 def blocks_of(module: HloModule) -> Blocks:
@@ -39,7 +39,7 @@ def blocks_of(module: HloModule) -> Blocks:
 
 
 def traced(function: object, *args: object) -> HloModule:
-    return trace(function, args, {}, (), "cpu", 4).module  # pyright: ignore[reportArgumentType]
+    return trace(function, args, {}, (), "cpu").module  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

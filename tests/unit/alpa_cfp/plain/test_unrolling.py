@@ -21,16 +21,13 @@ from alpa_on_jax.xla_extension.step_barriers import STEP
 
 # Small, so that tanh does not saturate and gradients have the size of what they are summed from.
 X = jnp.sin(jnp.arange(12.0)).reshape(3, 4) / 2
-DEVICES = 4
 WEIGHTS = jnp.cos(jnp.arange(64.0)).reshape(4, 4, 4) / 2
 
 
 def unrolled(fn: Callable[..., Any], *args: Any, max_equations: int = unrolling.MAX_EQUATIONS) -> Any:
     """The closed jaxpr of `fn` with its loops taken apart."""
     closed = jax.make_jaxpr(fn)(*args)
-    return jax.make_jaxpr(lambda *leaves: unrolling.evaluate(closed, leaves, max_equations, DEVICES))(
-        *jax.tree.leaves(args)
-    )
+    return jax.make_jaxpr(lambda *leaves: unrolling.evaluate(closed, leaves, max_equations))(*jax.tree.leaves(args))
 
 
 def primitives(jaxpr: Any) -> Iterator[str]:
@@ -126,7 +123,7 @@ def test_what_is_recomputed_in_a_loop_stays_apart_from_what_it_repeats() -> None
         return jnp.sum(lax.scan(jax.checkpoint(layer, prevent_cse=False), x, weights)[0])
 
     abstract = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in (WEIGHTS, X)]
-    module = trace(jax.grad(loss), abstract, {}, (), "cpu", DEVICES).module
+    module = trace(jax.grad(loss), abstract, {}, (), "cpu").module
     lines = [line for line in module.to_string().splitlines() if "stablehlo.optimization_barrier" in line]
     assert sum(STEP not in line for line in lines) == len(WEIGHTS)
 
@@ -141,19 +138,12 @@ def test_a_loop_in_which_there_is_nothing_to_plan_stays_and_the_plan_says_so() -
         return jnp.sum(cumulative(x) @ weights[0])
 
     closed = jax.make_jaxpr(jax.value_and_grad(fn))(WEIGHTS, X)
-    assert unrolling.find_loops(closed, 500, DEVICES) == unrolling.Loops(0, 1, 0, 0)  # no gradient goes through it
-    assert unrolling.find_loops(jax.make_jaxpr(jax.grad(fn, 1))(WEIGHTS, X), 500, DEVICES).unplanned == 2
+    assert unrolling.find_loops(closed, 500) == unrolling.Loops(0, 1, 0, 0)  # no gradient goes through it
+    assert unrolling.find_loops(jax.make_jaxpr(jax.grad(fn, 1))(WEIGHTS, X), 500).unplanned == 2
     assert_same(jax.value_and_grad(fn, (0, 1)), WEIGHTS, X)
-    (caveat,) = trace(fn, [WEIGHTS, X], {}, (), "cpu", DEVICES).caveats
+    (caveat,) = trace(fn, [WEIGHTS, X], {}, (), "cpu").caveats
     assert caveat.text == "1 loops stay loops: there is nothing in them to plan"
     assert not caveat.may_cost
-
-
-def test_on_one_device_there_is_nothing_to_plan_in_any_loop() -> None:
-    closed = jax.make_jaxpr(jax.grad(scanned))(WEIGHTS, X)
-    assert unrolling.find_loops(closed, 500, DEVICES) == unrolling.Loops(2, 0, 0, 0)
-    assert unrolling.find_loops(closed, 500, 1) == unrolling.Loops(0, 2, 0, 0)
-    assert "stablehlo.while" in trace(jax.grad(scanned), [WEIGHTS, X], {}, (), "cpu", 1).module.to_string()
 
 
 def test_a_loop_with_contractions_too_small_to_be_planned_stays() -> None:
@@ -161,7 +151,7 @@ def test_a_loop_with_contractions_too_small_to_be_planned_stays() -> None:
         small, _ = lax.scan(layer, x, weights)
         return small, jnp.ones((100, 100)) @ jnp.ones((100, 100))
 
-    assert unrolling.find_loops(jax.make_jaxpr(fn)(WEIGHTS, X), 500, DEVICES) == unrolling.Loops(0, 1, 0, 0)
+    assert unrolling.find_loops(jax.make_jaxpr(fn)(WEIGHTS, X), 500) == unrolling.Loops(0, 1, 0, 0)
     assert_same(fn, WEIGHTS, X)
 
 
@@ -184,7 +174,7 @@ def test_a_loop_in_a_branch_of_a_condition_stays_since_nothing_is_planned_there(
         return lax.scan(lambda x, _: (fn(weights, x), None), x, length=2)[0]
 
     for each in (fn, outer):
-        assert unrolling.find_loops(jax.make_jaxpr(each)(WEIGHTS, X), 500, DEVICES) == unrolling.Loops(0, 1, 0, 0)
+        assert unrolling.find_loops(jax.make_jaxpr(each)(WEIGHTS, X), 500) == unrolling.Loops(0, 1, 0, 0)
         assert_same(each, WEIGHTS, X)
 
 
@@ -248,21 +238,21 @@ def test_a_loop_that_would_become_too_long_stays_and_so_does_one_of_unknown_leng
         long = lax.fori_loop(0, 1000, lambda i, y: y @ weights[0] + i, x)
         return long, lax.scan(layer, x, weights), lax.while_loop(lambda y: jnp.max(y) > 0.1, lambda y: y / 2, x)
 
-    assert unrolling.find_loops(jax.make_jaxpr(fn)(WEIGHTS, X), 500, DEVICES) == unrolling.Loops(1, 0, 1, 1)
+    assert unrolling.find_loops(jax.make_jaxpr(fn)(WEIGHTS, X), 500) == unrolling.Loops(1, 0, 1, 1)
     closed = unrolled(fn, WEIGHTS, X, max_equations=500)
     found = Counter(primitives(closed.jaxpr))
     assert (found["scan"], found["while"]) == (1, 1)
 
 
 def test_a_loop_that_stays_is_warned_of(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unrolling, "MAX_EQUATIONS", 500, DEVICES)
+    monkeypatch.setattr(unrolling, "MAX_EQUATIONS", 500)
 
     def fn(weights: jax.Array, x: jax.Array) -> Any:
         long = lax.fori_loop(0, 1000, lambda i, y: y @ weights[0] + i, x)
         return lax.while_loop(lambda y: jnp.max(y) > 0.1, lambda y: y / 2, long)
 
     with caplog.at_level(logging.WARNING, logger="alpa_cfp"):
-        trace(fn, [WEIGHTS, X], {}, (), "cpu", DEVICES)
+        trace(fn, [WEIGHTS, X], {}, (), "cpu")
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2
     assert "whose length depends on values" in messages[0]

@@ -17,7 +17,7 @@ WHOLE = Axis(0, 1, 8)
 
 def annotated(fn: Any, *shapes: tuple[int, ...], dims: tuple[tuple[Axis, ...], ...]) -> Program:
     """The program of `fn`, whose first argument is split as `dims` say, with what propagation makes of that."""
-    program = trace(fn, [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes], {}, (), "cpu", 4)
+    program = trace(fn, [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes], {}, (), "cpu")
     inputs = [ArraySharding(MESH, dims), *[None] * (len(shapes) - 1)]
     propagate(program.module, MESH, to_outputs=True, inputs=inputs)
     return program
@@ -39,7 +39,7 @@ def test_a_result_that_is_split_by_a_part_of_an_axis_is_not_split() -> None:
 
 def test_the_bits_of_a_random_key_stay_together() -> None:
     keys = jax.ShapeDtypeStruct((4,), jax.random.key(0).dtype)
-    program = trace(lambda keys: keys, [keys], {}, (), "cpu", 4)
+    program = trace(lambda keys: keys, [keys], {}, (), "cpu")
     bits = ArraySharding(LogicalMesh((4, 2)), ((Axis(0, 1, 4),), (Axis(1, 1, 2),)))
     propagate(program.module, bits.mesh, to_outputs=True, inputs=[bits])
     say_by_whole_axes(program)
