@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 ENVIRONMENT := $(VENV)/.environment-$(PY_VERSION)
 INSTALLED := $(VENV)/.installed
 # Directories too: a deleted file changes only the time of its directory.
-SOURCES := $(shell find alpa_cfp patches -name __pycache__ -prune -o -print) setup.py pyproject.toml
+SOURCES := $(shell find alpa_cfp patches benchmarks/alpa_cfp_bench -name __pycache__ -prune -o -print) setup.py pyproject.toml
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # A process a core. Tests of one case stay together: it is compiled once a process (tests/conftest.py).
 PYTEST := $(BIN)/pytest -q --numprocesses=auto --maxprocesses=8 --dist=loadgroup
@@ -66,9 +66,10 @@ check: lint types quick ## what is quick of `make test` (under 2 minutes)
 quick: $(INSTALLED) ## unit tests that compile little
 	$(PYTEST) -m "not slow and not gpu and not ray" tests/unit $(ARGS)
 
-lint: $(INSTALLED) ## ruff: format and lint
+lint: $(INSTALLED) ## ruff: format and lint; import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 
 types: $(INSTALLED) ## basedpyright
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
@@ -87,7 +88,7 @@ cluster: $(INSTALLED) ## tests on a Ray cluster of two nodes, which they start o
 gpu: $(INSTALLED) ## tests on a GPU (JAX_PLATFORMS=cuda make gpu), skipped where there is none
 	$(BIN)/pytest -q -m gpu tests/gpu $(wildcard tests/unit/alpa_on_jax/ray_mesh/transport) $(ARGS)
 
-# Modules of the package benchmarks/ that are programs; they measure the models of alpa_cfp.workloads.
+# Modules of the package benchmarks/ that are programs; they measure the models of alpa_cfp_bench.workloads.
 bench: $(INSTALLED) ## all benchmarks; they print what they measured
 	@set -e; for program in $(basename $(notdir $(shell grep -l 'machine.write' benchmarks/*.py))); do \
 		echo "== benchmarks.$$program"; $(BIN)/python -m benchmarks.$$program $(ARGS); done

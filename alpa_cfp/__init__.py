@@ -5,22 +5,24 @@ from typing import TYPE_CHECKING
 from alpa_cfp.lazily import lazily
 
 if TYPE_CHECKING:
-    from alpa_cfp.method import CFPPipeshardParallel, CFPShardParallel
-    from alpa_cfp.option import CFPOption
-    from alpa_cfp.plain.planning import autoshard
-    from alpa_cfp.plan import Plan
+    from alpa_cfp.alpa.method import CFPPipeshardParallel, CFPShardParallel
+    from alpa_cfp.alpa.option import CFPOption
+    from alpa_cfp.jit.autoshard import autoshard
+    from alpa_cfp.plan.plan import Plan
+    from alpa_cfp.planner.options import PlanOptions
 
 __version__ = "0.1.0"
-__all__ = ["CFPOption", "CFPPipeshardParallel", "CFPShardParallel", "Plan", "autoshard"]
+__all__ = ["CFPOption", "CFPPipeshardParallel", "CFPShardParallel", "Plan", "PlanOptions", "autoshard"]
 
 # They import alpa and jax.
 __getattr__ = lazily(
     __name__,
     {
-        "CFPOption": "alpa_cfp.option",
-        "CFPPipeshardParallel": "alpa_cfp.method",
-        "CFPShardParallel": "alpa_cfp.method",
-        "Plan": "alpa_cfp.plan",
-        "autoshard": "alpa_cfp.plain.planning",
+        "CFPOption": "alpa_cfp.alpa.option",
+        "CFPPipeshardParallel": "alpa_cfp.alpa.method",
+        "CFPShardParallel": "alpa_cfp.alpa.method",
+        "Plan": "alpa_cfp.plan.plan",
+        "PlanOptions": "alpa_cfp.planner.options",
+        "autoshard": "alpa_cfp.jit.autoshard",
     },
 )

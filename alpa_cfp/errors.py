@@ -8,10 +8,10 @@ class CFPError(Exception):
 
 
 class OptionError(CFPError, ValueError):
-    """A field of `CFPOption` has a value that it cannot have."""
+    """A field of an option has a value that it cannot have."""
 
-    def __init__(self, field: str, value: object, rule: str) -> None:
-        super().__init__(f"CFPOption({field}={value!r}): {rule}")
+    def __init__(self, option: str, field: str, value: object, rule: str) -> None:
+        super().__init__(f"{option}({field}={value!r}): {rule}")
 
 
 class NoDevicesError(CFPError, RuntimeError):

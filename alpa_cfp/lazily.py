@@ -8,6 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
+def call(module: str, name: str, *arguments: Any) -> Any:
+    """What a function gives of a module that is imported now: one that builds on the caller's."""
+    return getattr(importlib.import_module(module), name)(*arguments)
+
+
 def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a package.
 

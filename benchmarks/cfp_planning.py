@@ -6,7 +6,7 @@ the first one, byte for byte.
 """
 
 import argparse
-import dataclasses
+import math
 import os
 import sys
 import tempfile
@@ -15,13 +15,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from alpa_cfp import CFPOption
+import jax
+
+from alpa_cfp import PlanOptions
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.planner import plan_module
-from alpa_cfp.workloads.meshes import logical_mesh
-from alpa_on_jax.xla_extension import planner
+from alpa_cfp.planner.planner import plan as make_plan
+from alpa_cfp.planner.request import LocalDevices, PlanRequest
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp_bench.workloads.sizes import mesh_shape
 from benchmarks import machine
 from benchmarks.abstract_gpt import Sizes, training_step
 
@@ -58,20 +61,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(sizes: Sizes, mesh: str, refine: int) -> dict[str, Any]:
     """Plan one program twice."""
     module = training_step(sizes).get_module()
-    request = planner.request(logical_mesh(mesh), None, (), None)
+    shape = mesh_shape(mesh)
+    request = PlanRequest(LogicalMesh(shape), LocalDevices(tuple(jax.local_devices()[: math.prod(shape)]), shape))
     started = time.perf_counter()
     blocks = find_blocks(read_graph(module.bytecode))
     analysis_s = time.perf_counter() - started
     with tempfile.TemporaryDirectory() as directory:
-        option = CFPOption(database=Path(directory) / "profiles.sqlite", refine=refine, progress=False)
-        seconds = []
+        options = PlanOptions(database=Path(directory) / "profiles.sqlite", refine=refine, progress=False)
+        seconds, plans = [], []
         for _ in range(2):
             started = time.perf_counter()
-            plan_module(dataclasses.replace(module), request, option)
+            plans.append(make_plan(module, request, options).plan)
             seconds.append(time.perf_counter() - started)
-        with ProfileDatabase.open(option.database) as database:
+        with ProfileDatabase.open(options.database) as database:
             profiled = database.counts().keys
-    first, second = (plan.to_json() for plan in option.plans) if option.plans else ("", "")
+    first, second = (plan.to_json() for plan in plans)
     if first != second:
         raise RuntimeError("the same profiles gave another plan")
     return {

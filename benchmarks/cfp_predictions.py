@@ -17,10 +17,10 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from alpa_cfp.baselines import baselines
 from alpa_cfp.costs import read_local, work_of
 from alpa_cfp.profiling import MeasureOptions
-from alpa_cfp.workloads.sizes import SIZES, mesh_shape
+from alpa_cfp.select.baselines import baselines
+from alpa_cfp_bench.workloads.sizes import SIZES, mesh_shape
 from benchmarks import machine, reports
 from benchmarks.cfp_programs import Step, choosing, profiler, step_of
 

@@ -16,22 +16,22 @@ import jax
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.calibration import calibration_programs, rates_of
-from alpa_cfp.candidates import Unit, find_units
-from alpa_cfp.choosing import Choosing
+from alpa_cfp.candidates.block_candidates import Unit, find_units
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.parts import find_parts
-from alpa_cfp.planner import with_plan
-from alpa_cfp.problem import find_boundaries
+from alpa_cfp.extraction.subprograms import find_parts
+from alpa_cfp.planner.planner import with_plan
 from alpa_cfp.profiling import MeasureOptions, Profiler
-from alpa_cfp.strategies import Kept
-from alpa_cfp.workloads.model import training_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import Size
-from alpa_on_jax.xla_extension.executable import Client
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.select.calibration import calibration_programs, rates_of
+from alpa_cfp.select.plan_search import Choosing
+from alpa_cfp.select.search_problem import find_boundaries
+from alpa_cfp.spmd.compile.executable import Client
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import Kept
+from alpa_cfp_bench.workloads.model import training_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import Size
 
 _LETTERS = {Side.BATCH: "b", Side.LEFT: "l", Side.RIGHT: "r", Side.REDUCTION: "s"}
 _MARKS = {Kept.AS_USED: "", Kept.MOMENTS_SPLIT: "2", Kept.ALL_SPLIT: "3"}

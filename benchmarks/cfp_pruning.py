@@ -20,8 +20,8 @@ import jax
 
 from alpa_cfp.database import Profile
 from alpa_cfp.profiling import MeasureOptions, Profiler
-from alpa_cfp.refining import Refinement
-from alpa_cfp.workloads.sizes import mesh_shape
+from alpa_cfp.select.refinement import Refinement
+from alpa_cfp_bench.workloads.sizes import mesh_shape
 from benchmarks import machine
 from benchmarks.cfp_programs import Step, choosing, module_of, profiler, step_of_module
 from benchmarks.cfp_toys import dense_arguments, dense_step

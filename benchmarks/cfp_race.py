@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from alpa_cfp import CFPOption
-from alpa_cfp.bench.case import CFP, ILP, ILP_AGAIN, ILP_GIVEN, Case, Effort
-from alpa_cfp.bench.methods import misfit
-from alpa_cfp.bench.progress import Progress
-from alpa_cfp.bench.report import taken
-from alpa_cfp.bench.running import Comparison, compare, steps_of
-from alpa_cfp.bench.timing import Ratio, Samples, ratio
-from alpa_cfp.workloads.sizes import RACED, SIZES
+from alpa_cfp_bench.case import CFP, ILP, ILP_AGAIN, ILP_GIVEN, Case, Effort
+from alpa_cfp_bench.methods import misfit
+from alpa_cfp_bench.progress import Progress
+from alpa_cfp_bench.report import taken
+from alpa_cfp_bench.running import Comparison, compare, steps_of
+from alpa_cfp_bench.timing import Ratio, Samples, ratio
+from alpa_cfp_bench.workloads.sizes import RACED, SIZES
 from benchmarks import machine, reports
 from benchmarks.race_results import best_other, cfp_by, geometric_mean
 

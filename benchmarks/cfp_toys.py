@@ -20,10 +20,10 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from alpa_cfp import CFPOption, CFPShardParallel
-from alpa_cfp.bench.programs import Program
-from alpa_cfp.bench.timing import Ratio, interleave, ratio
-from alpa_cfp.workloads.meshes import logical_mesh
-from alpa_cfp.workloads.sizes import MESH_AXES
+from alpa_cfp_bench.programs import Program
+from alpa_cfp_bench.timing import Ratio, interleave, ratio
+from alpa_cfp_bench.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.sizes import MESH_AXES
 from benchmarks import machine, reports
 
 BAR = 1.03

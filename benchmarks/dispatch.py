@@ -17,9 +17,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from alpa_cfp.bench.timing import interleave, ratio
-from alpa_cfp.workloads.meshes import logical_mesh
-from alpa_cfp.workloads.sizes import MESH_AXES
+from alpa_cfp_bench.timing import interleave, ratio
+from alpa_cfp_bench.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.sizes import MESH_AXES
 from benchmarks import machine, reports
 
 MESH = "2x4"

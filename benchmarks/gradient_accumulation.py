@@ -21,14 +21,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alpa_cfp.bench.timing import Ratio, interleave, pool, ratio
-from alpa_cfp.workloads.meshes import logical_mesh
-from alpa_cfp.workloads.model import Model, training_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.shardings import STYLES, manual_sharding
-from alpa_cfp.workloads.sizes import MESHES, Size
+from alpa_cfp.spmd.partition import partition
+from alpa_cfp_bench.timing import Ratio, interleave, pool, ratio
+from alpa_cfp_bench.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.model import Model, training_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.shardings import STYLES, manual_sharding
+from alpa_cfp_bench.workloads.sizes import MESHES, Size
 from alpa_on_jax import xla_extension
-from alpa_on_jax.xla_extension.partition import partition
 from benchmarks import machine
 from benchmarks.programs import Case, Placement, collective_bytes
 

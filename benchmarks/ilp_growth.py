@@ -23,7 +23,7 @@ import alpa
 import numpy as np
 from alpa.shard_parallel.auto_sharding import LogicalDeviceMesh, run_auto_sharding_pass
 
-from alpa_cfp.workloads.sizes import mesh_shape
+from alpa_cfp_bench.workloads.sizes import mesh_shape
 from alpa_on_jax.xla_extension.auto_sharding import ilp
 from benchmarks import machine, reports
 from benchmarks.abstract_gpt import Sizes, training_step

@@ -19,7 +19,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from alpa_cfp import CFPOption, autoshard
-from alpa_cfp.bench.timing import interleave, pool, ratio
+from alpa_cfp_bench.timing import interleave, pool, ratio
 from benchmarks import machine
 
 _SAMPLES = 64

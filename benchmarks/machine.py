@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from alpa_cfp.bench.machine import describe
+from alpa_cfp_bench.machine import describe
 from benchmarks import ages, code
 from benchmarks.reports import Row, page_of, read, rows_of, with_run
 

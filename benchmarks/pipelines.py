@@ -23,9 +23,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from alpa_cfp.bench.case import CFP, COMPOSED, ILP, ILP_AGAIN
-from alpa_cfp.bench.pipeline_table import layers_text, shape_text
-from alpa_cfp.workloads.sizes import SIZES
+from alpa_cfp_bench.case import CFP, COMPOSED, ILP, ILP_AGAIN
+from alpa_cfp_bench.pipeline_table import layers_text, shape_text
+from alpa_cfp_bench.workloads.sizes import SIZES
 from benchmarks import machine, reports
 from benchmarks.ray_clusters import cluster
 

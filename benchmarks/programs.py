@@ -19,17 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from alpa_cfp.bench.programs import Program
-from alpa_cfp.workloads.meshes import logical_mesh
-from alpa_cfp.workloads.model import Model, training_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.shardings import batch_spec, manual_sharding, state_specs
-from alpa_cfp.workloads.sizes import MESH_AXES, SIZES, mesh_shape
-from alpa_on_jax.xla_extension import executable as compiling
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import PartitionedProgram
-from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
-from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
+from alpa_cfp.spmd.compile import executable as compiling
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import PartitionedProgram
+from alpa_cfp.spmd.partition.shardy import partition_with_shardy
+from alpa_cfp.spmd.partition.xla import leave_to_xla
+from alpa_cfp_bench.programs import Program
+from alpa_cfp_bench.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.model import Model, training_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.shardings import batch_spec, manual_sharding, state_specs
+from alpa_cfp_bench.workloads.sizes import MESH_AXES, SIZES, mesh_shape
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 

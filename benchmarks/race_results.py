@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from alpa_cfp.bench.case import CFP, ILP_AGAIN
+from alpa_cfp_bench.case import CFP, ILP_AGAIN
 from benchmarks.reports import Row
 
 # What is no other method: its step is that of Alpa's ILP, and says what a ratio is worth.

@@ -16,10 +16,10 @@ import jax
 import numpy as np
 from alpa.device_mesh import DeviceCluster, DistributedPhysicalDeviceMesh, LocalPhysicalDeviceMesh, set_global_cluster
 
-from alpa_cfp.bench.timing import Samples, interleave, ratio
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import SIZES, TINY, Size
+from alpa_cfp_bench.timing import Samples, interleave, ratio
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import SIZES, TINY, Size
 from benchmarks import machine, reports
 from benchmarks.ray_clusters import cluster
 

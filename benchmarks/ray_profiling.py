@@ -20,13 +20,13 @@ import alpa
 import numpy as np
 from alpa.device_mesh import get_global_cluster
 
-from alpa_cfp.candidates import distinct
+from alpa_cfp.alpa.ray_hosts import measurer_of
+from alpa_cfp.candidates.block_candidates import distinct
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler
 from alpa_cfp.profiling.meshes.pool import Pool
-from alpa_cfp.profiling.meshes.ray_hosts import measurer_of
-from alpa_cfp.workloads.sizes import TINY
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp_bench.workloads.sizes import TINY
 from benchmarks import machine, reports
 from benchmarks.cfp_programs import step_of
 from benchmarks.ray_clusters import cluster

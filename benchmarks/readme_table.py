@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alpa_cfp.bench.case import CFP, ILP, ILP_GIVEN
+from alpa_cfp_bench.case import CFP, ILP, ILP_GIVEN
 from benchmarks.race_results import best_other, cfp_by, geometric_mean
 from benchmarks.reports import Row, commands_of, markdown_table, newest_of_cases, read
 

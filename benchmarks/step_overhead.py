@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from alpa_cfp.bench.programs import Program
-from alpa_cfp.bench.timing import Ratio, interleave, pool, ratio
-from alpa_cfp.workloads.models import MODELS
-from alpa_cfp.workloads.shardings import STYLES
-from alpa_cfp.workloads.sizes import MESHES
-from alpa_on_jax.xla_extension.partition import UnsupportedByShardyError
+from alpa_cfp.spmd.partition import UnsupportedByShardyError
+from alpa_cfp_bench.programs import Program
+from alpa_cfp_bench.timing import Ratio, interleave, pool, ratio
+from alpa_cfp_bench.workloads.models import MODELS
+from alpa_cfp_bench.workloads.shardings import STYLES
+from alpa_cfp_bench.workloads.sizes import MESHES
 from benchmarks import machine
 from benchmarks.programs import Case, alpa_program, collectives, jit_program
 

@@ -11,7 +11,7 @@ are counts and not split); heads divide hidden; nothing is larger than it was; m
 
 from dataclasses import replace
 
-from alpa_cfp.workloads.sizes import Size
+from alpa_cfp_bench.workloads.sizes import Size
 from benchmarks.suite_cases import Case
 
 GRANULE = 8

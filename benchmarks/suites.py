@@ -22,11 +22,11 @@ from jax.sharding import AbstractMesh
 
 from alpa_cfp import CFPOption, Plan, autoshard, quantities
 from alpa_cfp.errors import CFPError
-from alpa_cfp.explaining import words
-from alpa_cfp.explaining.account import Account, Alternative
-from alpa_cfp.explaining.folding import chosen
+from alpa_cfp.plan.plan_report import Account, Alternative
+from alpa_cfp.report import words
+from alpa_cfp.report.folding import chosen
 from alpa_cfp.search import NothingFitsError, SearchError
-from alpa_cfp.strategies import Kept
+from alpa_cfp.strategies.block_strategy import Kept
 from benchmarks import machine
 from benchmarks.suite_cases import SUITES, Case
 from benchmarks.suite_programs import program_of

@@ -21,7 +21,7 @@ import numpy as np
 from jax.experimental import transfer
 from jax.sharding import SingleDeviceSharding
 
-from alpa_cfp.bench.timing import interleave
+from alpa_cfp_bench.timing import interleave
 from alpa_on_jax.ray_mesh.transport import Address, Endpoint
 from alpa_on_jax.ray_mesh.transport.tcp import TcpListener
 from benchmarks import machine, reports

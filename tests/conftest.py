@@ -94,7 +94,7 @@ def pytest_runtest_teardown() -> None:
 @pytest.fixture(scope="session")
 def logical_mesh() -> Callable[[str], Any]:
     """Gives alpa's logical mesh over this process' first devices by its shape: `logical_mesh("2x4")`."""
-    from alpa_cfp.workloads.meshes import logical_mesh
+    from alpa_cfp_bench.workloads.meshes import logical_mesh
 
     return logical_mesh
 

@@ -2,8 +2,8 @@
 
     python tools/show_blocks.py gpt llama moe wide_resnet unet
 
-Takes names of models of alpa_cfp.workloads (also "llama, remat" and the like); prints a Markdown table for each, a row
-for each kind of block, in the order of the forward pass. Nothing is computed or compiled: the step is only traced.
+Takes names of models of alpa_cfp_bench.workloads (also "llama, remat" and the like); prints a Markdown table for each,
+a row for each kind of block, in the order of the forward pass. Nothing is computed or compiled: the step is traced.
 Invariant: sizes are chosen so that the number of parts says what is split.
 """
 
@@ -20,10 +20,10 @@ from alpa_cfp.analysis.graph import Op
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import digests_of
 from alpa_cfp.analysis.structure import Structure, find_structure
-from alpa_cfp.workloads.model import Model, train_step
-from alpa_cfp.workloads.models import abstract
-from alpa_cfp.workloads.sizes import Size
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp_bench.workloads.model import Model, train_step
+from alpa_cfp_bench.workloads.models import abstract
+from alpa_cfp_bench.workloads.sizes import Size
 
 SIZE = Size(batch=24, hidden=96, layers=4, heads=12, sequence=40, vocabulary=128, image=32, channels=16)
 NAMES = {24: "samples", 40: "positions", 12: "heads", 6: "key heads", 8: "experts", 10: "places of an expert"}

@@ -14,10 +14,10 @@ from jaxlib.mlir import ir
 from alpa_cfp.analysis.collection import without_collection
 from alpa_cfp.analysis.graph import BARRIER, MARK, STEP_BARRIER, WHILE, Graph, Loop, Op, Value
 from alpa_cfp.analysis.rules import RULE_ATTRIBUTE, FactorKind, Rule, read_rule
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.sharding_rules import run_shardy_passes
-from alpa_on_jax.xla_extension.stages import MARKER
-from alpa_on_jax.xla_extension.step_barriers import is_step_barrier
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.step_barriers import is_step_barrier
+from alpa_cfp.spmd.module.stages import MARKER
+from alpa_cfp.spmd.shardings.sharding_rules import run_shardy_passes
 
 # Sources of values that depend on nothing.
 _SOURCES = frozenset({"stablehlo.constant", "stablehlo.iota"})

@@ -9,7 +9,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from alpa_cfp.bench.case import CFP, COMPOSED, ILP_AGAIN, METHODS, PROPAGATION, Case, Cluster, Effort
 from alpa_cfp.cli import pipelines
 from alpa_cfp.cli.cluster import add_cluster, devices_of, read_cluster
 from alpa_cfp.cli.errors import UserError
@@ -24,6 +23,7 @@ from alpa_cfp.cli.workload import (
     start,
 )
 from alpa_cfp.database import database_path
+from alpa_cfp_bench.case import CFP, COMPOSED, ILP_AGAIN, METHODS, PROPAGATION, Case, Cluster, Effort
 
 WRONG_RESULT = 1
 _OF_THIS_PROCESS = "it is plain jax.jit of one process, which has none of the hosts' devices"
@@ -125,12 +125,12 @@ def _compare(
     # They import jax, which must have its devices by now.
     with interrupted_afterwards():
         from alpa_cfp import CFPOption
-        from alpa_cfp.bench.machine import describe
-        from alpa_cfp.bench.picture import draw
-        from alpa_cfp.bench.progress import Progress
-        from alpa_cfp.bench.report import to_json
-        from alpa_cfp.bench.running import compare, steps_of
-        from alpa_cfp.bench.table import lines
+        from alpa_cfp_bench.machine import describe
+        from alpa_cfp_bench.picture import draw
+        from alpa_cfp_bench.progress import Progress
+        from alpa_cfp_bench.report import to_json
+        from alpa_cfp_bench.running import compare, steps_of
+        from alpa_cfp_bench.table import lines
 
     effort = Effort(arguments.rounds, arguments.copies or Effort().copies, seed=arguments.seed)
     with devices_of(case, cluster) as devices, Progress(steps_of(methods, effort)) as progress:
@@ -174,7 +174,7 @@ def _methods(names: list[str] | None, cluster: Cluster | None) -> list[str]:
 
 def _misfits(case: Case, methods: list[str]) -> dict[str, str]:
     """Those of `methods` that cannot run the case, with the reason."""
-    from alpa_cfp.bench.methods import misfit
+    from alpa_cfp_bench.methods import misfit
 
     reasons = {method: misfit(case, method) for method in methods}
     return {method: reason for method, reason in reasons.items() if reason}

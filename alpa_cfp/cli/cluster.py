@@ -10,8 +10,8 @@ import importlib.util
 import re
 from typing import Any
 
-from alpa_cfp.bench.case import LOCAL, Case, Cluster, check_fits
 from alpa_cfp.cli.errors import UserError
+from alpa_cfp_bench.case import LOCAL, Case, Cluster, check_fits
 
 _OPTIONS = ("hosts", "devices_per_host")
 
@@ -59,6 +59,6 @@ def devices_of(case: Case, cluster: Cluster | None) -> "contextlib.AbstractConte
     """For the time of the context, alpa's logical mesh over the cluster's hosts; None for devices of this process."""
     if cluster is None:
         return contextlib.nullcontext()
-    from alpa_cfp.bench.cluster import attached
+    from alpa_cfp_bench.cluster import attached
 
     return attached(case, cluster)

@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `alpa-cfp diff`."""
-    from alpa_cfp.explaining.comparing import diff
-    from alpa_cfp.explaining.content import of_difference
-    from alpa_cfp.plan import Plan
+    from alpa_cfp.plan.plan import Plan
+    from alpa_cfp.report.comparing import diff
+    from alpa_cfp.report.content import of_difference
 
     a, b = Plan.load(arguments.a), Plan.load(arguments.b)
     if arguments.json:

@@ -12,7 +12,7 @@ from alpa_cfp.cli.errors import UserError
 from alpa_cfp.cli.files import check_are_different, check_can_write
 
 if TYPE_CHECKING:
-    from alpa_cfp.plan import Plan
+    from alpa_cfp.plan.plan import Plan
 
 HELP = "say what a plan decided, block by block, why, and what it costs"
 EPILOG = """\
@@ -41,9 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `alpa-cfp explain`."""
-    from alpa_cfp.explaining.content import of_plan
-    from alpa_cfp.explaining.text import explain
-    from alpa_cfp.plan import Plan
+    from alpa_cfp.plan.plan import Plan
+    from alpa_cfp.report.content import of_plan
+    from alpa_cfp.report.text import explain
 
     page = None if arguments.html in (None, "-") else Path(arguments.html)
     if arguments.html and arguments.block:

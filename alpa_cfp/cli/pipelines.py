@@ -11,7 +11,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from alpa_cfp.bench.case import (
+from alpa_cfp.cli.errors import UserError
+from alpa_cfp.cli.files import check_are_different, check_can_fill, check_can_write
+from alpa_cfp.cli.interrupts import interrupted_afterwards
+from alpa_cfp.cli.workload import FIELDS_OF, check_database, start
+from alpa_cfp.database import database_path
+from alpa_cfp_bench.case import (
     CFP,
     COMPOSED,
     ILP,
@@ -25,11 +30,6 @@ from alpa_cfp.bench.case import (
     Effort,
     Pipeline,
 )
-from alpa_cfp.cli.errors import UserError
-from alpa_cfp.cli.files import check_are_different, check_can_fill, check_can_write
-from alpa_cfp.cli.interrupts import interrupted_afterwards
-from alpa_cfp.cli.workload import FIELDS_OF, check_database, start
-from alpa_cfp.database import database_path
 
 AUTO = "auto"
 # What `--methods` takes; `STAGE_COSTS` says of CFP's.
@@ -167,12 +167,12 @@ def run(arguments: argparse.Namespace, case: Case, cluster: Cluster | None, wron
     # They import jax, which must have its devices by now.
     with interrupted_afterwards():
         from alpa_cfp import CFPOption
-        from alpa_cfp.bench.machine import describe
-        from alpa_cfp.bench.pipeline_report import to_json, write_plans
-        from alpa_cfp.bench.pipeline_table import lines
-        from alpa_cfp.bench.pipelines import compare, steps_of
-        from alpa_cfp.bench.places import places
-        from alpa_cfp.bench.progress import Progress
+        from alpa_cfp_bench.machine import describe
+        from alpa_cfp_bench.pipeline_report import to_json, write_plans
+        from alpa_cfp_bench.pipeline_table import lines
+        from alpa_cfp_bench.pipelines import compare, steps_of
+        from alpa_cfp_bench.places import places
+        from alpa_cfp_bench.progress import Progress
 
     effort = Effort(arguments.rounds, 1, seed=arguments.seed)
     with places(case, cluster, len(methods)) as where:
@@ -203,7 +203,7 @@ def run(arguments: argparse.Namespace, case: Case, cluster: Cluster | None, wron
 
 def _check_shape(pipeline: Pipeline, shape: Sequence[int]) -> None:
     """Hold that alpa can cut a mesh of so many hosts and devices of each into the stages' submeshes."""
-    from alpa_cfp.bench.pipelines import submesh_of
+    from alpa_cfp_bench.pipelines import submesh_of
 
     hosts, devices = shape
     if pipeline.stages is not None and submesh_of(pipeline, hosts, devices) is None:

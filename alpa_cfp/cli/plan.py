@@ -12,7 +12,7 @@ from alpa_cfp.cli.workload import add_workload, check_database, describe_sizes, 
 from alpa_cfp.database import database_path
 
 if TYPE_CHECKING:
-    from alpa_cfp.plan import Plan
+    from alpa_cfp.plan.plan import Plan
 
 _EXAMPLES = """models, with their usual size (--size changes it):
 {sizes}
@@ -68,9 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
     check_database(arguments.database)
     # They import jax, which must have its devices by now.
     from alpa_cfp import CFPOption
-    from alpa_cfp.bench.methods import plan_only
-    from alpa_cfp.bench.progress import Progress
     from alpa_cfp.search.errors import NothingFitsError, TimeLimitError
+    from alpa_cfp_bench.methods import plan_only
+    from alpa_cfp_bench.progress import Progress
 
     with devices_of(case, cluster) as devices, Progress(1) as progress:
         progress.say(f"planning {case.model} on a {case.mesh} mesh")
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _words(plan: "Plan", seconds: float) -> list[str]:
-    from alpa_cfp.bench.table import size_text, time_text
+    from alpa_cfp_bench.table import size_text, time_text
 
     memory = plan.memory
     words = [

@@ -7,8 +7,8 @@ names its columns, and no cell of it is empty.
 from collections.abc import Iterable, Sequence
 
 from alpa_cfp.database import Profile, ProfileKey
-from alpa_cfp.explaining.tables import aligned
 from alpa_cfp.quantities import plural, size, time
+from alpa_cfp.report.tables import aligned
 
 # Digits of a key that lists show: with a million keys, one in 300 lists has two keys that share them.
 SHOWN_DIGITS = 12

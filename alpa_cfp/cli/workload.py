@@ -13,12 +13,12 @@ import re
 from math import prod
 from pathlib import Path
 
-from alpa_cfp.bench.case import Case, Cluster
-from alpa_cfp.bench.devices import DEVICES_FLAG, ask_for_virtual_devices
 from alpa_cfp.cli.errors import UserError
 from alpa_cfp.cli.files import kind_of
 from alpa_cfp.cli.interrupts import interrupted_afterwards
-from alpa_cfp.workloads.sizes import SIZES, TINY, Size, mesh_shape
+from alpa_cfp_bench.case import Case, Cluster
+from alpa_cfp_bench.devices import DEVICES_FLAG, ask_for_virtual_devices
+from alpa_cfp_bench.workloads.sizes import SIZES, TINY, Size, mesh_shape
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Size))
 _OF_TEXT, _OF_IMAGES = ("batch", "hidden", "layers", "heads", "sequence", "vocabulary"), ("batch", "image", "channels")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from alpa_cfp.costs.rates import crossing_bytes
-from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis
 
 
 def resharding_amounts(

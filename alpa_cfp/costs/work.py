@@ -9,11 +9,11 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.costs import flop_of_block
-from alpa_on_jax.xla_extension.hlo_module import array_shape
-from alpa_on_jax.xla_extension.partition import Collective, PartitionedProgram
-from alpa_on_jax.xla_extension.partition.local_ops import ELEMENTWISE
+from alpa_cfp.spmd.compile.costs import flop_of_block
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import array_shape
+from alpa_cfp.spmd.partition import Collective, PartitionedProgram
+from alpa_cfp.spmd.partition.local_ops import ELEMENTWISE
 
 # What is no work of its own: it is made inside what uses it.
 _INLINE = frozenset(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from alpa_cfp.database import ProfileKey
 from alpa_cfp.profiling.process.events import Finished
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.module.hlo_module import HloModule
 
 # Of these, another program that is loaded at the same time may be the cause.
 _DOUBTFUL = ("out_of_memory", "crashed")

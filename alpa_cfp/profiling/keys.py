@@ -15,8 +15,8 @@ from typing import Any
 import jaxlib
 
 from alpa_cfp.database import ProfileKey
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule
 
 # Flags that say how to look at or dump programs, and how many virtual devices there are (which the mesh says).
 _WITHOUT_EFFECT = ("--xla_dump", "--xla_force_host_platform_device_count", "--xla_hlo_profile", "--xla_log")

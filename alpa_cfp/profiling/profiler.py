@@ -30,9 +30,9 @@ from alpa_cfp.profiling.process.events import Finished
 from alpa_cfp.profiling.process.here import Here
 from alpa_cfp.profiling.process.isolated import Worker
 from alpa_cfp.profiling.process.setups import setup_of
-from alpa_on_jax.errors import AlpaOnJaxError
-from alpa_on_jax.xla_extension.executable import Client
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.compile.executable import Client
+from alpa_cfp.spmd.errors import SpmdError
+from alpa_cfp.spmd.module.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
 
@@ -260,7 +260,7 @@ class Profiler:
 
 def _start_quietly(measurer: Measurer) -> None:
     # It is tried again before it is used, and fails again then.
-    with contextlib.suppress(ProfilingError, AlpaOnJaxError):
+    with contextlib.suppress(ProfilingError, SpmdError):
         measurer.start()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from alpa_cfp.database import Profile, ProfileDatabase
 from alpa_cfp.errors import ReplayError
 from alpa_cfp.profiling.keys import DeviceDescription, key_of
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.module.hlo_module import HloModule
 
 
 def recorded_devices(

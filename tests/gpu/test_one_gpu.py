@@ -16,8 +16,8 @@ from alpa.device_mesh import LocalPhysicalDeviceMesh
 
 from alpa_cfp import CFPOption, CFPShardParallel
 from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
 from integration.serial import assert_equal_up_to_rounding, expected_steps
 
 METHODS = {"ilp": alpa.ShardParallel, "zero3": alpa.Zero3Parallel, "cfp": CFPShardParallel}
@@ -29,8 +29,8 @@ import json, os, sys
 import alpa, jax, numpy as np
 from alpa.device_mesh import get_global_physical_mesh
 from alpa_cfp import CFPOption, CFPShardParallel
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
 from alpa_on_jax.ray_mesh.calling import call_on_hosts
 
 alpa.init(cluster="ray", cluster_address="local", num_devices_per_node=1)

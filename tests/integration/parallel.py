@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from alpa.parallel_method import ParallelMethod
 
-from alpa_cfp.workloads.meshes import logical_mesh
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import MODELS, build
-from alpa_cfp.workloads.shardings import STYLES, manual_sharding
-from alpa_cfp.workloads.sizes import MESHES
+from alpa_cfp_bench.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import MODELS, build
+from alpa_cfp_bench.workloads.shardings import STYLES, manual_sharding
+from alpa_cfp_bench.workloads.sizes import MESHES
 from integration.serial import StepValues
 
 NUM_STEPS = 2

@@ -17,8 +17,8 @@ import numpy as np
 from alpa import AutoLayerOption, AutoShardingOption, PipeshardParallel, UniformStageOption
 
 from alpa_cfp import CFPOption
-from alpa_cfp.workloads.model import Model, train_step
-from alpa_cfp.workloads.models import build
+from alpa_cfp_bench.workloads.model import Model, train_step
+from alpa_cfp_bench.workloads.models import build
 from integration.serial import assert_equal_up_to_rounding, expected_steps, run_serially
 
 # More than there are stages, so that each schedule has a beginning, a middle and an end; with four stages, as many.

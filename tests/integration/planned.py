@@ -19,15 +19,15 @@ from alpa.parallel_method import ParallelMethod
 from alpa_cfp import CFPOption, CFPShardParallel
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.apply import annotate
-from alpa_cfp.strategies import Kept, strategies_of
-from alpa_cfp.workloads.meshes import logical_mesh
-from alpa_cfp.workloads.model import Model, train_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import TINY, Size
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.apply.annotate import annotate
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import Kept, strategies_of
+from alpa_cfp_bench.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.model import Model, train_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import TINY, Size
 from alpa_on_jax.xla_extension.planner import PlanRequest
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
 from integration.serial import assert_equal_up_to_rounding, expected_steps, run_serially, serial_steps
 
 # Not for changing: a test that looks at `plans` makes an option of its own.

@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from alpa_cfp.workloads.model import Model, micro_batched_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import TINY, Size
+from alpa_cfp_bench.workloads.model import Model, micro_batched_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import TINY, Size
 
 # float32 rounds at 6e-8. A sum of n terms in another order differs by about sqrt(n) of that relative to the size of the
 # terms, which may cancel: so errors are measured against the largest entry of the array. Plain `jax.jit` with the same

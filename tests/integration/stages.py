@@ -19,8 +19,8 @@ from alpa.device_mesh import get_global_cluster
 from alpa.pipeline_parallel import stage_construction
 from alpa.util import get_num_available_gpus
 
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
 from integration.processes import processes_of, wait_until
 
 NUM_DEVICES = 2

@@ -19,10 +19,10 @@ from alpa import AutoShardingOption, ShardParallel
 from alpa.shard_parallel import auto_sharding
 from alpa.util import count_communication_primitives
 
-from alpa_cfp.workloads.meshes import logical_mesh
-from alpa_cfp.workloads.model import Model, train_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import TINY, Size
+from alpa_cfp_bench.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.model import Model, train_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import TINY, Size
 from alpa_on_jax.jax.interpreters.pxla import Chunked, NoSharding, ShardedAxis, ShardingSpec
 from integration.serial import StepValues, assert_equal_up_to_rounding, run_serially, serial_steps
 

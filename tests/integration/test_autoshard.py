@@ -20,14 +20,14 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from alpa_cfp import CFPOption, Plan, autoshard
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import AutoshardError, NoDevicesError, PlanError
-from alpa_cfp.explaining import words
-from alpa_cfp.explaining.account import Alternative, Communication
+from alpa_cfp.plan.plan_report import Alternative, Communication
+from alpa_cfp.report import words
 from alpa_cfp.search import NothingFitsError
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import Size
+from alpa_cfp.spmd.compile.executable import MeshExecutable
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import Size
 from alpa_on_jax.errors import HostCallbackError
-from alpa_on_jax.xla_extension.executable import MeshExecutable
 from integration.serial import assert_equal_up_to_rounding, expected_steps, run_serially
 
 pytestmark = pytest.mark.slow

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from alpa_cfp import CFPOption
-from alpa_cfp.bench.case import CFP, COMPOSED, ILP, Case, Effort, Pipeline
-from alpa_cfp.bench.pipelines import compare
-from alpa_cfp.bench.places import places
-from alpa_cfp.bench.progress import Progress
 from alpa_cfp.cli.main import main
-from alpa_cfp.workloads.sizes import TINY
+from alpa_cfp_bench.case import CFP, COMPOSED, ILP, Case, Effort, Pipeline
+from alpa_cfp_bench.pipelines import compare
+from alpa_cfp_bench.places import places
+from alpa_cfp_bench.progress import Progress
+from alpa_cfp_bench.workloads.sizes import TINY
 
 METHODS = ["cfp", "alpa-ilp", "propagation"]
 CODE = "import sys; from alpa_cfp.cli.main import main; sys.exit(main())"

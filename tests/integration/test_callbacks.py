@@ -15,7 +15,7 @@ from alpa.parallel_method import ParallelMethod
 from jax.sharding import Mesh
 
 from alpa_cfp import autoshard
-from alpa_cfp.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.meshes import logical_mesh
 from integration.pipelines import pipeline
 from integration.planned import ESTIMATE, method
 from integration.serial import assert_equal_up_to_rounding, run_serially

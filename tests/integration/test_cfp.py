@@ -13,17 +13,18 @@ import pytest
 from alpa.util import count_communication_primitives
 from jax.sharding import PartitionSpec
 
-from alpa_cfp import CFPOption, CFPShardParallel, session
+from alpa_cfp import CFPOption, CFPShardParallel
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import OptionError, PlanError, ReplayError
+from alpa_cfp.planner.planner import session
 from alpa_cfp.search import NothingFitsError
-from alpa_cfp.workloads.meshes import logical_mesh
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import Size
+from alpa_cfp.spmd.compile.executable import MeshExecutable
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp_bench.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import Size
 from alpa_on_jax.errors import HybridShardingError
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.executable import MeshExecutable
 from integration.planned import ESTIMATE, planned
 
 pytestmark = pytest.mark.slow

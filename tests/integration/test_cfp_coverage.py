@@ -16,9 +16,9 @@ import numpy as np
 import optax
 import pytest
 
-from alpa_cfp.workloads.model import Model
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import TINY
+from alpa_cfp_bench.workloads.model import Model
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import TINY
 from integration.planned import ESTIMATE, DrawnPlan, method, planned, planned_function
 from integration.serial import assert_equal_up_to_rounding, run_serially
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from alpa_cfp.bench.table import lines
 from alpa_cfp.cli import main as cli
+from alpa_cfp_bench.table import lines
 from integration.pages import ROOT, Block, Output, blocks_of
 from unit.alpa_cfp.bench.comparisons import MACHINE, comparison
 

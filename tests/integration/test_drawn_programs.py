@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh
 
 from alpa_cfp import autoshard
-from alpa_cfp.workloads.meshes import logical_mesh
-from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import partition
-from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
+from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import partition
+from alpa_cfp.spmd.partition.xla import leave_to_xla
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp_bench.workloads.meshes import logical_mesh
 from alpa_on_jax.xla_extension.planner import request
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
 from integration.drawn_programs import Program, programs
 from integration.drawn_reductions import CONTRACTIONS, KINDS
 from integration.planned import ESTIMATE, DrawnPlan

@@ -28,10 +28,10 @@ from alpa.parallel_method import LocalPipelineParallel
 from alpa.shard_parallel.auto_sharding import LogicalDeviceMesh
 from jax.sharding import PartitionSpec
 
-from alpa_cfp.workloads.meshes import logical_mesh
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import MESH_AXES
+from alpa_cfp_bench.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import MESH_AXES
 from alpa_on_jax import errors
 from integration.serial import assert_equal_up_to_rounding
 

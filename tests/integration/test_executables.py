@@ -20,10 +20,10 @@ from alpa.util import count_communication_primitives
 from flax import linen as nn
 from jax.sharding import PartitionSpec
 
-from alpa_cfp.workloads.meshes import logical_mesh
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import MESH_AXES
+from alpa_cfp_bench.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import MESH_AXES
 from integration.parallel import Case, parallel_method
 from integration.serial import assert_equal_up_to_rounding, serial_steps
 

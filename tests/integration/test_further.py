@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from jaxlib.mlir import ir
 
-from alpa_cfp.further import further_programs
-from alpa_cfp.program import Program
+from alpa_cfp.apply.micro_batch_programs import further_programs
+from alpa_cfp.extraction.program import Program
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import PartitionedProgram, partition_to_run
 from alpa_on_jax import xla_extension
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import PartitionedProgram, partition_to_run
 from alpa_on_jax.xla_extension.planner import PlanRequest
 from integration.pipelines import hold_steps, pipeline
 from integration.planned import DrawnPlan, planned

@@ -6,9 +6,10 @@ from typing import Any
 import jax
 import pytest
 
-from alpa_cfp.workloads.models import build
-from alpa_on_jax.xla_extension import backend, mlir
-from alpa_on_jax.xla_extension.partition import PartitionedProgram, partition
+from alpa_cfp.spmd.compile import backend
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.partition import PartitionedProgram, partition
+from alpa_cfp_bench.workloads.models import build
 from integration.parallel import Case, cases, executable
 
 pytestmark = pytest.mark.slow

@@ -19,10 +19,10 @@ from alpa.parallel_method import LocalPipelineParallel
 from alpa.pipeline_parallel.layer_construction import manual_layer_construction
 from jax.sharding import PartitionSpec
 
-from alpa_cfp.workloads.meshes import logical_mesh
-from alpa_cfp.workloads.model import Model, train_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import MESH_AXES, mesh_shape
+from alpa_cfp_bench.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.model import Model, train_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import MESH_AXES, mesh_shape
 from integration.parallel import Case, parallel_method
 from integration.serial import assert_equal_up_to_rounding, run_serially, serial_steps
 

@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import Mesh
 
 from alpa_cfp import CFPOption, Plan, autoshard
-from alpa_cfp.plain.running import PlannedFunction
+from alpa_cfp.jit.planned_function import PlannedFunction
 from integration.serial import assert_equal_up_to_rounding, run_serially
 
 pytestmark = pytest.mark.slow

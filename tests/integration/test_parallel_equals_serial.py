@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from alpa_cfp.workloads.models import MODELS, build
-from alpa_cfp.workloads.shardings import state_specs
-from alpa_cfp.workloads.sizes import MESH_AXES, mesh_shape
+from alpa_cfp_bench.workloads.models import MODELS, build
+from alpa_cfp_bench.workloads.shardings import state_specs
+from alpa_cfp_bench.workloads.sizes import MESH_AXES, mesh_shape
 from integration.parallel import NUM_STEPS, Case, cases, run
 from integration.serial import RELATIVE_TOLERANCE, StepValues, assert_equal_up_to_rounding, expected_steps, run_serially
 

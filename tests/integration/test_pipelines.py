@@ -18,14 +18,14 @@ from alpa import AutoLayerOption, AutoStageOption, UniformStageOption
 from alpa.pipeline_parallel.stage_construction import get_last_dp_result
 
 from alpa_cfp import CFPOption, CFPPipeshardParallel
-from alpa_cfp.apply import annotate
+from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.program import Program
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.extraction.program import Program
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.module.stages import slice_stages
+from alpa_cfp.spmd.propagation import propagate
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from alpa_on_jax.xla_extension.planner import EndShardings, PhaseCost, PlannedStage, PlanRequest
-from alpa_on_jax.xla_extension.propagation import propagate
-from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
-from alpa_on_jax.xla_extension.stages import slice_stages
 from integration.pipelines import COVERING, FACTORS, Case, cases, hold_steps, pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_pipelines")]
@@ -89,7 +89,7 @@ class Compared(CFPOption):
     def annotate_module(self, module: HloModule, request: PlanRequest) -> None:
         whole = dataclasses.replace(module)
         super().annotate_module(module, request)
-        if self.session is not None:
+        if self.stage is not None:
             plan, ends = self.plans[-1], self.planned_stage(2).ends
             annotate(whole, Program(whole).blocks, LogicalMesh(plan.mesh_shape), plan.strategies)
             for name, stage in slice_stages(whole):

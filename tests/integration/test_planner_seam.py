@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from alpa.shard_parallel import auto_sharding
 
-from alpa_cfp.workloads.meshes import logical_mesh
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import BATCH_SIZE
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.propagation import propagate
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
+from alpa_cfp_bench.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import BATCH_SIZE
 from alpa_on_jax.xla_extension.planner import PlanRequest, current
-from alpa_on_jax.xla_extension.propagation import propagate
-from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 from integration.serial import assert_equal_up_to_rounding, expected_steps
 
 pytestmark = pytest.mark.slow

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import pytest
 
 from alpa_cfp import CFPOption
-from alpa_cfp.bench.case import CFP, ILP, Case
-from alpa_cfp.bench.checking import difference, run_serially
-from alpa_cfp.bench.methods import misfit, plan_method
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import Size
+from alpa_cfp_bench.case import CFP, ILP, Case
+from alpa_cfp_bench.checking import difference, run_serially
+from alpa_cfp_bench.methods import misfit, plan_method
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import Size
 from integration.serial import RELATIVE_TOLERANCE
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from alpa import AutoLayerOption, DataParallel, PipeshardParallel, ShardParallel, Zero3Parallel
 from alpa.parallel_method import ParallelMethod
 
-from alpa_cfp.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.meshes import logical_mesh
 from integration.planned import ESTIMATE, method
 from integration.serial import assert_equal_up_to_rounding, run_serially
 

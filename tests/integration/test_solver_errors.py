@@ -20,7 +20,7 @@ import pytest
 from alpa import AutoShardingOption, ShardParallel
 from alpa.shard_parallel import compile_executable
 
-from alpa_cfp.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.meshes import logical_mesh
 from alpa_on_jax import errors
 from integration.serial import assert_equal_up_to_rounding, run_serially
 

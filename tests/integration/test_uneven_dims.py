@@ -18,7 +18,7 @@ from alpa import AutoShardingOption, DataParallel, ShardParallel, Zero2Parallel,
 from alpa.parallel_method import ParallelMethod
 from jax import lax
 
-from alpa_cfp.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.meshes import logical_mesh
 from integration.planned import ESTIMATE, method
 from integration.serial import assert_equal_up_to_rounding
 

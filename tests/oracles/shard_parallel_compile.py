@@ -17,7 +17,8 @@ import jax
 from alpa.util import count_communication_primitives
 from jax.interpreters import pxla
 
-from alpa_on_jax.xla_extension import combiner_limits, mlir
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module import combiner_limits
 from oracles.shard_parallel_programs import Program
 
 Shape = tuple[int, int]

@@ -15,19 +15,19 @@ import pytest
 from alpa_cfp.analysis.blocks import Blocks, ParallelBlock, find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.apply import annotate
-from alpa_cfp.candidates import find_units
+from alpa_cfp.apply.annotate import annotate
+from alpa_cfp.candidates.block_candidates import find_units
 from alpa_cfp.costs import Rates, estimated_s
-from alpa_cfp.parts import find_parts
-from alpa_cfp.problem import find_boundaries, make_problem
+from alpa_cfp.extraction.subprograms import find_parts
 from alpa_cfp.search import search
-from alpa_cfp.strategies import BlockStrategy, Kept
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import TINY
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import partition
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.select.search_problem import find_boundaries, make_problem
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import partition
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import TINY
 
 MESH = LogicalMesh((8,))
 LAYERS = TINY.layers

@@ -6,14 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from alpa_on_jax.xla_extension.hlo_module import (
-    HloModule,
-    set_hlo_module_input_shardings,
-    set_hlo_module_output_shardings,
-)
-from alpa_on_jax.xla_extension.partition import PartitionedProgram, partition
-from alpa_on_jax.xla_extension.propagation import propagate
-from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
+from alpa_cfp.spmd.module.hlo_module import HloModule, set_hlo_module_input_shardings, set_hlo_module_output_shardings
+from alpa_cfp.spmd.partition import PartitionedProgram, partition
+from alpa_cfp.spmd.propagation import propagate
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 
 MESH = LogicalMesh((2, 4))
 X, Y = MESH.axes

@@ -19,8 +19,8 @@ from alpa.parallel_method import ParallelMethod
 
 from alpa_cfp import CFPOption, CFPShardParallel
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
 from alpa_on_jax import errors
 from alpa_on_jax.ray_mesh.calling import call_on_hosts
 

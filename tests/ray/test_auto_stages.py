@@ -19,7 +19,7 @@ from alpa.pipeline_parallel.stage_construction import get_last_dp_result
 
 from alpa_cfp import CFPOption
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.workloads.models import build
+from alpa_cfp_bench.workloads.models import build
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.pipeline_parallel.stage_results import told_apart
 from integration.serial import assert_equal_up_to_rounding, expected_steps

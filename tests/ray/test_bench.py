@@ -11,11 +11,11 @@ import ray
 from alpa.device_mesh import get_global_cluster
 
 from alpa_cfp import Plan
-from alpa_cfp.bench.case import METHODS, Case, Cluster
-from alpa_cfp.bench.cluster import attached
 from alpa_cfp.cli.main import main
 from alpa_cfp.errors import HostsError
-from alpa_cfp.workloads.sizes import TINY
+from alpa_cfp_bench.case import METHODS, Case, Cluster
+from alpa_cfp_bench.cluster import attached
+from alpa_cfp_bench.workloads.sizes import TINY
 
 ON_HOSTS = [name for name in METHODS if name not in ("propagation", "alpa-ilp-again")]
 MLP = "--model mlp --size tiny --mesh 2x4"

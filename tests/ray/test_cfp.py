@@ -9,8 +9,8 @@ import numpy as np
 
 from alpa_cfp import CFPOption, CFPShardParallel
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
 from integration.serial import assert_equal_up_to_rounding, expected_steps
 
 MODEL = "mlp"

@@ -16,8 +16,8 @@ import ray
 
 from alpa_cfp import CFPOption, CFPShardParallel
 from alpa_cfp.database import Profile, ProfileDatabase
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
 from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
 from integration.processes import processes_of, wait_until
 from integration.serial import assert_equal_up_to_rounding, expected_steps
@@ -26,8 +26,8 @@ DRIVER = """
 import sys
 import alpa
 from alpa_cfp import CFPOption, CFPShardParallel
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
 alpa.init(cluster="ray", cluster_address=sys.argv[1])
 built = build("mlp")
 option = CFPOption(database=sys.argv[2], samples=2, refine=0, progress=False)

@@ -20,8 +20,8 @@ import ray
 from alpa.device_mesh import get_global_physical_mesh
 from alpa.global_env import global_config
 
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
 from alpa_on_jax import errors
 from alpa_on_jax.ray_mesh import launching
 from alpa_on_jax.ray_mesh.calling import call_on_hosts
@@ -113,7 +113,7 @@ def test_a_host_that_waits_for_one_on_which_the_program_failed_is_not_waited_for
 
     def fail_on_first(backend: Any) -> None:
         if backend.devices()[0].client.process_index() == 0:
-            from alpa_on_jax.ray_mesh.host_client import HostExecutable
+            from alpa_cfp.spmd.distributed.host_client import HostExecutable
 
             def run(self: Any, arguments: Any) -> Any:
                 raise RuntimeError("out of everything")

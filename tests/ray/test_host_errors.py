@@ -68,7 +68,7 @@ def test_a_program_that_fails_while_it_runs_does_not_end_its_process(mesh: Any) 
     np.asarray(kept)
 
     def break_runs(backend: Any) -> None:
-        from alpa_on_jax.ray_mesh.host_client import HostExecutable
+        from alpa_cfp.spmd.distributed.host_client import HostExecutable
 
         def run(self: Any, arguments: Any) -> Any:
             raise RuntimeError("out of everything")
@@ -76,7 +76,7 @@ def test_a_program_that_fails_while_it_runs_does_not_end_its_process(mesh: Any) 
         HostExecutable.run = run
 
     def mend_runs(backend: Any) -> None:
-        from alpa_on_jax.ray_mesh.host_client import HostExecutable
+        from alpa_cfp.spmd.distributed.host_client import HostExecutable
 
         del HostExecutable.run  # that of its base is there again
 

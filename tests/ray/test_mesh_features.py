@@ -13,8 +13,8 @@ import ray
 from alpa import CreateStateParallel, FollowParallel, ShardParallel
 from alpa.device_mesh import DistributedArray, get_global_cluster
 
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
 from alpa_on_jax.jax.interpreters.pxla import spec_to_indices
 from alpa_on_jax.ray_mesh.calling import call_on_hosts
 from integration.serial import assert_equal_up_to_rounding, run_serially
@@ -283,7 +283,7 @@ def test_a_program_is_compiled_and_timed_by_a_function_called_on_the_hosts(mesh:
     module = function.get_last_executable().hlo.get_module()
 
     def measure(backend: Any, module: Any) -> tuple[int, dict[str, int]]:
-        from alpa_on_jax.xla_extension.executable import MeshExecutable
+        from alpa_cfp.spmd.compile.executable import MeshExecutable
 
         executable = MeshExecutable(backend, module)
         run = executable.runner_with_dummy_inputs()

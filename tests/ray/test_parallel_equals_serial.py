@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
 from integration.serial import assert_equal_up_to_rounding, expected_steps
 
 METHODS = {

@@ -16,11 +16,11 @@ from alpa.device_mesh import get_global_physical_mesh, get_global_virtual_physic
 from alpa.global_env import global_config
 
 from alpa_cfp import CFPOption
+from alpa_cfp.alpa import submeshes
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import ProfilingError
-from alpa_cfp.profiling.meshes import submeshes
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
 from alpa_on_jax import errors
 from alpa_on_jax.ray_mesh import launching
 from integration.processes import wait_until_ended

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import ray
 
+from alpa_cfp.alpa.ray_hosts import RayHost, measurer_of
 from alpa_cfp.database import Profile, ProfileDatabase
 from alpa_cfp.profiling import MeasureOptions, Profiler
-from alpa_cfp.profiling.meshes.ray_hosts import RayHost, measurer_of
 from alpa_cfp.profiling.process.phases import Done
 from alpa_cfp.profiling.process.protocol import CompileTask, Task
 from integration.processes import processes_of, wait_until

@@ -11,11 +11,11 @@ import pytest
 import ray
 from alpa.device_mesh import get_global_cluster
 
+from alpa_cfp.alpa import ray_hosts as hosts_of_ray
+from alpa_cfp.alpa.ray_hosts import RayHost, measurer_of
+from alpa_cfp.alpa.ray_slots import free_devices, slots_of
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.profiling import MeasureOptions, Profiler
-from alpa_cfp.profiling.meshes import ray_hosts as hosts_of_ray
-from alpa_cfp.profiling.meshes.ray_hosts import RayHost, measurer_of
-from alpa_cfp.profiling.meshes.ray_slots import free_devices, slots_of
 from alpa_cfp.profiling.process.phases import Done
 from alpa_cfp.profiling.process.protocol import CompileTask, Task
 from unit.alpa_cfp.profiling.programs import scaled

@@ -47,7 +47,9 @@ def test_the_startup_file_lies_where_python_looks_for_it() -> None:
     assert recorded(installed())["alpa_on_jax.pth"].parent == Path(str(installed().locate_file("")))
 
 
-@pytest.mark.parametrize(("package", "root"), [("alpa_cfp", "."), ("alpa_on_jax", "patches")])
+@pytest.mark.parametrize(
+    ("package", "root"), [("alpa_cfp", "."), ("alpa_on_jax", "patches"), ("alpa_cfp_bench", "benchmarks")]
+)
 def test_every_source_file_is_in_the_wheel(package: str, root: str) -> None:
     # setuptools leaves out a directory that has no __init__.py.
     files = recorded(installed())

@@ -27,8 +27,8 @@ from alpa_cfp.profiling.meshes.machines import Machines, StoppedError
 from alpa_cfp.profiling.process.events import Finished
 from alpa_cfp.profiling.process.phases import Done, measure_in_phases
 from alpa_cfp.profiling.process.protocol import CompileTask, Setup, Suspected, Task, TaskDone
-from alpa_on_jax.ray_mesh.jax_runtime import Service
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.distributed.runtime import Service
+from alpa_cfp.spmd.module.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.groups import Group, Work
 from alpa_cfp.profiling.meshes.machines import StoppedError
 from alpa_cfp.profiling.process.events import Finished
-from alpa_on_jax.errors import AlpaOnJaxError
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.errors import SpmdError
+from alpa_cfp.spmd.module.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Slot(Protocol):
         """Make it.
 
         Raises:
-            ProfilingError, AlpaOnJaxError: that is not possible.
+            ProfilingError, SpmdError: that is not possible.
             StoppedError: `stop` was set.
         """
         ...
@@ -55,7 +55,7 @@ class Slot(Protocol):
         """Measure a group; called in another thread than `close`.
 
         Raises:
-            ProfilingError, AlpaOnJaxError: it cannot be made, or is lost again and again.
+            ProfilingError, SpmdError: it cannot be made, or is lost again and again.
             StoppedError: `stop` was set.
         """
         ...
@@ -93,21 +93,21 @@ class Pool:
         """Make a slot, if there is none.
 
         Raises:
-            ProfilingError, AlpaOnJaxError: none can be made; that of the last one.
+            ProfilingError, SpmdError: none can be made; that of the last one.
         """
         self._left = self._left or list(range(len(self._slots)))
         while not any(self._slots[number].is_started for number in self._left):
             number = self._left[0]
             try:
                 self._slots[number].start(threading.Event())
-            except (ProfilingError, AlpaOnJaxError) as error:
+            except (ProfilingError, SpmdError) as error:
                 self._do_without(number, error)
 
     def measure(self, work: Work) -> Generator[tuple[Group, Finished]]:
         """Measure all groups.
 
         Raises:
-            ProfilingError, AlpaOnJaxError: no slot is left; that of the last one.
+            ProfilingError, SpmdError: no slot is left; that of the last one.
         """
         arrived: queue.SimpleQueue[tuple[int, Finished | Exception | None]] = queue.SimpleQueue()
         stop, under_way = threading.Event(), dict[int, _UnderWay]()
@@ -123,7 +123,7 @@ class Pool:
                 group = under_way.pop(number).group
                 work.end(group)
                 self._loaded[number] = frozenset(group.keys)
-                if isinstance(event, ProfilingError | AlpaOnJaxError):
+                if isinstance(event, ProfilingError | SpmdError):
                     self._do_without(number, event)
                 elif event is not None:
                     raise event

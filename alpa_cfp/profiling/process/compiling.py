@@ -15,8 +15,8 @@ import jax
 
 from alpa_cfp.profiling.process.events import Finished, Started
 from alpa_cfp.profiling.process.group import Loaded, failure_of
-from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
+from alpa_cfp.spmd.module.hlo_module import HloModule
 
 # Each program that is being compiled takes memory.
 MOST_AT_ONCE = 16

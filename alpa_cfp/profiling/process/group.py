@@ -17,8 +17,8 @@ import jax
 
 from alpa_cfp.database import Collective, Failure, Profile, utc_now
 from alpa_cfp.profiling.process.events import Finished, Started, failed
-from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
+from alpa_cfp.spmd.module.hlo_module import HloModule
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from collections.abc import Generator, Sequence
 
 from alpa_cfp.profiling.process.events import Finished
 from alpa_cfp.profiling.process.group import Loaded, measure_group
-from alpa_on_jax.xla_extension.executable import Client
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.compile.executable import Client
+from alpa_cfp.spmd.module.hlo_module import HloModule
 
 
 class Here:

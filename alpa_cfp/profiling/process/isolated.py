@@ -38,7 +38,7 @@ from alpa_cfp.profiling.process.protocol import (
 )
 
 if TYPE_CHECKING:
-    from alpa_on_jax.xla_extension.hlo_module import HloModule
+    from alpa_cfp.spmd.module.hlo_module import HloModule
 
 # -P: a file of the user's directory that is called like a module of ours must not be imported instead.
 COMMAND = (sys.executable, "-P", "-m", "alpa_cfp.profiling.process.worker")

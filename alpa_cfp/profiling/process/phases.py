@@ -15,7 +15,7 @@ from alpa_cfp.profiling.process.events import Finished
 from alpa_cfp.profiling.process.protocol import CompileTask, Suspected, Task, TaskDone
 
 if TYPE_CHECKING:
-    from alpa_on_jax.xla_extension.hlo_module import HloModule
+    from alpa_cfp.spmd.module.hlo_module import HloModule
 
 Done = Finished | Suspected | TaskDone
 

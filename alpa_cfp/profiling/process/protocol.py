@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any, get_args
 
 from alpa_cfp.profiling.process.events import Stage, Started
-from alpa_on_jax.ray_mesh.host_place import HostPlace
+from alpa_cfp.spmd.distributed.host_place import HostPlace
 
 _ENTRY = struct.Struct("<qqd")
 _NOTHING = -1

@@ -10,7 +10,7 @@ import jax
 
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.process.protocol import Setup
-from alpa_on_jax.xla_extension.executable import Client
+from alpa_cfp.spmd.compile.executable import Client
 
 
 def setup_of(client: Client) -> Setup:

@@ -21,10 +21,10 @@ from alpa_cfp.profiling.process.events import Finished, Started
 from alpa_cfp.profiling.process.group import Loaded, measure_group
 from alpa_cfp.profiling.process.protocol import Board, CompileTask, Messages, Ready, Setup, Task, TaskDone
 from alpa_cfp.profiling.process.setups import set_up_jax
-from alpa_on_jax.ray_mesh.host_client import HostClient
-from alpa_on_jax.ray_mesh.jax_runtime import devices_of_all_hosts, join
-from alpa_on_jax.xla_extension.executable import Client
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.compile.executable import Client
+from alpa_cfp.spmd.distributed.host_client import HostClient
+from alpa_cfp.spmd.distributed.runtime import devices_of_all_hosts, join
+from alpa_cfp.spmd.module.hlo_module import HloModule
 
 _LOOK_EVERY_S = 1.0
 _SIGNAL_AT_PARENTS_DEATH = 1  # PR_SET_PDEATHSIG of linux/prctl.h

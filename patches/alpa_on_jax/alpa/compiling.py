@@ -11,13 +11,14 @@ import jax
 import numpy as np
 from jax._src import core
 
+from alpa_cfp.spmd.compile.devices import Device
+from alpa_cfp.spmd.compile.executable import Client, CompileOptions
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import partition_to_run
 from alpa_on_jax.jax.interpreters.pxla import ShardingSpec
 from alpa_on_jax.replacing import replace, replace_in_class
-from alpa_on_jax.xla_extension import mlir, small_programs
-from alpa_on_jax.xla_extension.devices import Device
-from alpa_on_jax.xla_extension.executable import Client, CompileOptions
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import partition_to_run
+from alpa_on_jax.xla_extension import small_programs
 
 _PLATFORMS = {"gpu": "cuda"}
 

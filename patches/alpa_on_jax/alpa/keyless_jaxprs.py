@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax._src import core, source_info_util
 
-from alpa_on_jax.jax.key_kinds import is_key, kind_of
+from alpa_cfp.spmd.tracing.key_kinds import is_key, kind_of
 
 _WRAP, _UNWRAP, _MARKER = "random_wrap", "random_unwrap", "pipeline_marker"
 

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
+from alpa_cfp.spmd.compile.devices import Device, Devices, named_sharding
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from alpa_on_jax.jax.interpreters.pxla import ShardingSpec
-from alpa_on_jax.xla_extension.devices import Device, Devices, named_sharding
-from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 
 @functools.lru_cache(maxsize=65536)

@@ -16,7 +16,7 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import GetAttrKey
 
-from alpa_on_jax.jax.key_kinds import is_key, kind_of
+from alpa_cfp.spmd.tracing.key_kinds import is_key, kind_of
 
 
 class KeyBits:

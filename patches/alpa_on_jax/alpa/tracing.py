@@ -24,10 +24,10 @@ from jax._src.linear_util import Store, WrappedFun
 from jax._src.source_info_util import SourceInfo
 from jax.api_util import shaped_abstractify
 
+from alpa_cfp.spmd.tracing.host_callbacks import without_callbacks
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.keyless_jaxprs import without_keys
 from alpa_on_jax.alpa.micro_batch_values import Combined, How, how_to_combine, may_be_no_mean
-from alpa_on_jax.jax.host_callbacks import without_callbacks
 from alpa_on_jax.jax.interpreters.partial_eval import trace_to_jaxpr_final
 from alpa_on_jax.replacing import replace
 

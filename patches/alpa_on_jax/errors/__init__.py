@@ -5,24 +5,29 @@ from the built-in exception that Python code would expect in its place, so that 
 `except TypeError` around a call into alpa keep working.
 """
 
-from alpa_on_jax.errors.base import AlpaOnJaxError, DataFileError, InternalError
+from alpa_cfp.spmd.errors import (
+    ClusterError,
+    HostCallbackError,
+    HostProgramError,
+    IndivisibleShardingError,
+    InternalError,
+    KeyKindError,
+    NoPortError,
+    ShardingOptionError,
+)
+from alpa_on_jax.errors.base import AlpaOnJaxError, DataFileError
 from alpa_on_jax.errors.clusters import (
     ClusterAuthenticationError,
-    ClusterError,
     ClusterResourcesError,
     HostError,
-    HostProgramError,
     MeshEndedError,
     MeshLostError,
     NoClusterError,
-    NoPortError,
 )
 from alpa_on_jax.errors.functions import (
     ArgnumsError,
     DonationError,
     GradientMarkerError,
-    HostCallbackError,
-    KeyKindError,
     LayerMarkerError,
     MicroBatchError,
     NotAnArrayError,
@@ -52,8 +57,6 @@ from alpa_on_jax.errors.shardings import (
     BatchDimError,
     HeuristicError,
     HybridShardingError,
-    IndivisibleShardingError,
-    ShardingOptionError,
 )
 from alpa_on_jax.errors.unavailable import NeedsForkError
 

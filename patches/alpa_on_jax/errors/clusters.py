@@ -3,13 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from alpa_on_jax.errors.base import AlpaOnJaxError
-
-
-class ClusterError(AlpaOnJaxError, RuntimeError):
-    """alpa.init or alpa.shutdown cannot do what was asked."""
-
-    WORKER_GONE = "it has ended: killed, out of memory, or a crash; Ray's logs on that node have more"
+from alpa_cfp.spmd.errors import ClusterError
 
 
 class NoClusterError(ClusterError, ConnectionError):
@@ -120,16 +114,6 @@ class ClusterResourcesError(ClusterError, ValueError):
         )
 
 
-class NoPortError(ClusterError, OSError):
-    """There is no port for the service that the hosts of a mesh find each other by."""
-
-    def __init__(self, ip: str, first: int, last: int) -> None:
-        super().__init__(
-            f"no port of {ip} from {first} to {last} is free for the service of a mesh. Give others by the "
-            "environment variables XLA_SERVER_PORT_START and XLA_SERVER_PORT_END"
-        )
-
-
 class HostError(ClusterError):
     """A process of a mesh could not be started, or could not do what it was asked for."""
 
@@ -218,14 +202,6 @@ class MeshLostError(ClusterError):
             f"it has been at one step, compilation or write for {seconds:.0f} s (alpa.global_config.host_limits has "
             "call_s)"
         )
-
-
-class HostProgramError(AlpaOnJaxError):
-    """A program failed in the processes of a mesh. No RuntimeError: alpa ends the process at one."""
-
-    @classmethod
-    def of(cls, what: str, program: str, error: Exception) -> "HostProgramError":
-        return cls(f"the program {program} could not be {what} on the hosts of the mesh: {error}")
 
 
 def _numbers(numbers: Sequence[int]) -> str:

@@ -27,16 +27,6 @@ class NotAnArrayError(AlpaOnJaxError, TypeError):
         )
 
 
-class KeyKindError(AlpaOnJaxError, TypeError):
-    """Typed random keys are of a kind that somebody has added to jax."""
-
-    def __init__(self, dtype: Any, known: Sequence[str]) -> None:
-        super().__init__(
-            f"random keys of the dtype {dtype} are of none of the kinds that can be taken out of their bits again: "
-            f"{', '.join(known)}. Make keys with jax.random.key(seed, impl=...) of one of these"
-        )
-
-
 class NotJittableError(AlpaOnJaxError, TypeError):
     """The function cannot be traced, so it cannot be compiled."""
 
@@ -52,19 +42,6 @@ class ArgnumsError(AlpaOnJaxError, ValueError):
 
     def __init__(self, function: str, option: str, value: Any, reason: str) -> None:
         super().__init__(f"{function}: {option}={value!r} {reason}")
-
-
-class HostCallbackError(AlpaOnJaxError, NotImplementedError):
-    """A parallelized function calls back into Python while it runs."""
-
-    def __init__(self, program: str, callbacks: Sequence[str]) -> None:
-        super().__init__(
-            f"{program}: a parallelized function cannot call back into Python while it runs, but it does so by "
-            f"{', '.join(callbacks)}: its program runs on all devices of a mesh, in other processes too, without the "
-            "Python functions that it would call. Return the values and look at them outside (in place of "
-            "jax.debug.print and jax.debug.callback), or compute them before the call or with JAX's own operations (in "
-            "place of jax.pure_callback and io_callback)"
-        )
 
 
 class MicroBatchError(AlpaOnJaxError, ValueError):

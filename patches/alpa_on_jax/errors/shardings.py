@@ -6,28 +6,6 @@ from typing import Any
 from alpa_on_jax.errors.base import AlpaOnJaxError
 
 
-class ShardingOptionError(AlpaOnJaxError, ValueError):
-    """A manual sharding does not fit the mesh or the array."""
-
-    @classmethod
-    def part_of_axis(cls, parameter: object, sharding: object) -> "ShardingOptionError":
-        return cls(
-            f"the ILP splits along whole mesh axes, and {parameter} is given as {sharding}: give another sharding of "
-            "it, or a mesh of another shape"
-        )
-
-
-class IndivisibleShardingError(ShardingOptionError):
-    """A sharding that was set on an input or output does not divide its array."""
-
-    def __init__(self, kind: str, index: int, shape: Sequence[int], mesh_shape: Sequence[int]) -> None:
-        super().__init__(
-            f"the sharding that was set for {kind} {index} of shape {tuple(shape)} does not divide it on a logical "
-            f"mesh of shape {tuple(mesh_shape)}: every dim must be a multiple of the number of devices that split it. "
-            "Change the batch size or the array's shape, or split another dim"
-        )
-
-
 class HybridShardingError(AlpaOnJaxError, NotImplementedError):
     """Manual shardings and the solver were asked for together."""
 

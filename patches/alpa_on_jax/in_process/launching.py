@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
+from alpa_cfp.spmd.distributed.host_place import HostPlace
 from alpa_on_jax.in_process.actors import Actor
 from alpa_on_jax.ray_mesh import hosts
-from alpa_on_jax.ray_mesh.host_place import HostPlace
 from alpa_on_jax.ray_mesh.limits import Limits
 
 _IP = "127.0.0.1"

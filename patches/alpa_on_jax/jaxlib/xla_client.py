@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from alpa_on_jax.xla_extension.shapes import Shape
+from alpa_cfp.spmd.ir.shapes import Shape
 
 __all__ = ["ops", "shape_from_pyval"]
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import jax
 
+from alpa_cfp.spmd.distributed import runtime as jax_runtime
+from alpa_cfp.spmd.distributed.host_place import HostPlace
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import hosts, jax_runtime, references
-from alpa_on_jax.ray_mesh.host_place import HostPlace
+from alpa_on_jax.ray_mesh import hosts, references
 from alpa_on_jax.ray_mesh.limits import Limits
 
 log = logging.getLogger("alpa_on_jax")

@@ -8,11 +8,11 @@ from typing import Any
 import ray
 from alpa.global_env import global_config
 
+from alpa_cfp.spmd.distributed import runtime as jax_runtime
+from alpa_cfp.spmd.distributed.host_client import HostClient
+from alpa_cfp.spmd.distributed.host_place import HostPlace
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import jax_runtime
-from alpa_on_jax.ray_mesh.host_client import HostClient
 from alpa_on_jax.ray_mesh.host_errors import Health
-from alpa_on_jax.ray_mesh.host_place import HostPlace
 from alpa_on_jax.ray_mesh.host_worker import HostWorker
 
 HEALTH = "health"

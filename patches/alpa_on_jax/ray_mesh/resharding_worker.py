@@ -10,10 +10,10 @@ import jax
 import numpy as np
 from alpa.device_mesh import MeshHostWorker
 
+from alpa_cfp.spmd.distributed.host_place import HostPlace
 from alpa_on_jax.ray_mesh import resharding, transport
 from alpa_on_jax.ray_mesh.groups import Groups
 from alpa_on_jax.ray_mesh.host_errors import keeps_error
-from alpa_on_jax.ray_mesh.host_place import HostPlace
 
 
 class ReshardingWorker(MeshHostWorker):

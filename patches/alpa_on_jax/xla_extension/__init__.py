@@ -5,22 +5,22 @@ program are `HloModule`s: unoptimised (as lowered), sharding-annotated (`run_aut
 (`run_spmd_partitioner`).
 """
 
-from alpa_on_jax.jax._src.device_array import DeviceArray
-from alpa_on_jax.xla_extension.auto_sharding import run_auto_sharding
-from alpa_on_jax.xla_extension.costs import hlo_module_count_flop_dot_conv_only
-from alpa_on_jax.xla_extension.executable import Client, CompileOptions, get_grad_sync_channel_ids
-from alpa_on_jax.xla_extension.hlo_module import (
+from alpa_cfp.spmd.compile.costs import hlo_module_count_flop_dot_conv_only
+from alpa_cfp.spmd.compile.executable import Client, CompileOptions, get_grad_sync_channel_ids
+from alpa_cfp.spmd.compile.phases import split_at_exchanges
+from alpa_cfp.spmd.module.hlo_module import (
     HloModule,
     HloSharding,
     XlaComputation,
     set_hlo_module_input_shardings,
     set_hlo_module_output_shardings,
 )
-from alpa_on_jax.xla_extension.partition import partition_to_run
+from alpa_cfp.spmd.partition import partition_to_run
+from alpa_cfp.spmd.propagation import propagate
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_on_jax.jax._src.device_array import DeviceArray
+from alpa_on_jax.xla_extension.auto_sharding import run_auto_sharding
 from alpa_on_jax.xla_extension.pass_context import clear_pass_context, get_option, set_pass_context
-from alpa_on_jax.xla_extension.phases import split_at_exchanges
-from alpa_on_jax.xla_extension.propagation import propagate
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
 
 __all__ = [
     "Client",

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from alpa_cfp.spmd.module.combiner_limits import SCATTERED_TOGETHER_BYTES, UNLIMITED_BYTES, CombinerLimits
+
 _current = threading.local()
 _batch_sizes: ContextVar[frozenset[int] | None] = ContextVar("batch_sizes", default=None)
 
@@ -42,3 +44,12 @@ def known_batch_sizes(sizes: Iterable[int]) -> Iterator[None]:
 def get_batch_sizes() -> frozenset[int] | None:
     """What `known_batch_sizes` was told; None where nothing is known."""
     return _batch_sizes.get()
+
+
+def limits_of_pass_context() -> CombinerLimits:
+    """The limits that alpa has set for what it compiles; none where it has set none."""
+    return CombinerLimits(
+        int(get_option("combiner::all_gather_threshold", UNLIMITED_BYTES)),
+        int(get_option("combiner::all_reduce_threshold", UNLIMITED_BYTES)),
+        SCATTERED_TOGETHER_BYTES,
+    )

@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.sharding import ArraySharding
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.shardings.sharding import ArraySharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class PhaseCost:
 
 
 @dataclass(frozen=True, slots=True)
-class EndShardings:
+class BoundaryShardings:
     """How the arguments and the results of one of a stage's programs lie, in their order."""
 
     inputs: tuple[ArraySharding, ...]
@@ -87,7 +87,7 @@ class PlannedStage:
     fields: dict[str, Any] = field(default_factory=dict)
     costs: tuple[PhaseCost, ...] | None = None
     available_bytes: int = NO_LIMIT_BYTES
-    ends: Mapping[str, EndShardings] = field(default_factory=dict)
+    ends: Mapping[str, BoundaryShardings] = field(default_factory=dict)
 
 
 class StagePlanning(Planner, Protocol):

@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule, set_hlo_module_output_shardings
+from alpa_cfp.spmd.propagation import propagate
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from alpa_on_jax.jax.interpreters.pxla import ShardingSpec
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.hlo_module import HloModule, set_hlo_module_output_shardings
-from alpa_on_jax.xla_extension.propagation import propagate
-from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 
 def allgather(

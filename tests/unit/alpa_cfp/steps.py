@@ -10,14 +10,14 @@ import numpy as np
 
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.candidates import Unit, find_units
-from alpa_cfp.parts import find_parts
-from alpa_cfp.problem import Boundaries, find_boundaries
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import TINY, Size
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.candidates.block_candidates import Unit, find_units
+from alpa_cfp.extraction.subprograms import find_parts
+from alpa_cfp.select.search_problem import Boundaries, find_boundaries
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import TINY, Size
 from unit.alpa_on_jax.xla_extension.helpers import lower, marked
 
 MESH = LogicalMesh((8,))

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.accumulation import of_step
 from alpa_cfp.analysis.contractions import Side
-from alpa_cfp.candidates import Candidate, Unit
-from alpa_cfp.choosing import Choosing
+from alpa_cfp.candidates.accumulation import of_step
+from alpa_cfp.candidates.block_candidates import Candidate, Unit
 from alpa_cfp.costs import Rates
-from alpa_cfp.strategies import Kept
+from alpa_cfp.select.plan_search import Choosing
+from alpa_cfp.strategies.block_strategy import Kept
 from unit.alpa_cfp.steps import MESH, WIDTH, two_layer_blocks, two_layer_boundaries, two_layer_units
 
 RATES = Rates()

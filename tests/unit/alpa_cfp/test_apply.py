@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_cfp.apply import annotate
-from alpa_cfp.program import Program
-from alpa_cfp.strategies import Kept, strategies_of
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import partition_to_run
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.apply.annotate import annotate
+from alpa_cfp.extraction.program import Program
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import partition_to_run
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import Kept, strategies_of
 from unit.alpa_cfp.steps import model_module
 
 MESH = LogicalMesh((2, 4))

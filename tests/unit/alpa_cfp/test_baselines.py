@@ -6,15 +6,15 @@ from dataclasses import replace
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.baselines import baselines
-from alpa_cfp.candidates import find_units
+from alpa_cfp.candidates.block_candidates import find_units
 from alpa_cfp.costs import Rates, estimated_s
-from alpa_cfp.parts import find_parts
-from alpa_cfp.problem import find_boundaries, make_problem
+from alpa_cfp.extraction.subprograms import find_parts
 from alpa_cfp.search import Solution
-from alpa_cfp.strategies import BlockStrategy, Kept
-from alpa_cfp.workloads.sizes import TINY, Size
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.select.baselines import baselines
+from alpa_cfp.select.search_problem import find_boundaries, make_problem
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
+from alpa_cfp_bench.workloads.sizes import TINY, Size
 from unit.alpa_cfp.steps import MESH, model_module, two_layer_blocks, two_layer_boundaries, two_layer_units
 
 RATES = Rates()

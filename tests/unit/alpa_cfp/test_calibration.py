@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from alpa_cfp.calibration import calibration_programs, rates_of
-from alpa_cfp.caveats import Caveats
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import Profile, utc_now
+from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.profiling.keys import canonical_text
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.select.calibration import calibration_programs, rates_of
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
 MESH = LogicalMesh((2, 4))
 NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}

@@ -7,17 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from alpa_cfp import candidates
-from alpa_cfp.candidates import Candidate, find_units
+from alpa_cfp.candidates.block_candidates import Candidate, candidates, find_units
 from alpa_cfp.costs import Work, read_local, work_of
-from alpa_cfp.problem import find_boundaries
-from alpa_cfp.program import Program
-from alpa_cfp.strategies import Kept
-from alpa_cfp.workloads.sizes import TINY
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import Collective
-from alpa_on_jax.xla_extension.propagation import donation_pairs
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.extraction.program import Program
+from alpa_cfp.select.search_problem import find_boundaries
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import Collective
+from alpa_cfp.spmd.propagation import donation_pairs
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import Kept
+from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.steps import MESH, model_module, spectral_module, stage_module
 
 SQUARE, LONG = LogicalMesh((2, 2)), LogicalMesh((2, 4))

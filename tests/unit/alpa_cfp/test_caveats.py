@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from alpa_cfp.caveats import Caveats
+from alpa_cfp.plan.caveats import Caveats
 
 
 def test_each_sentence_is_said_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

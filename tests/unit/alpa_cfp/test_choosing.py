@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from alpa_cfp.candidates import Unit, distinct
-from alpa_cfp.choosing import Choosing
+from alpa_cfp.candidates.block_candidates import Unit, distinct
 from alpa_cfp.costs import Rates, Work, estimated_s
 from alpa_cfp.database import Collective, Profile, utc_now
-from alpa_on_jax.xla_extension import partition
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.select.plan_search import Choosing
+from alpa_cfp.spmd import partition
+from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.steps import two_layer_boundaries, two_layer_units
 
 NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}

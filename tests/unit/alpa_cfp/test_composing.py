@@ -9,22 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from alpa_cfp import composing
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.apply import annotate
-from alpa_cfp.composing import Composed, Composer, kind_of
+from alpa_cfp.apply.annotate import annotate
+from alpa_cfp.apply.micro_batch_programs import further_programs
 from alpa_cfp.costs import Rates, estimated_s, read_local, work_of
 from alpa_cfp.database import Collective, Profile, utc_now
-from alpa_cfp.further import further_programs
-from alpa_cfp.program import Program
+from alpa_cfp.extraction.program import Program
 from alpa_cfp.search import NothingFitsError
-from alpa_cfp.sources import Source
-from alpa_cfp.strategies import BlockStrategy, Kept
-from alpa_cfp.workloads.sizes import TINY
-from alpa_on_jax.xla_extension import mlir, partition
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.select.profile_source import Source
+from alpa_cfp.spmd import partition
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.stages import stage_costs as composing
+from alpa_cfp.stages.stage_costs import Composed, Composer, kind_of
+from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
+from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.steps import model_module, stage_module, two_layer_module
 from unit.alpa_on_jax.xla_extension.helpers import lower, marked
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_cfp.costs import Rates, crossing_bytes, resharding_amounts, resharding_matrix
-from alpa_on_jax.xla_extension.sharding import ArraySharding
+from alpa_cfp.spmd.shardings.sharding import ArraySharding
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, all_shardings, split
 
 SHAPE = (16, 32)

@@ -10,12 +10,12 @@ import pytest
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import find_segments
-from alpa_cfp.apply import annotate
-from alpa_cfp.cut import Part, cut
-from alpa_cfp.strategies import strategies_of
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import partition
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.apply.annotate import annotate
+from alpa_cfp.extraction.extractor import Part, cut
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import partition
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import strategies_of
 from unit.alpa_cfp.analysis.llama import LlamaSize
 from unit.alpa_cfp.analysis.llama import lower as lower_llama
 from unit.alpa_on_jax.xla_extension.helpers import lower, marked, run, values_of

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from alpa_cfp.analysis.graph import BARRIER
-from alpa_cfp.further import further_programs
-from alpa_cfp.program import Program
-from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import partition
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.apply.micro_batch_programs import further_programs
+from alpa_cfp.extraction.program import Program
+from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import partition
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from unit.alpa_on_jax.xla_extension.helpers import annotate, lower, marked, run, split, values_of
 
 MESH_1X2 = LogicalMesh((1, 2))

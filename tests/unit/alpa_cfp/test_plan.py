@@ -14,9 +14,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from alpa_cfp import Plan
 from alpa_cfp.errors import PlanError
-from alpa_cfp.plain.signature import Placed, Signature
+from alpa_cfp.plan.signature import Placed, Signature
 from alpa_cfp.search import MemoryUse
-from alpa_cfp.strategies import BlockStrategy, Kept
+from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
 from unit.alpa_cfp.explaining.drawn import accounts
 
 PLAN = Plan("ab" * 32, (2, 4), (BlockStrategy((0, None)), BlockStrategy((None, 3))), 0.1, MemoryUse(1, 2, 3), "measure")

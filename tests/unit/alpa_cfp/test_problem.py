@@ -9,14 +9,14 @@ import pytest
 
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.candidates import Unit, distinct, find_units
+from alpa_cfp.candidates.block_candidates import Unit, distinct, find_units
 from alpa_cfp.costs import Rates, estimated_s
-from alpa_cfp.parts import find_parts
-from alpa_cfp.problem import find_boundaries, make_problem
+from alpa_cfp.extraction.subprograms import find_parts
 from alpa_cfp.search import NothingFitsError, SearchProblem, search
-from alpa_cfp.strategies import BlockStrategy
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.select.search_problem import find_boundaries, make_problem
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import BlockStrategy
 from unit.alpa_on_jax.xla_extension.helpers import lower
 
 MESH = LogicalMesh((8,))

@@ -7,16 +7,16 @@ from functools import cache
 
 import pytest
 
-from alpa_cfp import refining
-from alpa_cfp.baselines import baselines
-from alpa_cfp.choosing import Choosing
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import Collective, Profile, utc_now
 from alpa_cfp.errors import NothingRunsError
-from alpa_cfp.planner import with_plan
-from alpa_cfp.refining import Refined, Refinement
+from alpa_cfp.planner.planner import with_plan
 from alpa_cfp.search import NothingFitsError, Solution
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.select import refinement as refining
+from alpa_cfp.select.baselines import baselines
+from alpa_cfp.select.plan_search import Choosing
+from alpa_cfp.select.refinement import Refined, Refinement
+from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.steps import MESH, two_layer_blocks, two_layer_boundaries, two_layer_module, two_layer_units
 
 RATES = Rates()

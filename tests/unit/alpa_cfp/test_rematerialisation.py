@@ -14,14 +14,14 @@ import pytest
 
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.baselines import baselines
-from alpa_cfp.candidates import find_units
+from alpa_cfp.candidates.block_candidates import find_units
 from alpa_cfp.costs import Rates
-from alpa_cfp.parts import find_parts
-from alpa_cfp.problem import find_boundaries, make_problem
+from alpa_cfp.extraction.subprograms import find_parts
 from alpa_cfp.search import MemoryUse
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.select.baselines import baselines
+from alpa_cfp.select.search_problem import find_boundaries, make_problem
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
 SAMPLES, SEQUENCE, WIDTH, HEADS = 16, 64, 64, 8
 INPUT_BYTES = SAMPLES * SEQUENCE * WIDTH * 4

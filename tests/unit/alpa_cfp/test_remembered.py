@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from alpa_cfp import remembered
-from alpa_cfp.apply import annotate
+from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey, utc_now
-from alpa_cfp.plan import Plan
-from alpa_cfp.remembered import Made, Memory
+from alpa_cfp.plan import plan_cache as remembered
+from alpa_cfp.plan.plan import Plan
+from alpa_cfp.plan.plan_cache import Made, Memory
 from alpa_cfp.search import MemoryUse
-from alpa_cfp.strategies import BlockStrategy, Kept
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
 from unit.alpa_cfp.steps import MESH, two_layer_blocks, two_layer_module
 
 NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}

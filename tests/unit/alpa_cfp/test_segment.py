@@ -8,14 +8,14 @@ from functools import cache
 import pytest
 
 from alpa_cfp.analysis.segments import find_segments
-from alpa_cfp.apply import annotate
-from alpa_cfp.candidates import Unit, find_units
-from alpa_cfp.program import Program
-from alpa_cfp.segment import Segment, segment_of
-from alpa_cfp.strategies import Kept
-from alpa_cfp.workloads.sizes import TINY
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.apply.annotate import annotate
+from alpa_cfp.candidates.block_candidates import Unit, find_units
+from alpa_cfp.candidates.segment import Segment, segment_of
+from alpa_cfp.extraction.program import Program
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import Kept
+from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.steps import stage_module
 
 MESH = LogicalMesh((2, 2))

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.candidates import distinct, find_units
-from alpa_cfp.parts import find_parts
-from alpa_cfp.planner import with_plan
-from alpa_cfp.sharing import spread
-from alpa_cfp.strategies import BlockStrategy, Kept
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.candidates.block_candidates import distinct, find_units
+from alpa_cfp.extraction.subprograms import find_parts
+from alpa_cfp.planner.planner import with_plan
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
+from alpa_cfp.strategies.state_sharding import spread
 from unit.alpa_cfp.steps import MESH, WIDTH, model_module, two_layer_blocks, two_layer_module, two_layer_units
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, all_shardings, split
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alpa_cfp.analysis.blocks import BlockFactor, ParallelBlock
 from alpa_cfp.analysis.contractions import Side
-from alpa_cfp.strategies import BlockStrategy, strategies_of
+from alpa_cfp.strategies.block_strategy import BlockStrategy, strategies_of
 
 
 def block(*factors: tuple[Side, int], dead: tuple[int, ...] = ()) -> ParallelBlock:

@@ -14,10 +14,10 @@ from alpa_cfp.database import ProfileValueError
 from alpa_cfp.database.encoding import mesh_shape_from, profile_from_text
 from alpa_cfp.database.values import text_digest
 from alpa_cfp.errors import OptionError, PlanError, ProfilingError
-from alpa_cfp.plan import Plan
+from alpa_cfp.plan.plan import Plan
 from alpa_cfp.profiling.options import MeasureOptions
 from alpa_cfp.profiling.process import isolated, setups
-from alpa_on_jax.xla_extension.executable import Client
+from alpa_cfp.spmd.compile.executable import Client
 
 
 @pytest.mark.parametrize(

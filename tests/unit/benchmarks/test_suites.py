@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.explaining.account import Alternative
+from alpa_cfp.plan.plan_report import Alternative
 from benchmarks import suites
 from benchmarks.suite_cases import SUITES, Case
 from benchmarks.suite_programs import program_of

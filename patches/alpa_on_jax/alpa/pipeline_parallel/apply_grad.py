@@ -15,11 +15,11 @@ from jax._src.interpreters import mlir
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
 
+from alpa_cfp.spmd.module.stages import EXCHANGE
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.micro_batch_values import How
 from alpa_on_jax.alpa.tracing import values_of_micro_batches
 from alpa_on_jax.replacing import replace, replace_in_class
-from alpa_on_jax.xla_extension.stages import EXCHANGE
 
 
 def apply(module: ModuleType) -> None:

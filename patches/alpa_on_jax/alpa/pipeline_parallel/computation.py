@@ -7,11 +7,11 @@ from typing import Any
 import jax
 from jax._src import core, source_info_util
 
+from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
+from alpa_cfp.spmd.propagation import propagate
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_on_jax import errors
 from alpa_on_jax.replacing import replace, replace_in_class
-from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
-from alpa_on_jax.xla_extension.propagation import propagate
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
 
 
 def apply(module: ModuleType) -> None:

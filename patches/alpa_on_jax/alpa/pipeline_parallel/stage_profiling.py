@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+from alpa_cfp.spmd.shardings.sharding import tuple_proto
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.pipeline_parallel import stage_results, stage_run, stage_workers
 from alpa_on_jax.replacing import replace
 from alpa_on_jax.xla_extension.planner import PlannedStage, StagePlanner, StagePlanning
-from alpa_on_jax.xla_extension.sharding import tuple_proto
 
 # (index, config, (logical mesh, fields of the auto-sharding option)), as alpa has a candidate stage.
 Stage = tuple[Any, Any, tuple[Any, dict[str, Any]]]

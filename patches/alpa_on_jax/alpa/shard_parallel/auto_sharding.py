@@ -7,10 +7,10 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 from alpa_on_jax.jax.interpreters.pxla import Chunked, NoSharding, Replicated, ShardedAxis, ShardingSpec
 from alpa_on_jax.replacing import replace
 from alpa_on_jax.xla_extension import planner
-from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
 
 
 def apply(module: ModuleType) -> None:

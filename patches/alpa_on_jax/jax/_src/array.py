@@ -6,9 +6,9 @@ from jax._src.array import ArrayImpl
 from jax.sharding import NamedSharding
 from jaxlib import xla_client as xc
 
+from alpa_cfp.spmd.module.hlo_module import HloSharding
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 from alpa_on_jax.jax.interpreters.pxla import ShardingSpec
-from alpa_on_jax.xla_extension.hlo_module import HloSharding
-from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
 
 
 def _sharding_spec(array: Any) -> ShardingSpec:

@@ -4,11 +4,7 @@ Takes ranks, tags and what was seen, and gives back exceptions. None of them is 
 those by ending its process (alpa's workers do) would take the reason with it.
 """
 
-from alpa_on_jax.errors.base import AlpaOnJaxError
-
-
-class TransportError(AlpaOnJaxError):
-    """Arrays cannot be moved between processes."""
+from alpa_cfp.spmd.errors import TransportError
 
 
 class RankError(TransportError, ValueError):

@@ -10,18 +10,18 @@ stages, which alpa takes from `alpa.shard_parallel.auto_sharding`.
 import math
 from typing import TYPE_CHECKING
 
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.module.stages import has_stages, slice_stages
+from alpa_cfp.spmd.propagation import propagate
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_on_jax.xla_extension import planner
 from alpa_on_jax.xla_extension.auto_sharding.heuristics import shard_with_heuristic
 from alpa_on_jax.xla_extension.auto_sharding.ilp import shard_with_ilp
 from alpa_on_jax.xla_extension.auto_sharding.options import options_of_pass_context
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.pass_context import get_option
-from alpa_on_jax.xla_extension.propagation import propagate
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
-from alpa_on_jax.xla_extension.stages import has_stages, slice_stages
+from alpa_on_jax.xla_extension.pass_context import get_option, limits_of_pass_context
 
 if TYPE_CHECKING:
-    from alpa_on_jax.xla_extension.executable import CompileOptions
+    from alpa_cfp.spmd.compile.executable import CompileOptions
 
 
 def run_auto_sharding(module: HloModule, options: "CompileOptions") -> None:
@@ -56,6 +56,7 @@ def _choose(module: HloModule) -> None:
     asked = planner.current()
     if asked is not None:
         option, request = asked
+        module.combiner_limits = limits_of_pass_context()
         option.annotate_module(module, request)
         return
     options = options_of_pass_context()

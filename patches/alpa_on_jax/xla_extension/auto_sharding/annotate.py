@@ -9,12 +9,13 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from alpa_on_jax.xla_extension import annotations, mlir
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.mlir import Operation, Value
+from alpa_cfp.spmd.shardings import annotations
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from alpa_on_jax.xla_extension.auto_sharding.graph import Graph, Instruction
 from alpa_on_jax.xla_extension.auto_sharding.placement import Placement, boundary_specs, is_undecided
 from alpa_on_jax.xla_extension.auto_sharding.specs import Mesh, Spec
-from alpa_on_jax.xla_extension.mlir import Operation, Value
-from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 Shardings = tuple[ArraySharding, ...]
 

@@ -15,11 +15,11 @@ import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.element_types import numpy_dtype
-from alpa_on_jax.xla_extension.mlir import Operation, Value
-from alpa_on_jax.xla_extension.reducers import is_made_over_devices
-from alpa_on_jax.xla_extension.stages import MARKER
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.element_types import numpy_dtype
+from alpa_cfp.spmd.ir.mlir import Operation, Value
+from alpa_cfp.spmd.ir.reducers import is_made_over_devices
+from alpa_cfp.spmd.module.stages import MARKER
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ Source: `AnnotateShardingWithSimpleHeuristic` in tensorflow-alpa's auto_sharding
 
 from collections.abc import Callable, Sequence
 
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.propagation import propagate
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_on_jax import errors
 from alpa_on_jax.xla_extension.auto_sharding.options import SolverOptions
 from alpa_on_jax.xla_extension.auto_sharding.specs import Mesh, Spec, replicated
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.propagation import propagate
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
 
 _Rule = Callable[[Mesh, Sequence[int]], Spec]
 

@@ -11,8 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.propagation import donation_pairs, given_inputs
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
+from alpa_cfp.spmd.simplify import simplify
 from alpa_on_jax import errors
-from alpa_on_jax.xla_extension import mlir
 
 # Imported for the strategies that they register.
 from alpa_on_jax.xla_extension.auto_sharding import contractions, enumerate_specs, follow  # noqa: F401
@@ -29,11 +33,7 @@ from alpa_on_jax.xla_extension.auto_sharding.reduce_scatter import generate_redu
 from alpa_on_jax.xla_extension.auto_sharding.solver import Problem, make_problem, solve
 from alpa_on_jax.xla_extension.auto_sharding.specs import Mesh, Spec
 from alpa_on_jax.xla_extension.auto_sharding.strategies import Node, StrategyBuilder
-from alpa_on_jax.xla_extension.combiner_limits import limits_of_pass_context
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.propagation import donation_pairs, given_inputs
-from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
-from alpa_on_jax.xla_extension.simplify import simplify
+from alpa_on_jax.xla_extension.pass_context import limits_of_pass_context
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 
 Spec = tuple[int, ...]
 

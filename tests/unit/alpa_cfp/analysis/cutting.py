@@ -11,9 +11,10 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from alpa_cfp.analysis.blocks import BlockFactor, Blocks, ParallelBlock
-from alpa_on_jax.xla_extension import annotations, mlir
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
-from alpa_on_jax.xla_extension.sharding_rules import run_shardy_passes
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.shardings import annotations
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.spmd.shardings.sharding_rules import run_shardy_passes
 
 _PASSES = (
     "sdy-propagation-pipeline,"

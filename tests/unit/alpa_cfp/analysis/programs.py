@@ -13,10 +13,10 @@ import jax
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.graph import Graph
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import TINY
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.analysis import llama
 
 # Name, layers and how the layers are written: everything that has its own shape of program.

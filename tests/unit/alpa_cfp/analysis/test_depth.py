@@ -12,9 +12,9 @@ import pytest
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import Segments, digests_of, find_segments
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import abstract
-from alpa_cfp.workloads.sizes import TINY
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import abstract
+from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.analysis.programs import bytecode_of, forward_ops, roles, with_loops
 
 DEEP = [12, pytest.param(32, marks=pytest.mark.slow)]

@@ -7,7 +7,7 @@ import numpy as np
 from alpa_cfp.analysis.graph import BARRIER, STEP_BARRIER, Graph, Op
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.rules import FactorKind
-from alpa_on_jax.xla_extension.step_barriers import step_barrier
+from alpa_cfp.spmd.ir.step_barriers import step_barrier
 from unit.alpa_cfp.analysis.programs import bytecode_of_text, graph_of
 
 MATRIX = jax.ShapeDtypeStruct((8, 16), jnp.float32)

@@ -10,7 +10,7 @@ from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.graph import BARRIER, STEP_BARRIER
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.repeated import repeated_parts, turn_of
-from alpa_cfp.plain.tracing import trace
+from alpa_cfp.jit.tracing import trace
 from unit.alpa_on_jax.xla_extension.helpers import lower
 
 ARRAY = np.ones((16, 16), np.float32)

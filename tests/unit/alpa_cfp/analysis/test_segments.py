@@ -17,7 +17,7 @@ from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.graph import BARRIER, Graph
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import Segments, digests_of, find_segments, tiles
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.analysis.llama import LlamaSize, lower
 from unit.alpa_cfp.analysis.programs import graph_of
 

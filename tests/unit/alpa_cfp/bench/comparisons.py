@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from alpa_cfp.bench.case import CFP, COMPOSED, ILP, Case, Effort, Pipeline
-from alpa_cfp.bench.checking import Difference
-from alpa_cfp.bench.pipelines import PipelineComparison, PipelineOutcome, Stage
-from alpa_cfp.bench.programs import Traffic
-from alpa_cfp.bench.running import Comparison, Outcome
-from alpa_cfp.bench.stage_choice import StageChoice
-from alpa_cfp.bench.timing import Samples, ratio
-from alpa_cfp.workloads.sizes import TINY
+from alpa_cfp_bench.case import CFP, COMPOSED, ILP, Case, Effort, Pipeline
+from alpa_cfp_bench.checking import Difference
+from alpa_cfp_bench.pipelines import PipelineComparison, PipelineOutcome, Stage
+from alpa_cfp_bench.programs import Traffic
+from alpa_cfp_bench.running import Comparison, Outcome
+from alpa_cfp_bench.stage_choice import StageChoice
+from alpa_cfp_bench.timing import Samples, ratio
+from alpa_cfp_bench.workloads.sizes import TINY
 
 MACHINE: dict[str, Any] = {
     "devices": "8 x cpu",

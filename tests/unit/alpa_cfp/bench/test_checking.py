@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from alpa_cfp.bench.checking import CPU_TOLERANCE, Expected, difference, run_serially, tolerance
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import TINY
+from alpa_cfp_bench.checking import CPU_TOLERANCE, Expected, difference, run_serially, tolerance
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import TINY
 
 STATE = {"weight": np.array([1.0, -4.0], np.float32), "step": np.int32(1), "bias": np.zeros(2, np.float32)}
 EXPECTED = Expected(2.0, STATE)

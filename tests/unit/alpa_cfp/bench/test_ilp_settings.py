@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from alpa_cfp.bench.case import Effort
-from alpa_cfp.bench.ilp_settings import best_setting, settings
-from alpa_cfp.bench.methods import Setting
+from alpa_cfp_bench.case import Effort
+from alpa_cfp_bench.ilp_settings import best_setting, settings
+from alpa_cfp_bench.methods import Setting
 from alpa_on_jax.errors import AutoShardingInfeasibleError, BatchDimError
 
 EFFORT = Effort(rounds=5, copies=2)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from alpa_cfp.bench.case import CFP, ILP
-from alpa_cfp.bench.picture import draw
-from alpa_cfp.bench.running import Comparison
+from alpa_cfp_bench.case import CFP, ILP
+from alpa_cfp_bench.picture import draw
+from alpa_cfp_bench.running import Comparison
 from unit.alpa_cfp.bench.comparisons import MACHINE, comparison, outcome, wrong
 
 pytest.importorskip("matplotlib")

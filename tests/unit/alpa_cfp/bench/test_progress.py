@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from alpa_cfp.bench.progress import Progress
+from alpa_cfp_bench.progress import Progress
 
 
 class Terminal(io.StringIO):
@@ -53,7 +53,7 @@ def test_a_bar_is_never_wider_than_the_terminal(columns: int, monkeypatch: pytes
 
 def test_a_terminal_does_not_show_ctrl_c_among_the_bars_and_does_again_afterwards() -> None:
     inside = (
-        "import termios\nfrom alpa_cfp.bench.progress import Progress\n"
+        "import termios\nfrom alpa_cfp_bench.progress import Progress\n"
         "shows = lambda: bool(termios.tcgetattr(2)[3] & termios.ECHOCTL)\nbefore = shows()\n"
         "with Progress(1): within = shows()\nprint('shows', before, within, shows())"
     )

@@ -3,9 +3,9 @@
 import json
 import math
 
-from alpa_cfp.bench.case import CFP, ILP
-from alpa_cfp.bench.checking import Difference
-from alpa_cfp.bench.report import to_json
+from alpa_cfp_bench.case import CFP, ILP
+from alpa_cfp_bench.checking import Difference
+from alpa_cfp_bench.report import to_json
 from unit.alpa_cfp.bench.comparisons import MACHINE, comparison, outcome, wrong
 
 

@@ -10,13 +10,13 @@ import jax
 import pytest
 
 from alpa_cfp import CFPOption
-from alpa_cfp.bench import running
-from alpa_cfp.bench.case import Case, Effort
-from alpa_cfp.bench.methods import Planned, misfit, plan_method
-from alpa_cfp.bench.programs import Program
-from alpa_cfp.bench.progress import Progress
 from alpa_cfp.cli.main import main
-from alpa_cfp.workloads.sizes import TINY
+from alpa_cfp_bench import running
+from alpa_cfp_bench.case import Case, Effort
+from alpa_cfp_bench.methods import Planned, misfit, plan_method
+from alpa_cfp_bench.programs import Program
+from alpa_cfp_bench.progress import Progress
+from alpa_cfp_bench.workloads.sizes import TINY
 
 CASE = Case("mlp", "1x2", TINY)
 EFFORT = Effort(rounds=2, copies=1)

@@ -7,8 +7,8 @@ import pytest
 import tqdm
 from alpa.pipeline_parallel import stage_construction, stage_profiling
 
-from alpa_cfp.bench import stage_choice
-from alpa_cfp.bench.stage_choice import warm_up, watched
+from alpa_cfp_bench import stage_choice
+from alpa_cfp_bench.stage_choice import warm_up, watched
 
 
 def test_what_alpas_functions_give_is_noted_and_given(monkeypatch: pytest.MonkeyPatch) -> None:

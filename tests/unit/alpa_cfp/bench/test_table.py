@@ -2,9 +2,9 @@
 
 import pytest
 
-from alpa_cfp.bench.case import CFP, ILP, METHODS
-from alpa_cfp.bench.running import Comparison
-from alpa_cfp.bench.table import aligned, lines, size_text
+from alpa_cfp_bench.case import CFP, ILP, METHODS
+from alpa_cfp_bench.running import Comparison
+from alpa_cfp_bench.table import aligned, lines, size_text
 from unit.alpa_cfp.bench.comparisons import MACHINE, comparison, outcome, wrong
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.bench.timing import Samples, pool, ratio
+from alpa_cfp_bench.timing import Samples, pool, ratio
 
 ROUNDS = 15
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from alpa_cfp.bench import running
-from alpa_cfp.bench.case import METHODS, Case, Effort
 from alpa_cfp.cli.main import main
-from alpa_cfp.workloads.sizes import SIZES
+from alpa_cfp_bench import running
+from alpa_cfp_bench.case import METHODS, Case, Effort
+from alpa_cfp_bench.workloads.sizes import SIZES
 
 
 @pytest.fixture(autouse=True)

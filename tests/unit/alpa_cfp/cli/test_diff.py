@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from alpa_cfp.cli.main import main
-from alpa_cfp.explaining.comparing import diff
-from alpa_cfp.plan import Plan
+from alpa_cfp.plan.plan import Plan
+from alpa_cfp.report.comparing import diff
 from unit.alpa_cfp.explaining.accounts import gpt, plan_of
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from alpa_cfp.cli.main import main
-from alpa_cfp.explaining.text import explain
+from alpa_cfp.report.text import explain
 from unit.alpa_cfp.explaining.accounts import gpt, plan_of
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from alpa_cfp.bench.case import CFP, COMPOSED, ILP, ILP_AGAIN, Cluster, Pipeline
 from alpa_cfp.cli import bench, pipelines
 from alpa_cfp.cli.main import main
+from alpa_cfp_bench.case import CFP, COMPOSED, ILP, ILP_AGAIN, Cluster, Pipeline
 from unit.alpa_cfp.cli.test_bench import refused
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from alpa_cfp.cli.main import WRONG_USE, main
 from alpa_cfp.cli.workload import FIELDS_OF, check_database, describe_sizes
-from alpa_cfp.workloads import models
-from alpa_cfp.workloads.sizes import SIZES, Size
+from alpa_cfp_bench.workloads import models
+from alpa_cfp_bench.workloads.sizes import SIZES, Size
 
 both = pytest.mark.parametrize("command", ["bench", "plan"])
 
@@ -101,7 +101,7 @@ def test_flags_that_end_each_process_of_xla_are_one_line(
 
 
 def test_devices_that_the_user_asked_for_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    from alpa_cfp.bench.devices import ask_for_virtual_devices
+    from alpa_cfp_bench.devices import ask_for_virtual_devices
 
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=3")
     ask_for_virtual_devices(8)

@@ -7,20 +7,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from alpa_cfp.explaining.account import (
-    Account,
-    Alternative,
-    BlockAccount,
-    Communication,
-    Kind,
-    Move,
-    Role,
-    Source,
-    Tried,
-)
-from alpa_cfp.plan import Plan
+from alpa_cfp.plan.plan import Plan
+from alpa_cfp.plan.plan_report import Account, Alternative, BlockAccount, Communication, Kind, Move, Role, Source, Tried
 from alpa_cfp.search import MemoryUse
-from alpa_cfp.strategies import BlockStrategy, Kept
+from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
 
 MESH = (2, 4)
 AXES = ("axis 0", "axis 1")

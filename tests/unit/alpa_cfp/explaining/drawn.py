@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from alpa_cfp.explaining.account import Account, Alternative, BlockAccount, Communication, Kind, Move, Tried
+from alpa_cfp.plan.plan_report import Account, Alternative, BlockAccount, Communication, Kind, Move, Tried
 
 seconds = st.floats(0, 1e6)
 sizes = st.integers(0, 2**50)

@@ -17,18 +17,18 @@ from jax import lax
 from jax.sharding import AbstractMesh
 
 from alpa_cfp import CFPOption, CFPShardParallel, Plan, autoshard
-from alpa_cfp.candidates import distinct
-from alpa_cfp.choosing import Choosing
+from alpa_cfp.candidates.block_candidates import distinct
 from alpa_cfp.costs import Rates, estimated_s
 from alpa_cfp.database import Profile, utc_now
-from alpa_cfp.explaining.account import Account
-from alpa_cfp.explaining.accounting import Planned, segments_of, signed, trained_parameters
-from alpa_cfp.refining import Refined
-from alpa_cfp.workloads.meshes import logical_mesh
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import TINY
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.evidence.accounting import Planned, segments_of, signed, trained_parameters
+from alpa_cfp.plan.plan_report import Account
+from alpa_cfp.select.plan_search import Choosing
+from alpa_cfp.select.refinement import Refined
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp_bench.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.steps import (
     MESH,
     two_layer_blocks,

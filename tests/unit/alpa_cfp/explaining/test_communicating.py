@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from alpa_cfp.candidates import find_units
-from alpa_cfp.explaining.account import Communication, Purpose
-from alpa_cfp.explaining.communicating import Communications, source_of
-from alpa_cfp.explaining.roles import roles_of
-from alpa_cfp.program import Program
-from alpa_cfp.strategies import Kept
-from alpa_on_jax.xla_extension.partition import Collective
+from alpa_cfp.candidates.block_candidates import find_units
+from alpa_cfp.evidence.communicating import Communications, source_of
+from alpa_cfp.evidence.roles import roles_of
+from alpa_cfp.extraction.program import Program
+from alpa_cfp.plan.plan_report import Communication, Purpose
+from alpa_cfp.spmd.partition import Collective
+from alpa_cfp.strategies.block_strategy import Kept
 from unit.alpa_cfp.steps import MESH, WIDTH, spectral_module, two_layer_blocks, two_layer_units
 
 WEIGHTS = {0, 1}

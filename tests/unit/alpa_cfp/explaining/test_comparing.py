@@ -3,9 +3,9 @@
 import re
 from dataclasses import replace
 
-from alpa_cfp.explaining.account import Account
-from alpa_cfp.explaining.comparing import diff, differences
-from alpa_cfp.strategies import BlockStrategy
+from alpa_cfp.plan.plan_report import Account
+from alpa_cfp.report.comparing import diff, differences
+from alpa_cfp.strategies.block_strategy import BlockStrategy
 from unit.alpa_cfp.explaining.accounts import gpt, moe, plan_of, unmeasured
 
 

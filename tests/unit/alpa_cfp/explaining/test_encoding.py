@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from alpa_cfp.explaining.account import Account, Alternative, BlockAccount, Caveat, Communication, Kind, Move, Tried
-from alpa_cfp.explaining.encoding import from_content, to_content
+from alpa_cfp.plan.codec import from_content, to_content
+from alpa_cfp.plan.plan_report import Account, Alternative, BlockAccount, Caveat, Communication, Kind, Move, Tried
 from unit.alpa_cfp.explaining.accounts import gpt
 from unit.alpa_cfp.explaining.drawn import accounts
 

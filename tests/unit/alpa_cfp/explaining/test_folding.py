@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.explaining.account import Account
-from alpa_cfp.explaining.folding import fold, fold_moves, span
+from alpa_cfp.plan.plan_report import Account
+from alpa_cfp.report.folding import fold, fold_moves, span
 from unit.alpa_cfp.explaining.accounts import gpt, moe
 
 

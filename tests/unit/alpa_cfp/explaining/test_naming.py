@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.explaining.naming import (
+from alpa_cfp.evidence.naming import (
     block_names,
     contraction_of,
     distinct_names,
@@ -20,11 +20,11 @@ from alpa_cfp.explaining.naming import (
     parameter_paths,
     scopes_of,
 )
-from alpa_cfp.explaining.parameters import short_name
-from alpa_cfp.plain.tracing import trace
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import build
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.evidence.parameters import short_name
+from alpa_cfp.jit.tracing import trace
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import build
 
 
 @cache

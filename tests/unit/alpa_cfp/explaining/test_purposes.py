@@ -2,9 +2,9 @@
 
 import pytest
 
-from alpa_cfp.explaining.account import Purpose
-from alpa_cfp.explaining.purposes import Share, share_of
-from alpa_on_jax.xla_extension import mlir
+from alpa_cfp.evidence.purposes import Share, share_of
+from alpa_cfp.plan.plan_report import Purpose
+from alpa_cfp.spmd.ir import mlir
 
 # A weight and activations on two devices.
 WEIGHT, ACTIVATIONS, HALF = "tensor<4x8xf32>", "tensor<16x4x8xf32>", "tensor<2x8xf32>"

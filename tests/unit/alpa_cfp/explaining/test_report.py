@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from alpa_cfp.explaining.account import Account, Caveat
-from alpa_cfp.explaining.report import report
+from alpa_cfp.plan.plan_report import Account, Caveat
+from alpa_cfp.report.report import report
 from unit.alpa_cfp.explaining.accounts import gpt, hostile, moe, plan_of, unmeasured
 
 ACCOUNTS = {"gpt": gpt(2), "deep": gpt(24), "moe": moe(), "unmeasured": unmeasured(), "none": None}

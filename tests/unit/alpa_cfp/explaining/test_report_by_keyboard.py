@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from alpa_cfp.explaining.report import report
+from alpa_cfp.report.report import report
 from unit.alpa_cfp.explaining.accounts import gpt, plan_of
 from unit.alpa_cfp.explaining.devtools import BROWSER, NO_BROWSER, Page, opened
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from alpa_cfp.explaining.account import Account
-from alpa_cfp.explaining.report import report
+from alpa_cfp.plan.plan_report import Account
+from alpa_cfp.report.report import report
 from unit.alpa_cfp.explaining.accounts import gpt, hostile, plan_of
 from unit.alpa_cfp.explaining.devtools import BROWSER, FLAGS, LIMIT_S, NO_BROWSER
 

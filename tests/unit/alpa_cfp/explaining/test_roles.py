@@ -12,8 +12,8 @@ import pytest
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.explaining.account import Role
-from alpa_cfp.explaining.roles import roles_of
+from alpa_cfp.evidence.roles import roles_of
+from alpa_cfp.plan.plan_report import Role
 from unit.alpa_cfp.steps import model_module
 from unit.alpa_on_jax.xla_extension.helpers import lower
 

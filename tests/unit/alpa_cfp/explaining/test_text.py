@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from alpa_cfp.explaining.account import Account, Caveat
-from alpa_cfp.explaining.text import explain
+from alpa_cfp.plan.plan_report import Account, Caveat
+from alpa_cfp.report.text import explain
 from unit.alpa_cfp.explaining.accounts import gpt, moe, plan_of, unmeasured
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_cfp import quantities
-from alpa_cfp.explaining import words
-from alpa_cfp.explaining.account import Communication, CommunicationSource
-from alpa_cfp.strategies import Kept
+from alpa_cfp.plan.plan_report import Communication, CommunicationSource
+from alpa_cfp.report import words
+from alpa_cfp.strategies.block_strategy import Kept
 from unit.alpa_cfp.explaining.accounts import AXES, MESH, Roles, alternative
 
 

@@ -11,7 +11,7 @@ from jax import lax
 from alpa_cfp.analysis.contractions import find_contractions
 from alpa_cfp.analysis.gradients import MAJOR_SHARE
 from alpa_cfp.analysis.structure import find_structure
-from alpa_cfp.plain.plannable import is_plannable, least_volume
+from alpa_cfp.jit.plannable import is_plannable, least_volume
 from unit.alpa_cfp.analysis.programs import graph_of
 
 X = jnp.ones((6, 8))

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
-from alpa_cfp.plain.meshes import of_whole_axes, spec_of
-from alpa_cfp.plain.signature import Placed, Signature
-from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
+from alpa_cfp.jit.meshes import of_whole_axes, spec_of
+from alpa_cfp.plan.signature import Placed, Signature
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 
 names = st.lists(st.sampled_from(["data", "model"]), unique=True, max_size=2).map(tuple)
 placed = st.builds(

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
-from alpa_cfp.plain import unrolling
-from alpa_cfp.plain.jaxprs import inner_jaxprs
-from alpa_cfp.plain.tracing import trace
-from alpa_on_jax.xla_extension.step_barriers import STEP
+from alpa_cfp.jit import unrolling
+from alpa_cfp.jit.jaxprs import inner_jaxprs
+from alpa_cfp.jit.tracing import trace
+from alpa_cfp.spmd.ir.step_barriers import STEP
 
 # Small, so that tanh does not saturate and gradients have the size of what they are summed from.
 X = jnp.sin(jnp.arange(12.0)).reshape(3, 4) / 2

@@ -5,11 +5,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from alpa_cfp.plain.planning import say_by_whole_axes
-from alpa_cfp.plain.tracing import Program, trace
-from alpa_on_jax.xla_extension.partition import partition
-from alpa_on_jax.xla_extension.propagation import propagate
-from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
+from alpa_cfp.jit.autoshard import say_by_whole_axes
+from alpa_cfp.jit.tracing import Program, trace
+from alpa_cfp.spmd.partition import partition
+from alpa_cfp.spmd.propagation import propagate
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 
 MESH = LogicalMesh((8,))
 WHOLE = Axis(0, 1, 8)

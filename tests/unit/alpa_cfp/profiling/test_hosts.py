@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from alpa_cfp.alpa.ray_hosts import RayHost
 from alpa_cfp.database import Profile, ProfileDatabase, utc_now
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler
@@ -15,14 +16,13 @@ from alpa_cfp.profiling.meshes.hosts import HostLostError, HostsWorker
 from alpa_cfp.profiling.meshes.losses import ATTEMPTS, Losses, of_all_hosts
 from alpa_cfp.profiling.meshes.machines import Machines
 from alpa_cfp.profiling.meshes.pool import Pool
-from alpa_cfp.profiling.meshes.ray_hosts import RayHost
 from alpa_cfp.profiling.process.phases import Done
 from alpa_cfp.profiling.process.protocol import CompileTask, Setup, Task, TaskDone
 from alpa_cfp.profiling.process.setups import jax_config
 from alpa_cfp.profiling.process.supervisor import Supervisor
-from alpa_on_jax.ray_mesh.host_place import HostPlace
-from alpa_on_jax.ray_mesh.jax_runtime import Service, start_service
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.distributed.host_place import HostPlace
+from alpa_cfp.spmd.distributed.runtime import Service, start_service
+from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.profiling.programs import product, scaled
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, split
 

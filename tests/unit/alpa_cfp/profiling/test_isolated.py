@@ -21,8 +21,8 @@ from alpa_cfp.profiling.process import isolated, setups
 from alpa_cfp.profiling.process.isolated import Worker
 from alpa_cfp.profiling.process.setups import setup_of
 from alpa_cfp.profiling.profiler import InTurn
-from alpa_on_jax.ray_mesh.host_place import HostPlace
-from alpa_on_jax.xla_extension.executable import Client
+from alpa_cfp.spmd.compile.executable import Client
+from alpa_cfp.spmd.distributed.host_place import HostPlace
 from unit.alpa_cfp.profiling.programs import (
     X,
     crashing,

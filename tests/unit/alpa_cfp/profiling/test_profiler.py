@@ -13,8 +13,8 @@ from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, key_
 from alpa_cfp.profiling.groups import Group, Work
 from alpa_cfp.profiling.keys import code_flags, host_layout
 from alpa_cfp.profiling.process.isolated import Worker
-from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
-from alpa_on_jax.xla_extension.hlo_module import HloModule
+from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
+from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.profiling.programs import COLUMNS, ROWS, WHOLE, X, crashing, product, scaled, sum_of_spectrum
 
 QUIET = MeasureOptions(samples=3, progress=False, isolated=False)

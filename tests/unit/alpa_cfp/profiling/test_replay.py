@@ -15,7 +15,7 @@ from alpa_cfp.profiling import (
     recorded_devices,
     replay,
 )
-from alpa_on_jax.xla_extension.executable import Client
+from alpa_cfp.spmd.compile.executable import Client
 from unit.alpa_cfp.profiling.programs import ROWS, product, scaled, uncompilable
 
 QUIET = MeasureOptions(samples=2, progress=False, isolated=False)

@@ -12,7 +12,7 @@ import pytest
 
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.profiling import MeasureOptions, measure
-from alpa_on_jax.xla_extension.executable import Client
+from alpa_cfp.spmd.compile.executable import Client
 from unit.alpa_cfp.profiling.programs import hanging, scaled
 
 # As users write scripts: it measures at the top level, without asking whether it is the main module.
@@ -22,7 +22,7 @@ import sys
 import jax
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.profiling import MeasureOptions, Profiler
-from alpa_on_jax.xla_extension.executable import Client
+from alpa_cfp.spmd.compile.executable import Client
 from unit.alpa_cfp.profiling.programs import hanging, scaled
 
 # A shell lets what it starts in the background ignore Ctrl-C, and that is inherited.
@@ -95,7 +95,7 @@ logging.basicConfig(level=logging.WARNING)
 jax.config.update("jax_num_cpu_devices", 8)  # the other process must know it too
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.profiling import MeasureOptions, measure
-from alpa_on_jax.xla_extension.executable import Client
+from alpa_cfp.spmd.compile.executable import Client
 from unit.alpa_cfp.profiling.programs import scaled
 
 print("before")

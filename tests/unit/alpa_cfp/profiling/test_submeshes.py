@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from alpa_cfp.profiling.meshes import submeshes
+from alpa_cfp.alpa import submeshes
 
 VIRTUAL: Any = SimpleNamespace(num_devices=4)
 

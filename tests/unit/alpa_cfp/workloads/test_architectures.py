@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from alpa_cfp.workloads.lstm import LstmLayer
-from alpa_cfp.workloads.models import build
-from alpa_cfp.workloads.sizes import Size
-from alpa_cfp.workloads.t5 import T5, bucket_of
-from alpa_cfp.workloads.vit import PATCH, Vit
+from alpa_cfp_bench.workloads.lstm import LstmLayer
+from alpa_cfp_bench.workloads.models import build
+from alpa_cfp_bench.workloads.sizes import Size
+from alpa_cfp_bench.workloads.t5 import T5, bucket_of
+from alpa_cfp_bench.workloads.vit import PATCH, Vit
 
 SMALL = Size(batch=2, hidden=16, heads=2, sequence=12, vocabulary=24, layers=1)
 

@@ -7,11 +7,11 @@ import jax
 import pytest
 from jax.sharding import PartitionSpec
 
-from alpa_cfp.bench.case import CFP, ILP, METHODS, Case
-from alpa_cfp.bench.methods import misfit
-from alpa_cfp.workloads.models import abstract
-from alpa_cfp.workloads.shardings import state_specs
-from alpa_cfp.workloads.sizes import RACED, SIZES
+from alpa_cfp_bench.case import CFP, ILP, METHODS, Case
+from alpa_cfp_bench.methods import misfit
+from alpa_cfp_bench.workloads.models import abstract
+from alpa_cfp_bench.workloads.shardings import state_specs
+from alpa_cfp_bench.workloads.sizes import RACED, SIZES
 
 PAGE = Path(__file__).parents[4] / "docs" / "benchmarks.md"
 

@@ -6,9 +6,9 @@ import jax
 import pytest
 from alpa.shard_parallel.auto_sharding import hlo_sharding_to_sharding_spec
 
+from alpa_cfp.spmd.module.hlo_module import HloSharding
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 from alpa_on_jax.jax.interpreters.pxla import Chunked, NoSharding, Replicated, ShardedAxis, ShardingSpec
-from alpa_on_jax.xla_extension.hlo_module import HloSharding
-from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
 
 MESH = LogicalMesh((2, 4))
 FIRST, SECOND = MESH.axes

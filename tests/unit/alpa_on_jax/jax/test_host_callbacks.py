@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 from jax.experimental import io_callback
 
-from alpa_on_jax.jax.host_callbacks import without_callbacks
+from alpa_cfp.spmd.tracing.host_callbacks import without_callbacks
 
 X = jnp.arange(12.0).reshape(3, 4)
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from alpa_cfp.spmd.tracing.key_kinds import is_key, kind_of
 from alpa_on_jax import errors
-from alpa_on_jax.jax.key_kinds import is_key, kind_of
 
 
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg", "unsafe_rbg"])

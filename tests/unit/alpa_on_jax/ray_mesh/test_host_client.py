@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from alpa_cfp.spmd.distributed.host_client import HostClient, HostExecutable
+from alpa_cfp.spmd.shardings.sharding import ArraySharding
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh.host_client import HostClient, HostExecutable
 from alpa_on_jax.xla_extension import CompileOptions, XlaComputation
-from alpa_on_jax.xla_extension.sharding import ArraySharding
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, annotate, assert_parts_equal, load, lower, place, split
 
 X = np.linspace(0, 1, 128, dtype=np.float32).reshape(8, 16)

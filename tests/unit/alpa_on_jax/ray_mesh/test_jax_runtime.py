@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from alpa_cfp.spmd.distributed.host_place import HostPlace
+from alpa_cfp.spmd.distributed.runtime import start_service
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh.host_place import HostPlace
-from alpa_on_jax.ray_mesh.jax_runtime import start_service
 
 IP = "127.0.0.1"
 PLACE = HostPlace("", 2, 0, IP, "cpu", 2, False, 30, 10, 5)

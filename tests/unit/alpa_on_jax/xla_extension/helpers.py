@@ -17,20 +17,17 @@ import numpy as np
 from jaxlib import xla_client as xc
 from jaxlib.mlir import ir
 
-from alpa_on_jax.xla_extension import annotations, mlir
-from alpa_on_jax.xla_extension.devices import named_sharding
-from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
-from alpa_on_jax.xla_extension.hlo_module import (
-    HloModule,
-    set_hlo_module_input_shardings,
-    set_hlo_module_output_shardings,
-)
-from alpa_on_jax.xla_extension.partition import PartitionedProgram, UnsupportedByShardyError
-from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
-from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
-from alpa_on_jax.xla_extension.propagation import propagate
-from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
-from alpa_on_jax.xla_extension.stages import MARKER
+from alpa_cfp.spmd.compile.devices import named_sharding
+from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule, set_hlo_module_input_shardings, set_hlo_module_output_shardings
+from alpa_cfp.spmd.module.stages import MARKER
+from alpa_cfp.spmd.partition import PartitionedProgram, UnsupportedByShardyError
+from alpa_cfp.spmd.partition.shardy import partition_with_shardy
+from alpa_cfp.spmd.partition.xla import leave_to_xla
+from alpa_cfp.spmd.propagation import propagate
+from alpa_cfp.spmd.shardings import annotations
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 
 MESH_2X4 = LogicalMesh((2, 4))
 MESH_8X1 = LogicalMesh((8, 1))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from alpa_on_jax.xla_extension.collectives import collectives_of_hlo
-from alpa_on_jax.xla_extension.partition.interface import Collective
+from alpa_cfp.spmd.compile.collectives import collectives_of_hlo
+from alpa_cfp.spmd.module.partitioned import Collective
 
 
 @pytest.mark.parametrize(

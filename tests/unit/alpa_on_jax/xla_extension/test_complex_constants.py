@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from jaxlib.mlir import ir
 
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.complex_constants import split_complex_constants
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.complex_constants import split_complex_constants
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, width=32)
 NUMBERS = st.builds(complex, FINITE, FINITE)

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_on_jax.xla_extension.devices import named_sharding, replicated_sharding
-from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
+from alpa_cfp.spmd.compile.devices import named_sharding, replicated_sharding
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, MESH_8X1, MESHES, random_sharding, split
 
 DEVICES = tuple(jax.devices())

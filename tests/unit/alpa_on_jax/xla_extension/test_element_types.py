@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from jaxlib.mlir import ir
 
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.builders import constant, element_name
-from alpa_on_jax.xla_extension.element_types import numpy_dtype
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.builders import constant, element_name
+from alpa_cfp.spmd.ir.element_types import numpy_dtype
 
 _NAMES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32")
 _WIDE_NAMES = ("float64", "complex64", "complex128")

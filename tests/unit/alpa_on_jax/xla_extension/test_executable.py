@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
+from alpa_cfp.spmd.compile.executable import compile_zeros
+from alpa_cfp.spmd.partition.shardy import partition_with_shardy
+from alpa_cfp.spmd.partition.xla import leave_to_xla
 from alpa_on_jax.xla_extension import Client, CompileOptions, XlaComputation, get_grad_sync_channel_ids
-from alpa_on_jax.xla_extension.executable import compile_zeros
-from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
-from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X4,
     annotate,

@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import pytest
 
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule, HloSharding, XlaComputation
+from alpa_cfp.spmd.partition import partition
 from alpa_on_jax import errors
-from alpa_on_jax.xla_extension import mlir, set_hlo_module_input_shardings
-from alpa_on_jax.xla_extension.hlo_module import HloModule, HloSharding, XlaComputation
-from alpa_on_jax.xla_extension.partition import partition
+from alpa_on_jax.xla_extension import set_hlo_module_input_shardings
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X2,
     Case,
@@ -51,7 +52,7 @@ def test_another_process_reads_the_same_module(tmp_path):
     path.write_bytes(module.as_serialized_hlo_module_proto())
     program = (
         "import sys\n"
-        "from alpa_on_jax.xla_extension.hlo_module import HloModule\n"
+        "from alpa_cfp.spmd.module.hlo_module import HloModule\n"
         "data = open(sys.argv[1], 'rb').read()\n"
         "module = HloModule.from_serialized(data)\n"
         "sys.stdout.write(module.to_string())\n"

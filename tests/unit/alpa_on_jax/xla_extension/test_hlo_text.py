@@ -6,9 +6,9 @@ import pytest
 from alpa.util import count_communication_primitives
 from jax.lax import optimization_barrier as reshard
 
-from alpa_on_jax.xla_extension.backend import optimized_text
-from alpa_on_jax.xla_extension.hlo_text import with_alpa_parameter_names, with_channels
-from alpa_on_jax.xla_extension.partition import partition
+from alpa_cfp.spmd.compile.backend import optimized_text
+from alpa_cfp.spmd.ir.hlo_text import with_alpa_parameter_names, with_channels
+from alpa_cfp.spmd.partition import partition
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, load, split
 from unit.alpa_on_jax.xla_extension.partition.solved_programs import solve
 

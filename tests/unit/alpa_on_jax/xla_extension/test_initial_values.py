@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.partition import partition
-from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.partition import partition
+from alpa_cfp.spmd.partition.xla import leave_to_xla
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X2, annotate_randomly, load, lower, place, values_of
 
 X = -np.arange(1, 17).reshape(4, 4).astype(np.int32)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.loop_dims import LoopDims, loops_of
-from alpa_on_jax.xla_extension.sharding_rules import give_rules
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.shardings.loop_dims import LoopDims, loops_of
+from alpa_cfp.spmd.shardings.sharding_rules import give_rules
 from unit.alpa_on_jax.xla_extension.helpers import lower
 
 X = np.ones((8, 16), np.float32)

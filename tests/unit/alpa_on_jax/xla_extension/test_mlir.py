@@ -3,7 +3,7 @@
 import pytest
 from jaxlib.mlir import ir
 
-from alpa_on_jax.xla_extension import mlir
+from alpa_cfp.spmd.ir import mlir
 
 VALID = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
 

@@ -14,19 +14,20 @@ from alpa.util import mesh_ids_hash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alpa_cfp.spmd.compile.executable import MeshExecutable
+from alpa_cfp.spmd.compile.phased_executable import PhasedExecutable
+from alpa_cfp.spmd.compile.phases import needs_exchange, split_at_exchanges
+from alpa_cfp.spmd.distributed.host_array import HostArray
+from alpa_cfp.spmd.distributed.host_client import HostClient
+from alpa_cfp.spmd.distributed.host_phases import HostPhases
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.module.stages import slice_stages
+from alpa_cfp.spmd.shardings.sharding import ArraySharding
+from alpa_cfp.spmd.simplify import simplify
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh.host_array import HostArray
-from alpa_on_jax.ray_mesh.host_client import HostClient
-from alpa_on_jax.ray_mesh.host_phases import HostPhases
 from alpa_on_jax.ray_mesh.transport import PeerLostError
-from alpa_on_jax.xla_extension import Client, CompileOptions, XlaComputation, mlir, run_spmd_partitioner
-from alpa_on_jax.xla_extension.executable import MeshExecutable
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.phased_executable import PhasedExecutable
-from alpa_on_jax.xla_extension.phases import needs_exchange, split_at_exchanges
-from alpa_on_jax.xla_extension.sharding import ArraySharding
-from alpa_on_jax.xla_extension.simplify import simplify
-from alpa_on_jax.xla_extension.stages import slice_stages
+from alpa_on_jax.xla_extension import Client, CompileOptions, XlaComputation, run_spmd_partitioner
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X2,
     annotate,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from alpa_cfp.spmd.propagation import donation_pairs
 from alpa_on_jax.errors import IndivisibleShardingError
-from alpa_on_jax.xla_extension.propagation import donation_pairs
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, MESHES, annotate, lower, mesh_id, split
 
 X, W = np.ones((8, 16), np.float32), np.ones((16, 8), np.float32)

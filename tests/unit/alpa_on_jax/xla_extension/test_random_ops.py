@@ -4,12 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from alpa_on_jax.xla_extension.executable import Client, MeshExecutable
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import PartitionedProgram
-from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
-from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import PartitionedProgram
+from alpa_cfp.spmd.partition.shardy import partition_with_shardy
+from alpa_cfp.spmd.partition.xla import leave_to_xla
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from unit.alpa_on_jax.xla_extension.helpers import MESHES, all_shardings, annotate, mesh_id
 
 UNIFORM = ("UNIFORM", "0.0", "1.0")

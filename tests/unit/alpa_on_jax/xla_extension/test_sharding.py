@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxlib import xla_client as xc
 
-from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh, merged, parse_axes, parse_axis_lists
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh, merged, parse_axes, parse_axis_lists
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, MESHES, all_shardings, random_sharding, split
 
 SHAPE = (16, 8, 32)

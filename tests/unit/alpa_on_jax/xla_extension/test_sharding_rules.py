@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from jax import lax
 
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
-from alpa_on_jax.xla_extension.sharding_rules import RULELESS_ELEMENTWISE, run_shardy_passes
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition.shardy import partition_with_shardy
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.spmd.shardings.sharding_rules import RULELESS_ELEMENTWISE, run_shardy_passes
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X4,
     Case,

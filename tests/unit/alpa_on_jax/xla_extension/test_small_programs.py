@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from jax.interpreters.pxla import Chunked, NoSharding, Replicated, ShardedAxis, ShardingSpec, spec_to_indices
 from jaxlib import xla_client as xc
 
+from alpa_cfp.spmd.compile.executable import MeshExecutable
 from alpa_on_jax.xla_extension import Client, CompileOptions, HloModule, run_spmd_partitioner, small_programs
-from alpa_on_jax.xla_extension.executable import MeshExecutable
 from unit.alpa_on_jax.xla_extension.helpers import assert_parts_equal, place
 
 NUM_DEVICES = 8

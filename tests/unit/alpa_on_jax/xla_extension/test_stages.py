@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from alpa_cfp.analysis.reading import read_graph
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import partition
-from alpa_on_jax.xla_extension.stages import slice_stages, stage_ends
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.module.stages import slice_stages, stage_ends
+from alpa_cfp.spmd.partition import partition
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X2,
     annotate,

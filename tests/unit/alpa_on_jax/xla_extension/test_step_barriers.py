@@ -10,9 +10,10 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from alpa_on_jax.xla_extension import backend, mlir
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.step_barriers import STEP, keep_apart, may_have_step_barriers, step_barrier
+from alpa_cfp.spmd.compile import backend
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.step_barriers import STEP, keep_apart, may_have_step_barriers, step_barrier
+from alpa_cfp.spmd.module.hlo_module import HloModule
 
 X = jnp.sin(jnp.arange(64.0)).reshape(8, 8)
 

@@ -12,7 +12,7 @@ from alpa.pipeline_parallel.apply_grad import ApplyGradRewriter, cross_mesh_allr
 from alpa.util import OrderedSet
 from jax.core import gensym
 
-from alpa_on_jax.xla_extension.phases import EXCHANGE
+from alpa_cfp.spmd.compile.phases import EXCHANGE
 
 
 def squares(*gradients: jax.Array) -> jax.Array:

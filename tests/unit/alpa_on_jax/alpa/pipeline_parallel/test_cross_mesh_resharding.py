@@ -23,10 +23,10 @@ from alpa.pipeline_parallel.cross_mesh_resharding import (
 from alpa.pipeline_parallel.resharding_tensor import VirtualDistributedArray
 from alpa.shard_parallel.auto_sharding import hlo_sharding_to_sharding_spec
 
+from alpa_cfp.spmd.module.hlo_module import HloSharding
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from alpa_on_jax.jax.interpreters import pxla
 from alpa_on_jax.ray_mesh import resharding
-from alpa_on_jax.xla_extension.hlo_module import HloSharding
-from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
 
 VALUES = np.arange(16 * 8, dtype=np.float32).reshape(16, 8)
 AVAL = jax.core.ShapedArray(VALUES.shape, VALUES.dtype)

@@ -14,7 +14,11 @@ from typing import Any
 import numpy as np
 from jaxlib.mlir import ir
 
-from alpa_on_jax.xla_extension import mlir
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.propagation import donation_pairs
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.spmd.simplify import simplify
 from alpa_on_jax.xla_extension.auto_sharding.communication import INFINITY_COST, Communication
 from alpa_on_jax.xla_extension.auto_sharding.graph import Graph, Instruction, build_graph
 from alpa_on_jax.xla_extension.auto_sharding.ilp import Ilp, build_ilp
@@ -22,10 +26,6 @@ from alpa_on_jax.xla_extension.auto_sharding.options import SolverOptions
 from alpa_on_jax.xla_extension.auto_sharding.solver import Problem
 from alpa_on_jax.xla_extension.auto_sharding.specs import BOTH, BOTH_SWAPPED, FIRST, NONE, SECOND, Mesh, Spec
 from alpa_on_jax.xla_extension.auto_sharding.strategies import Node, Strategy
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.propagation import donation_pairs
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
-from alpa_on_jax.xla_extension.simplify import simplify
 from unit.alpa_on_jax.xla_extension.helpers import lower, marked
 
 MESH_SHAPES = ((4, 1), (2, 2), (1, 2))

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxlib.mlir import ir
 
-from alpa_on_jax.xla_extension import annotations, mlir
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import partition
+from alpa_cfp.spmd.shardings import annotations
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_on_jax.xla_extension.auto_sharding.ilp import shard_with_ilp
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import partition
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
 from unit.alpa_on_jax.xla_extension.auto_sharding.programs import MESH_SHAPES, options
 from unit.alpa_on_jax.xla_extension.helpers import assert_parts_equal, lower, run, values_of
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from alpa.shard_parallel import auto_sharding
 
+from alpa_cfp.spmd.module.hlo_module import set_hlo_module_input_shardings
 from alpa_on_jax.xla_extension import (
     CompileOptions,
     clear_pass_context,
@@ -17,7 +18,6 @@ from alpa_on_jax.xla_extension import (
     run_spmd_partitioner,
     set_pass_context,
 )
-from alpa_on_jax.xla_extension.hlo_module import set_hlo_module_input_shardings
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, lower, split
 
 X = np.ones((8, 16), np.float32)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_on_jax.xla_extension.auto_sharding.communication import Communication
 from alpa_on_jax.xla_extension.auto_sharding.specs import BOTH, FIRST, NONE
-from alpa_on_jax.xla_extension.hlo_module import HloModule
 from unit.alpa_on_jax.xla_extension.auto_sharding.programs import (
     MESH_SHAPES,
     assert_right,

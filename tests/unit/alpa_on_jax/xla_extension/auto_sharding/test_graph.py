@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from alpa_on_jax.xla_extension import mlir
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_on_jax.xla_extension.auto_sharding.graph import ConvDims, DotDims, build_graph
-from alpa_on_jax.xla_extension.hlo_module import HloModule
 from unit.alpa_on_jax.xla_extension.auto_sharding.programs import graph_of, only
 
 X, W = np.ones((8, 4), np.float32), np.ones((4, 6), np.float32)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_on_jax import errors
 from alpa_on_jax.xla_extension.auto_sharding.heuristics import shard_with_heuristic
 from alpa_on_jax.xla_extension.auto_sharding.options import SolverOptions
-from alpa_on_jax.xla_extension.hlo_module import HloModule
 
 HEURISTICS = ("shard-largest", "shard-first", "shard-last")
 SHAPES = st.lists(st.sampled_from([1, 2, 3, 4, 6, 8, 16]), max_size=3).map(tuple)

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alpa_cfp.spmd.propagation import donation_pairs
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 from alpa_on_jax import errors
 from alpa_on_jax.xla_extension.auto_sharding.communication import INFINITY_COST
 from alpa_on_jax.xla_extension.auto_sharding.ilp import Ilp, shard_with_ilp
 from alpa_on_jax.xla_extension.auto_sharding.options import SolverOptions
 from alpa_on_jax.xla_extension.auto_sharding.solver import Solution, solve
 from alpa_on_jax.xla_extension.auto_sharding.specs import Mesh
-from alpa_on_jax.xla_extension.propagation import donation_pairs
-from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
 from unit.alpa_on_jax.xla_extension.auto_sharding.programs import MESH_SHAPES, ilp_of_module, options, search_of
 from unit.alpa_on_jax.xla_extension.helpers import lower
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 from alpa_on_jax.xla_extension.auto_sharding import specs
 from alpa_on_jax.xla_extension.auto_sharding.specs import BOTH, BOTH_SWAPPED, FIRST, NONE, SECOND, Mesh
-from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis, LogicalMesh
 from unit.alpa_on_jax.xla_extension.auto_sharding.programs import all_specs, parts, tile
 
 MESHES = [Mesh(shape) for shape in ((4, 1), (2, 2), (1, 2), (2, 4), (4, 2), (3, 2), (1, 1))]

@@ -9,11 +9,12 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from alpa_on_jax.xla_extension import annotations, mlir
-from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import PartitionedProgram, partition
-from alpa_on_jax.xla_extension.sharding import ArraySharding
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import PartitionedProgram, partition
+from alpa_cfp.spmd.shardings import annotations
+from alpa_cfp.spmd.shardings.sharding import ArraySharding
 from unit.alpa_on_jax.xla_extension.helpers import assert_parts_equal, lower, run, values_of
 
 Shardings = Sequence[ArraySharding]

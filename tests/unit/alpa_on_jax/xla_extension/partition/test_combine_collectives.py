@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.lax import optimization_barrier as reshard
 
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
-from alpa_on_jax.xla_extension.partition import partition
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
+from alpa_cfp.spmd.partition import partition
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X4,
     annotate,

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxlib.mlir import ir
 
-from alpa_on_jax.xla_extension import annotations, mlir
-from alpa_on_jax.xla_extension.partition import PartitionedProgram
-from alpa_on_jax.xla_extension.partition.localize import localize
-from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.partition import PartitionedProgram
+from alpa_cfp.spmd.partition.localize import localize
+from alpa_cfp.spmd.shardings import annotations
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X2,
     MESH_2X4,

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax._src.lax import lax as lax_internal
 
-from alpa_on_jax.xla_extension.partition import UnsupportedByShardyError
-from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
-from alpa_on_jax.xla_extension.sharding import ArraySharding
+from alpa_cfp.spmd.partition import UnsupportedByShardyError
+from alpa_cfp.spmd.partition.shardy import partition_with_shardy
+from alpa_cfp.spmd.shardings.sharding import ArraySharding
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, MESHES, Case, annotate_values, mesh_id, seed_of
 from unit.alpa_on_jax.xla_extension.partition.op_cases import STRUCTURE
 

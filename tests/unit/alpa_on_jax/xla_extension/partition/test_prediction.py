@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition import Collective, PartitionedProgram, partition_to_run
-from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
-from alpa_on_jax.xla_extension.sharding import ArraySharding, LogicalMesh
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import Collective, PartitionedProgram, partition_to_run
+from alpa_cfp.spmd.partition.shardy import partition_with_shardy
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from unit.alpa_on_jax.xla_extension.helpers import annotate, assert_parts_equal, lower, run, split, values_of
 
 MESH = LogicalMesh((8,))

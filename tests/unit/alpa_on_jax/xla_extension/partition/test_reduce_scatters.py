@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.lax import optimization_barrier as reshard
 
-from alpa_on_jax.xla_extension.sharding import ArraySharding, Axis
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, split
 from unit.alpa_on_jax.xla_extension.partition.solved_programs import kinds, partitioned
 

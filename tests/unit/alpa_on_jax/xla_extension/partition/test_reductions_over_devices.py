@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
-from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
+from alpa_cfp.spmd.partition.shardy import partition_with_shardy
+from alpa_cfp.spmd.partition.xla import leave_to_xla
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, Case, annotate, assert_parts_equal, run, split
 
 _RNG = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from alpa_on_jax.xla_extension.partition import partition
+from alpa_cfp.spmd.partition import partition
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X2,
     Case,

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from jax.lax import optimization_barrier as reshard
 
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.combiner_limits import CombinerLimits
-from alpa_on_jax.xla_extension.partition import partition, partition_to_run
-from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
-from alpa_on_jax.xla_extension.sharding import Axis
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
+from alpa_cfp.spmd.partition import partition, partition_to_run
+from alpa_cfp.spmd.partition.xla import leave_to_xla
+from alpa_cfp.spmd.shardings.sharding import Axis
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, assert_parts_equal, run, split, values_of
 from unit.alpa_on_jax.xla_extension.partition.solved_programs import kinds, partitioned, solve
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from jax.lax import optimization_barrier as reshard
 
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.partition import PartitionedProgram
-from alpa_on_jax.xla_extension.sharding import ArraySharding
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.partition import PartitionedProgram
+from alpa_cfp.spmd.shardings.sharding import ArraySharding
 from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, split
 from unit.alpa_on_jax.xla_extension.partition.solved_programs import kinds, partitioned
 

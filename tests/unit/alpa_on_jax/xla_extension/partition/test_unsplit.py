@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from alpa_on_jax.xla_extension.partition import UnsupportedByShardyError, partition
-from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
+from alpa_cfp.spmd.partition import UnsupportedByShardyError, partition
+from alpa_cfp.spmd.partition.shardy import partition_with_shardy
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X4,
     Case,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
+from alpa_cfp.spmd.partition.xla import leave_to_xla
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from unit.alpa_on_jax.xla_extension.helpers import annotate, load, lower, place, split, values_of
 
 _RNG = np.random.default_rng(0)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from alpa_on_jax.xla_extension.partition.shardy import partition_with_shardy
-from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
+from alpa_cfp.spmd.partition.shardy import partition_with_shardy
+from alpa_cfp.spmd.partition.xla import leave_to_xla
 from unit.alpa_on_jax.xla_extension.helpers import (
     MESH_2X4,
     MESHES,

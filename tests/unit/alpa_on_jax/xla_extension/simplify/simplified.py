@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from alpa_on_jax.xla_extension import mlir
-from alpa_on_jax.xla_extension.hlo_module import HloModule
-from alpa_on_jax.xla_extension.partition.xla import leave_to_xla
-from alpa_on_jax.xla_extension.sharding import LogicalMesh
-from alpa_on_jax.xla_extension.simplify import is_canonical_dot, simplify
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition.xla import leave_to_xla
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.spmd.simplify import is_canonical_dot, simplify
 from unit.alpa_on_jax.xla_extension.helpers import annotate, assert_parts_equal, load, lower, place
 
 ONE_DEVICE = LogicalMesh((1, 1))

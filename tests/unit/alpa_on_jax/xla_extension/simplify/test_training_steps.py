@@ -5,8 +5,8 @@ import re
 import jax
 import pytest
 
-from alpa_cfp.workloads.model import train_step
-from alpa_cfp.workloads.models import MODELS, build
+from alpa_cfp_bench.workloads.model import train_step
+from alpa_cfp_bench.workloads.models import MODELS, build
 from integration import serial
 from unit.alpa_on_jax.xla_extension.simplify.simplified import Simplified, simplified
 

@@ -1,0 +1,1 @@
+"""Collects, while a plan is made, what its report is to say."""

@@ -1,0 +1,202 @@
+"""What candidates communicate, along which mesh axes, and what for.
+
+Takes candidates of one block; gives the `Communication` of each. Of a candidate whose program was made, the program
+says which devices come together, and what is a gradient or a weight; of the others how many there are does, and the
+candidate that keeps its state as it is used. A program that XLA partitions stands for its prediction, which says the
+same of what was read from the compiled one as far as they agree. Invariant: counts and bytes are those of the compiled
+program where they were read, else of the program, or of the candidate's `Work` where there is none.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+
+from alpa_cfp.candidates.block_candidates import Candidate
+from alpa_cfp.evidence.purposes import Share, share_of
+from alpa_cfp.plan.plan_report import Communication, CommunicationSource, Purpose, Role
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.partition import Collective, PartitionedProgram
+from alpa_cfp.spmd.shardings.sharding import Axis, LogicalMesh
+from alpa_cfp.strategies.block_strategy import Kept
+
+# Along these, devices have the same part of a weight, and share it where state is shared.
+_SHARING: frozenset[Role | None] = frozenset({"samples", None})
+_SHARED_BY = frozenset({"reduce-scatter", "all-gather"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A collective, the axes that it is along, and what of it is of weights."""
+
+    collective: Collective
+    axes: tuple[int, ...]
+    share: Share
+
+
+@dataclass(frozen=True)
+class Communications:
+    """What the candidates of a block communicate.
+
+    Attributes:
+        mesh: The logical mesh.
+        candidates: The candidates.
+        roles: For each what each mesh axis splits.
+        made: For each whether its program was made.
+        compiled: For each its collectives by the compiled program, where they were read from it.
+        weights: Numbers of the programs' parameters that are weights.
+        results: For each result of the programs whether it has the shape of a weight.
+    """
+
+    mesh: LogicalMesh
+    candidates: Sequence[Candidate]
+    roles: Sequence[tuple[Role | None, ...]]
+    made: Sequence[bool]
+    compiled: Sequence[tuple[Collective, ...] | None]
+    weights: Set[int]
+    results: Sequence[bool]
+
+    def all(self) -> list[tuple[Communication, ...]]:
+        """For each candidate its communication, equal collectives together."""
+        found: list[tuple[Communication, ...]] = []
+        # The candidate that keeps its state as it is used comes before those that share it.
+        base: list[_Known] = []
+        known = zip(self.candidates, self.roles, self.made, self.compiled, strict=True)
+        for candidate, roles, made, compiled in known:
+            as_used = candidate.strategy.kept is Kept.AS_USED
+            program = candidate.module.partitioned if made or as_used else None
+            each = (
+                self._derived(candidate.work.collectives, roles, base)
+                if program is None
+                else self._read(program.counted)
+            )
+            if as_used:
+                base = each
+            if compiled is not None:
+                each = self._compiled(compiled, roles, each)
+            found.append(_together(each))
+        return found
+
+    def _read(self, program: PartitionedProgram) -> list[_Known]:
+        """The collectives of a program; its text is read only where it can say more than their sizes."""
+        axes = [self._by_size(each) for each in program.collectives]
+        if None not in axes and not any(self.results):
+            return [_Known(each, known or (), Share()) for each, known in zip(program.collectives, axes, strict=True)]
+        names = {f"stablehlo.{each.kind.replace('-', '_')}" for each in program.collectives}
+        with mlir.context():
+            parsed = mlir.parse(program.bytecode)
+            block = mlir.entry_block(mlir.main_function(parsed))
+            arguments = list(block.arguments)
+            weights = {arguments[number] for number in self.weights}
+            ops = [op for op in mlir.block_operations(block) if op.name in names]
+            groups = [mlir.replica_groups(op) for op in ops]
+            shares = [share_of(op, weights, self.results) for op in ops]
+        axes_of = {_sets(self.mesh.groups(axes)): _indices(axes) for axes in _combinations(self.mesh)}
+        read = (() if each is None else axes_of.get(_sets(each), ()) for each in groups)
+        # Sizes know the axes of what has no groups, too.
+        return [
+            _Known(each, known if known is not None else own, share)
+            for each, known, own, share in zip(program.collectives, axes, read, shares, strict=True)
+        ]
+
+    def _compiled(
+        self, collectives: Sequence[Collective], roles: tuple[Role | None, ...], predicted: Sequence[_Known]
+    ) -> list[_Known]:
+        """The collectives of a compiled program; what they are for is known of those that were predicted."""
+        found, left = list[_Known](), list(predicted)
+        for each in collectives:
+            same = next((known for known in left if known.collective == each), None)
+            if same is not None:
+                left.remove(same)
+            found.append(same or _Known(each, self._derived_axes(each, roles, predicted), Share()))
+        return found
+
+    def _by_size(self, collective: Collective) -> tuple[int, ...] | None:
+        """The only axes that have so many devices; None where several have."""
+        if collective.kind == "collective-permute":
+            return _indices(self.mesh.axes) if len(self.mesh.axes) == 1 else ()
+        found = [axes for axes in _combinations(self.mesh) if _size(axes) == collective.group_size]
+        return None if len(found) > 1 else _indices(found[0]) if found else ()
+
+    def _derived(
+        self, collectives: Sequence[Collective], roles: tuple[Role | None, ...], base: Sequence[_Known]
+    ) -> list[_Known]:
+        """The collectives of a candidate without a program, which shares the state of the one that `base` is of."""
+        scattered = sum(each.size_bytes for each in collectives if each.kind == "reduce-scatter")
+        scattered -= sum(each.collective.size_bytes for each in base if each.collective.kind == "reduce-scatter")
+        # What is estimated to be scattered need not be gradients: a sum that is large enough is taken for one.
+        most = max((each.share.gradient * each.collective.size_bytes for each in base), default=0.0)
+        found: list[_Known] = []
+        unchanged = list(base)
+        for each in collectives:
+            same = next((known for known in unchanged if known.collective == each), None)
+            if same is not None:
+                unchanged.remove(same)
+                found.append(same)
+                continue
+            is_gradient = each.kind == "reduce-scatter" and each.size_bytes <= most
+            share = Share(1.0 if is_gradient else 0.0, each.kind == "all-gather")
+            whole = next((known for known in unchanged if _is_rest(each, known.collective, scattered)), None)
+            if whole is not None:
+                size = whole.collective.size_bytes
+                share = Share(max(0.0, whole.share.gradient * size - scattered) / each.size_bytes)
+            found.append(_Known(each, self._derived_axes(each, roles, base), share))
+        return found
+
+    def _derived_axes(
+        self, collective: Collective, roles: tuple[Role | None, ...], base: Sequence[_Known]
+    ) -> tuple[int, ...]:
+        """The axes of a collective of such a candidate that the other one does not have."""
+        known = self._by_size(collective)
+        if known is not None:
+            return known
+        sharing = [axis for axis in self.mesh.axes if roles[axis.index] in _SHARING]
+        if collective.kind in _SHARED_BY and _size(sharing) == collective.group_size:
+            return _indices(sharing)
+        kind = collective.kind, collective.group_size
+        axes = {each.axes for each in base if (each.collective.kind, each.collective.group_size) == kind}
+        return axes.pop() if len(axes) == 1 else ()
+
+
+def source_of(candidate: Candidate, compiled: tuple[Collective, ...] | None) -> CommunicationSource:
+    """Where it is known from what a candidate communicates.
+
+    Args:
+        candidate: The candidate.
+        compiled: Its collectives by the compiled program, where they were read from it.
+    """
+    if compiled is not None:
+        return "compiled"
+    return "predicted" if candidate.predicted else "unknown" if candidate.unread else "program"
+
+
+def _is_rest(collective: Collective, whole: Collective, scattered: float) -> bool:
+    """Whether a sum is what is left of another one of which so many bytes are scattered."""
+    return replace(collective, size_bytes=collective.size_bytes + scattered) == whole
+
+
+def _together(collectives: Sequence[_Known]) -> tuple[Communication, ...]:
+    found: dict[tuple[str, tuple[int, ...], int, Purpose | None], Communication] = {}
+    for each in collectives:
+        kind, size, purpose = each.collective.kind, int(each.collective.size_bytes), each.share.purpose
+        key = kind, each.axes, size, purpose
+        before = found.get(key, Communication(kind, each.axes, size, 0, purpose))
+        found[key] = replace(before, count=before.count + 1)
+    return tuple(found.values())
+
+
+def _combinations(mesh: LogicalMesh) -> list[tuple[Axis, ...]]:
+    counts = range(1, len(mesh.axes) + 1)
+    return [axes for count in counts for axes in itertools.combinations(mesh.axes, count)]
+
+
+def _size(axes: Sequence[Axis]) -> int:
+    return math.prod(axis.size for axis in axes)
+
+
+def _indices(axes: Sequence[Axis]) -> tuple[int, ...]:
+    return tuple(axis.index for axis in axes)
+
+
+def _sets(groups: Sequence[Sequence[int]]) -> frozenset[frozenset[int]]:
+    return frozenset(map(frozenset, groups))

@@ -1,0 +1,1 @@
+"""Parts of a program as programs of their own."""

@@ -1,0 +1,136 @@
+"""`autoshard`: the planner for a function and a mesh of plain JAX.
+
+Takes a function, a `jax.sharding.Mesh` and arguments (their shapes are enough); gives a `Plan` with the shardings of
+arguments and results by pytree path. Invariant: `planned_for` annotates a program just as `autoshard` did, so that
+what `Plan.jit` runs is what was planned and measured.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jax.sharding import AbstractMesh, Mesh
+
+from alpa_cfp.evidence.accounting import signed
+from alpa_cfp.jit.meshes import axis_types_of, dims_of, of_whole_axes, platform_of, request_for
+from alpa_cfp.jit.tracing import Leaf, Program, trace
+from alpa_cfp.plan.plan import Plan
+from alpa_cfp.plan.signature import Placed, Signature
+from alpa_cfp.planner.options import HasPlanOptions, PlanOptions
+from alpa_cfp.planner.planner import plan as plan_module
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.shardings import annotations
+from alpa_cfp.spmd.shardings.sharding import ArraySharding
+
+
+def autoshard(
+    fn: Callable[..., Any],
+    mesh: Mesh | AbstractMesh,
+    /,
+    *args: Any,
+    donate_argnums: int | Sequence[int] = (),
+    option: PlanOptions | HasPlanOptions | None = None,
+    **kwargs: Any,
+) -> Plan:
+    """Plan how `fn(*args, **kwargs)` is split over `mesh`; `Plan.jit` runs it so.
+
+    `fn` is a whole training step or any other function that `jax.jit` takes. It is traced once. Loops of known length
+    are unrolled where there is something to plan in them; inside those of unknown length nothing is planned.
+
+    Args:
+        fn: The function. It says nothing of where arrays lie (`with_sharding_constraint`, `shard_map`).
+        mesh: One or two axes, any names, any of this process' devices in any order; an `AbstractMesh` with
+            `PlanOptions(costs="estimate")`.
+        args: Pytrees of arrays, numbers or `jax.ShapeDtypeStruct`s.
+        donate_argnums: Which of `args` may be used up, as `jax.jit` takes it.
+        option: How to plan; None for `PlanOptions()`, which measures on the mesh. A `CFPOption` is taken, too.
+        kwargs: As `args`.
+
+    Raises:
+        AutoshardError: the mesh, an argument or the function cannot be planned.
+        NoDevicesError: costs are to be measured, and the mesh has no devices here.
+        NothingFitsError: no plan fits into the memory budget.
+        PlanError: the option has a plan, and it is for something else.
+    """
+    options = _options(option)
+    request = request_for(mesh)
+    program = trace(fn, args, kwargs, donate_argnums, platform_of(mesh))
+    made = plan_module(program.module, request, options)
+    program, plan = replace(program, module=made.module), made.plan
+    say_by_whole_axes(program)
+    signature = signature_of(program, mesh)
+    account = plan.account
+    if account is not None:
+        account = signed(replace(account, caveats=(*program.caveats, *account.caveats)), signature)
+    return replace(plan, signature=signature, account=account)
+
+
+def _options(option: PlanOptions | HasPlanOptions | None) -> PlanOptions:
+    if option is None:
+        return PlanOptions()
+    return option if isinstance(option, PlanOptions) else option.plan_options
+
+
+def planned_for(
+    fn: Callable[..., Any], mesh: Mesh, plan: Plan, args: Sequence[Any], kwargs: dict[str, Any], donated: Sequence[bool]
+) -> Program:
+    """The program of `fn`, annotated with `plan` for `mesh`.
+
+    Args:
+        donated: For each leaf of `(args, kwargs)` whether it may be used up.
+
+    Raises:
+        AutoshardError: an argument or the function cannot be planned.
+        PlanError: the plan is for another function or another mesh.
+    """
+    program = trace(fn, args, kwargs, (), platform_of(mesh)).with_donated(donated)
+    made = plan_module(program.module, request_for(mesh), PlanOptions(costs="estimate", plan=plan))
+    program = replace(program, module=made.module)
+    say_by_whole_axes(program)
+    return program
+
+
+def signature_of(program: Program, mesh: Mesh | AbstractMesh) -> Signature:
+    """The signature of an annotated program."""
+    inputs, outputs = _boundary(program.module)
+    devices = tuple(device.id for device in mesh.devices.flat) if isinstance(mesh, Mesh) else ()
+
+    def placed(leaf: Leaf, sharding: ArraySharding) -> Placed:
+        dims = dims_of(sharding, mesh.axis_names)[: len(leaf.shape)]
+        return Placed(leaf.path, leaf.shape, str(leaf.dtype), dims, leaf.donated)
+
+    return Signature(
+        axis_names=tuple(mesh.axis_names),
+        axis_types=axis_types_of(mesh),
+        devices=devices,
+        inputs=tuple(map(placed, program.inputs, inputs)),
+        outputs=tuple(map(placed, program.outputs, outputs)),
+    )
+
+
+def say_by_whole_axes(program: Program) -> None:
+    """Bring arguments and results that no `PartitionSpec` of the user's can describe to where one can.
+
+    These are the bits of random keys, where propagation has split them, and what is split by a part of a mesh axis:
+    Shardy leaves no such parts at a function's border, but a planner may.
+    """
+    module = program.module
+    before = _boundary(module)
+    leaves = program.inputs, program.outputs
+    inputs, outputs = (
+        tuple(of_whole_axes(sharding, len(leaf.shape)) for sharding, leaf in zip(shardings, of, strict=True))
+        for shardings, of in zip(before, leaves, strict=True)
+    )
+    if (inputs, outputs) == before:
+        return
+
+    def write(parsed: Any) -> None:
+        annotations.set_boundary(mlir.main_function(parsed), inputs, outputs)
+
+    module.bytecode, _ = mlir.edit(module.bytecode, write)
+    module.input_shardings, module.output_shardings = inputs, outputs
+
+
+def _boundary(module: HloModule) -> tuple[tuple[ArraySharding, ...], tuple[ArraySharding, ...]]:
+    return tuple(module.input_shardings or ()), tuple(module.output_shardings or ())

@@ -1,0 +1,291 @@
+"""`Plan.jit`: a function that runs as planned.
+
+Takes a function and a plan with a signature; gives a callable that takes and gives pytrees of `jax.Array`s, as
+`jax.jit` does, compiled once. Invariants: what runs is the program that was planned, partitioned as it was measured; an
+array that lies as the plan says is not copied; results are `NamedSharding`s over the user's mesh.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.sharding import Mesh, NamedSharding
+
+from alpa_cfp.errors import NoDevicesError, PlanError
+from alpa_cfp.jit.autoshard import planned_for, signature_of
+from alpa_cfp.jit.meshes import make_mesh, spec_of
+from alpa_cfp.jit.tracing import Program, path_of, shape_and_dtype
+from alpa_cfp.plan.plan import Plan
+from alpa_cfp.plan.signature import Placed, Signature
+from alpa_cfp.spmd.compile import backend
+from alpa_cfp.spmd.compile.dispatch import Direct, dispatched
+from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
+from alpa_cfp.spmd.tracing.key_kinds import kind_of
+
+
+class PlannedFunction:
+    """`fn` as a plan says; made by `Plan.jit`.
+
+    It is traced and compiled at its first call, or by `compile`, for the arguments that the plan is for.
+
+    Attributes:
+        plan: The plan.
+        mesh: Where it runs.
+    """
+
+    def __init__(self, fn: Callable[..., Any], plan: Plan, mesh: Mesh | None):
+        signature = plan.signature
+        if signature is None:
+            raise PlanError.without_signature()
+        self.plan = plan
+        self.mesh = mesh_of(plan, signature) if mesh is None else _checked(mesh, plan, signature)
+        self._fn = fn
+        self._signature = signature
+        self._compiled: _Compiled | None = None
+        self._donates = any(placed.donated for placed in signature.inputs)
+        self._dispatched = dispatched(getattr(fn, "__name__", "function"), self._called)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What `fn(*args, **kwargs)` gives; arguments that were donated are used up.
+
+        Raises:
+            PlanError: other arguments, or another function, than were planned; or a call inside `jax.jit`.
+        """
+        if self._donates and _has_one_twice(jax.tree.leaves((args, kwargs))):
+            return self._called(*args, **kwargs)[0]
+        return self._dispatched(*args, **kwargs)
+
+    def compile(self, *args: Any, **kwargs: Any) -> "PlannedFunction":
+        """Compile for these arguments, of which shapes are enough, without running; gives itself back.
+
+        Raises:
+            PlanError: other arguments, or another function, than were planned.
+        """
+        self._compiled_for(args, kwargs)
+        return self
+
+    def as_text(self) -> str:
+        """The optimised HLO of one device.
+
+        Raises:
+            PlanError: it is not compiled yet.
+        """
+        return self._known().executable.text()
+
+    def memory_bytes(self) -> dict[str, int]:
+        """What one device needs, in bytes: "arguments", "outputs", "aliased" (in arguments' buffers), "temporaries".
+
+        Raises:
+            PlanError: it is not compiled yet.
+        """
+        return self._known().executable.memory_bytes()
+
+    @property
+    def input_shardings(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """`(args, kwargs)` with a `NamedSharding` in the place of each array, for `jax.device_put`.
+
+        Raises:
+            PlanError: it is not compiled yet.
+        """
+        compiled = self._known()
+        return jax.tree.unflatten(compiled.program.in_tree, compiled.inputs)
+
+    @property
+    def output_shardings(self) -> Any:
+        """The result with a `NamedSharding` in the place of each array.
+
+        Raises:
+            PlanError: it is not compiled yet.
+        """
+        compiled = self._known()
+        return jax.tree.unflatten(compiled.program.out_tree, compiled.outputs)
+
+    def _called(self, *args: Any, **kwargs: Any) -> tuple[Any, Direct | None]:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        compiled = self._compiled
+        if compiled is None or tree != compiled.program.in_tree or not compiled.takes(leaves):
+            compiled = self._compiled_for(args, kwargs)
+        direct = compiled.direct_for(leaves)
+        return compiled(leaves), direct
+
+    def _compiled_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Compiled":
+        _check_arguments(self._signature, args, kwargs)
+        compiled = self._compiled
+        if compiled is None or jax.tree.structure((args, kwargs)) != compiled.program.in_tree:
+            donated = [placed.donated for placed in self._signature.inputs]
+            program = planned_for(self._fn, self.mesh, self.plan, args, kwargs, donated)
+            _check_signature(self._signature, program, self.mesh)
+            self._compiled = compiled = _Compiled(program, self._signature, self.mesh)
+        return compiled
+
+    def _known(self) -> "_Compiled":
+        if self._compiled is None:
+            raise PlanError.not_compiled()
+        return self._compiled
+
+
+class _Compiled:
+    """A program on a mesh, called with leaves."""
+
+    def __init__(self, program: Program, signature: Signature, mesh: Mesh):
+        self.program = program
+        self.inputs = _named(signature.inputs, mesh)
+        self.outputs = _named(signature.outputs, mesh)
+        devices = tuple(mesh.devices.flat)
+        self.executable = _OnUsersMesh(Client(devices), program, self.outputs)
+        self._donated = [leaf.donated for leaf in signature.inputs]
+        self._expected = [(leaf.shape, leaf.dtype) for leaf in program.inputs]
+        self._keys = [i for i, leaf in enumerate(program.inputs) if leaf.is_key]
+
+    def takes(self, leaves: Sequence[Any]) -> bool:
+        """Whether these are arrays of the shapes and dtypes that it was compiled for."""
+        try:
+            return all(
+                not isinstance(leaf, Tracer) and shape_and_dtype(leaf) == expected
+                for leaf, expected in zip(leaves, self._expected, strict=True)
+            )
+        except TypeError:  # one is no array
+            return False
+
+    def direct_for(self, leaves: Sequence[Any]) -> Direct | None:
+        """How to run it for such leaves without Python; None if some have to be moved, or if there are random keys."""
+        has_keys = any(leaf.is_key for leaf in (*self.program.inputs, *self.program.outputs))
+        moved = any(isinstance(leaves[i], jax.Array) for i in self._elsewhere(leaves))
+        if self.executable.loaded is None or has_keys or moved:
+            return None
+        return Direct(self.executable.loaded, self.inputs, self.outputs)
+
+    def __call__(self, leaves: Sequence[Any]) -> Any:
+        results = self.executable.execute_sharded_on_local_devices(self._placed(leaves))
+        for i, leaf in enumerate(self.program.outputs):
+            if leaf.is_key:
+                results[i] = jax.random.wrap_key_data(results[i], impl=kind_of(leaf.dtype))
+            elif leaf.weak_type:
+                results[i] = backend.weakly_typed(results[i])
+        return jax.tree.unflatten(self.program.out_tree, results)
+
+    def _placed(self, leaves: Sequence[Any]) -> list[Any]:
+        """The leaves where the plan says, as a program takes them."""
+        arrays = list(leaves)
+        for i in self._keys:
+            arrays[i] = jax.random.key_data(arrays[i])
+        if any(self._donated):
+            _unshare(arrays, self._donated)
+        if elsewhere := self._elsewhere(arrays):
+            shardings, donated = ([of[i] for i in elsewhere] for of in (self.inputs, self._donated))
+            moved = jax.device_put([arrays[i] for i in elsewhere], shardings, donate=donated)
+            for i, array in zip(elsewhere, moved, strict=True):
+                arrays[i] = array
+        return arrays
+
+    def _elsewhere(self, arrays: Sequence[Any]) -> list[int]:
+        """Which of the arrays, keys as their bits, do not lie as the plan says."""
+        return [
+            i
+            for i, (array, sharding) in enumerate(zip(arrays, self.inputs, strict=True))
+            if not (isinstance(array, jax.Array) and _lies_at(array, sharding))
+        ]
+
+
+class _OnUsersMesh(MeshExecutable):
+    """A `MeshExecutable` whose results lie on the mesh that the user has made, by its names."""
+
+    def __init__(self, client: Client, program: Program, outputs: Sequence[NamedSharding]):
+        super().__init__(client, program.module)
+        self._handlers = [
+            backend.array_handler(shape.dims, shape.dtype, sharding)
+            for shape, sharding in zip(self.module.shape.results, outputs, strict=True)
+        ]
+
+
+def mesh_of(plan: Plan, signature: Signature) -> Mesh:
+    """The mesh that a plan was made on.
+
+    Raises:
+        PlanError: its devices are not here, or it was made without.
+    """
+    if not signature.devices:
+        raise PlanError.no_devices("the plan was made for a mesh without devices")
+    here = {device.id: device for device in jax.local_devices()}
+    missing = [number for number in signature.devices if number not in here]
+    if missing:
+        raise PlanError.no_devices(f"the plan was made on devices that this process does not have: {missing}")
+    devices = [here[number] for number in signature.devices]
+    return make_mesh(plan.mesh_shape, signature.axis_names, signature.axis_types, devices)
+
+
+def _checked(mesh: Mesh, plan: Plan, signature: Signature) -> Mesh:
+    if not isinstance(mesh, Mesh):
+        raise NoDevicesError(plan.mesh_shape)
+    if tuple(mesh.axis_sizes) != plan.mesh_shape:
+        raise PlanError.other_mesh(plan.mesh_shape, tuple(mesh.axis_sizes))
+    if tuple(mesh.axis_names) != signature.axis_names:
+        raise PlanError.other_axes(signature.axis_names, tuple(mesh.axis_names))
+    return mesh
+
+
+def _named(placed: Sequence[Placed], mesh: Mesh) -> list[NamedSharding]:
+    return [NamedSharding(mesh, spec_of(each.dims)) for each in placed]
+
+
+def _lies_at(array: jax.Array, sharding: NamedSharding) -> bool:
+    return array.sharding == sharding or array.sharding.is_equivalent_to(sharding, array.ndim)
+
+
+def _has_one_twice(leaves: Sequence[Any]) -> bool:
+    return len(set(map(id, leaves))) < len(leaves)
+
+
+def _unshare(arrays: list[Any], donated: Sequence[bool]) -> None:
+    """Copy what occurs twice and is donated: a buffer can be used up once, and then not be used beside."""
+    used_up = {id(array) for array, is_donated in zip(arrays, donated, strict=True) if is_donated}
+    seen: set[int] = set()
+    for i, array in enumerate(arrays):
+        if isinstance(array, jax.Array) and id(array) in used_up and id(array) in seen:
+            arrays[i] = jnp.copy(array)
+        seen.add(id(array))
+
+
+def _check_arguments(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Hold arguments against those that were planned.
+
+    Raises:
+        PlanError: they are others, or are being traced.
+    """
+    given: dict[str, tuple[tuple[int, ...], str]] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path((args, kwargs)):
+        if isinstance(leaf, Tracer):
+            raise PlanError.traced_arguments()
+        try:
+            shape, dtype = shape_and_dtype(leaf)
+        except TypeError as error:
+            raise PlanError.other_arguments(f"{path_of(path)} is a {type(leaf).__name__}, and no array") from error
+        given[path_of(path)] = shape, str(dtype)
+    planned = {each.path: (each.shape, each.dtype) for each in signature.inputs}
+    for path, (shape, dtype) in planned.items():
+        if path not in given:
+            raise PlanError.other_arguments(f"{path} is missing")
+        if given[path] != (shape, dtype):
+            raise PlanError.other_arguments(
+                f"{path} is {_array_text(*given[path])} here and was {_array_text(shape, dtype)} when it was planned"
+            )
+    if unknown := [path for path in given if path not in planned]:
+        raise PlanError.other_arguments(f"{unknown[0]} was not there when it was planned")
+
+
+def _check_signature(planned: Signature, program: Program, mesh: Mesh) -> None:
+    """Hold an annotated program against what was planned: it gives the same results, and all lies as the plan says.
+
+    Raises:
+        PlanError: it does not. Other results come from another function; other places from another version of JAX,
+            whose propagation finds others, or from a plan that was edited.
+    """
+    found = signature_of(program, mesh)
+    if (found.inputs, found.outputs) != (planned.inputs, planned.outputs):
+        raise PlanError.other_program()
+
+
+def _array_text(shape: tuple[int, ...], dtype: str) -> str:
+    return f"{dtype}[{','.join(map(str, shape))}]"

@@ -1,0 +1,1 @@
+"""The plan: data, its text, its cache."""

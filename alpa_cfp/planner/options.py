@@ -1,0 +1,106 @@
+"""`PlanOptions`: how plans are made, as a value."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+from alpa_cfp.errors import OptionError
+from alpa_cfp.plan.plan import Plan
+from alpa_cfp.search import MEMORY_BYTES
+
+Costs = Literal["measure", "replay", "estimate"]
+MeshShapes = Literal["given", "all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """Options of CFP.
+
+    Attributes:
+        costs: "measure" runs candidate programs on the mesh, "replay" takes profiles that were recorded on such a mesh
+            (no device of that kind is needed), "estimate" counts work and communication.
+        memory_budget_bytes: What one device may hold; None without limit, or where alpa's own budget counts.
+        database: The profile database; None for the user's (see `ProfileDatabase.open`).
+        samples: How often each candidate is timed.
+        refine: How many of the best plans are compiled whole and timed beside the plain ones (data parallel, ZeRO,
+            Megatron-style); 0 takes the best predicted one.
+        pruning_margin: A candidate is measured only if a plan with it would be among the best when it was so many times
+            faster than estimated; inf measures all.
+        search_limit_s: How long one search may take; at the limit the best plan so far is taken, with a warning.
+        search_memory_bytes: How much memory the tables of one search may take, where it is planned. What needs more is
+            not searched exactly: the plan is good then, and a warning says by how much at most it could be beaten.
+        device_kind: Of which devices profiles are replayed, where the database has them of several.
+        seed: Of the order in which programs are timed.
+        progress: Whether profiling shows a progress bar.
+        logical_mesh_shapes: "given" plans for the logical mesh that it is given; "all" for each shape that its devices
+            can have in one or two axes, and takes the fastest plan.
+        plan: A plan, or the file of one, that is used as it is; nothing is measured or searched then.
+    """
+
+    costs: Costs = "measure"
+    memory_budget_bytes: int | None = None
+    database: Path | str | None = None
+    samples: int = 5
+    refine: int = 3
+    pruning_margin: float = 1.5
+    search_limit_s: float = 60.0
+    search_memory_bytes: int = MEMORY_BYTES
+    device_kind: str | None = None
+    seed: int = 0
+    progress: bool = True
+    logical_mesh_shapes: MeshShapes = "given"
+    plan: Plan | Path | str | None = None
+
+    def __post_init__(self) -> None:
+        check_choices(self, {"costs": Costs, "logical_mesh_shapes": MeshShapes})
+        check_numbers(self)
+
+    def for_candidate_stage(self) -> "PlanOptions":
+        """These options for one of many stages: closer pruning, and no whole plans timed."""
+        return replace(self.with_closer_pruning(), refine=0)
+
+    def with_closer_pruning(self) -> "PlanOptions":
+        """These options with the pruning margin of candidate stages: its square root."""
+        return replace(self, pruning_margin=math.sqrt(self.pruning_margin))
+
+
+class HasPlanOptions(Protocol):
+    """What says how to plan beside other things, as `CFPOption` does."""
+
+    @property
+    def plan_options(self) -> PlanOptions: ...
+
+
+def check_choices(options: Any, choices_of: Mapping[str, Any]) -> None:
+    """Check fields that have one of some texts.
+
+    Raises:
+        OptionError: one has another.
+    """
+    for name, choices in ((name, get_args(kind)) for name, kind in choices_of.items()):
+        if getattr(options, name) not in choices:
+            raise OptionError(
+                type(options).__name__, name, getattr(options, name), f"it must be one of {', '.join(choices)}"
+            )
+
+
+def check_numbers(options: Any) -> None:
+    """Check the numbers among the fields of `PlanOptions`.
+
+    Raises:
+        OptionError: one is out of its range.
+    """
+    kind = type(options).__name__
+    if not options.pruning_margin >= 1:
+        raise OptionError(kind, "pruning_margin", options.pruning_margin, "it must be at least 1")
+    for name, least in (("samples", 1), ("refine", 0)):
+        value = getattr(options, name)
+        if not isinstance(value, int) or value < least:
+            raise OptionError(kind, name, value, f"it must be a whole number of at least {least}")
+    if not options.search_memory_bytes > 0:
+        raise OptionError(kind, "search_memory_bytes", options.search_memory_bytes, "a search needs some bytes")
+    budget = options.memory_budget_bytes
+    if budget is not None and budget <= 0:
+        raise OptionError(kind, "memory_budget_bytes", budget, "it must be above zero, or None")

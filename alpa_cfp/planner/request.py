@@ -1,0 +1,81 @@
+"""What a plan is made for: a mesh, the devices behind it, micro-batches and a memory budget, as a value."""
+
+import os
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from alpa_cfp.errors import NoDevicesError
+from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Measurer
+from alpa_cfp.spmd.compile.executable import Client
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+
+Measured = Client | tuple[Measurer, DeviceDescription]
+
+
+class Devices(Protocol):
+    """The devices that a mesh is laid out over."""
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for the same devices in the same order."""
+        ...
+
+    def measured(self, options: MeasureOptions) -> Measured:
+        """What a profiler measures on.
+
+        Raises:
+            NoDevicesError: there are no such devices here.
+        """
+        ...
+
+    def memory_bytes(self) -> int:
+        """What one of them may hold."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDevices:
+    """Devices of this process.
+
+    Attributes:
+        devices: In the order of the mesh; None in the place of each that is not of this process.
+        shape: That of the mesh.
+    """
+
+    devices: tuple[Any, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def key(self) -> Hashable:
+        return self.devices
+
+    def measured(self, options: MeasureOptions) -> Client:
+        """See `Devices`."""
+        del options
+        if not self.devices or any(device is None for device in self.devices):
+            raise NoDevicesError(self.shape)
+        return Client(list(self.devices))
+
+    def memory_bytes(self) -> int:
+        """Its own memory, or its part of the machine's."""
+        device = self.devices[0]
+        limit = None if device is None else (device.memory_stats() or {}).get("bytes_limit")
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // len(self.devices) if limit is None else limit
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What a plan is made for.
+
+    Attributes:
+        mesh: The logical mesh.
+        devices: Its devices.
+        num_micro_batches: How many there are in a step; 1 without gradient accumulation.
+        memory_budget_bytes: What one device has for the program; None without limit.
+    """
+
+    mesh: LogicalMesh
+    devices: Devices
+    num_micro_batches: int = 1
+    memory_budget_bytes: int | None = None

@@ -1,0 +1,81 @@
+"""What plans are made with, and what several plans share: profiles, what measures, candidates.
+
+Takes options; opens its database, and starts what measures on a submesh when something has to be measured there. A
+context manager: after it the database is closed, and no process is left. Invariant: a plan does not depend on which
+others were made in the session.
+"""
+
+import contextlib
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from alpa_cfp.candidates.block_candidates import Candidate
+from alpa_cfp.database import ProfileDatabase
+from alpa_cfp.extraction.program import Programs
+from alpa_cfp.planner.options import PlanOptions
+from alpa_cfp.planner.request import Devices
+from alpa_cfp.profiling import MeasureOptions, Profiler, recorded_devices
+from alpa_cfp.select.calibration import calibration_programs
+from alpa_cfp.select.profile_source import Source, recorded
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+
+
+class Session:
+    """What plans are made with.
+
+    Args:
+        options: How to plan.
+        programs: Those that were planned before; new ones are added.
+
+    Attributes:
+        programs: The same.
+        database: The profile database.
+        candidates: Those of the kinds of blocks that were seen, by what they depend on (see `find_units`).
+    """
+
+    def __init__(self, options: PlanOptions, programs: Programs | None = None) -> None:
+        self.options, self.programs = options, programs or Programs()
+        self._open = contextlib.ExitStack()
+        self.database = self._open.enter_context(ProfileDatabase.open(options.database))
+        self.candidates: dict[Any, tuple[Candidate, ...]] = {}
+        self._profilers: dict[Any, Profiler] = {}
+
+    def source(self, devices: Devices, mesh: LogicalMesh) -> Source | None:
+        """What gives the profiles of programs for a mesh; None where costs are estimates.
+
+        Args:
+            devices: Those of the mesh.
+            mesh: How they are laid out.
+
+        Raises:
+            NoDevicesError: costs are to be measured, and the mesh has no devices.
+            ReplayError: the database has nothing of such a mesh.
+        """
+        options = self.options
+        if options.costs == "estimate":
+            return None
+        if options.costs == "replay":
+            recorded_on = recorded_devices(self.database, mesh.shape, device_kind=options.device_kind)
+            return Source(recorded_on, recorded(recorded_on, self.database))
+        profiler = self._profiler(devices)
+        # They are what is measured first, after the program has been looked at.
+        profiler.expect(partial(calibration_programs, mesh))
+        return Source(profiler.devices, profiler.measure)
+
+    def _profiler(self, devices: Devices) -> Profiler:
+        """What measures on devices, in their order; one for all ways to lay them out."""
+        if devices.key not in self._profilers:
+            options = MeasureOptions(self.options.samples, seed=self.options.seed, progress=self.options.progress)
+            self._profilers[devices.key] = self._open.enter_context(
+                Profiler(devices.measured(options), self.database, options)
+            )
+        return self._profilers[devices.key]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._open.close()

@@ -1,0 +1,170 @@
+"""Numbers and strategies in the words of a user: takes values of an account, gives short texts.
+
+Invariants: a time is in ms with three digits that count, a size in decimal bytes; a strategy is said by what is split
+and where, never by an index of the search.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from alpa_cfp import quantities
+from alpa_cfp.plan.plan_report import Alternative, Communication, CommunicationSource, Role
+from alpa_cfp.strategies.block_strategy import Kept
+
+# In the order in which they are said: what happens to weights first.
+_SPLIT: dict[Role, str] = {
+    "columns": "weights split by column",
+    "rows": "weights split by row",
+    "heads": "heads split",
+    "experts": "experts split",
+    "batch": "heads or experts split",
+    "samples": "samples split",
+}
+# What is said of communication beside what there is.
+_KNOWN_FROM: dict[CommunicationSource, str] = {
+    "program": "",
+    "compiled": " (by the compiled program)",
+    "predicted": " (predicted, XLA partitions this block)",
+}
+# Times that differ by less are the same to a reader.
+_ALIKE = 0.005
+
+
+def share(part: float, whole: float) -> str:
+    """What `part` is of `whole`: "12%", "<1%"."""
+    if whole <= 0 or part <= 0:
+        return "0%"
+    percent = 100 * part / whole
+    return "<1%" if percent < 0.5 else f"{percent:.0f}%"
+
+
+def slower(seconds: float, reference_s: float) -> str:
+    """How much slower a time is than another: "as fast", "12% slower", "3.1 times as slow", "4% faster"."""
+    if reference_s <= 0:
+        return "as fast" if seconds <= 0 else "slower"
+    ratio = seconds / reference_s
+    if abs(ratio - 1) < _ALIKE:
+        return "as fast"
+    if ratio >= 2:
+        return f"{quantities.digits(ratio, 2)} times as slow"
+    if ratio > 1:
+        return f"{_percent(ratio - 1)} slower"
+    return f"{_percent(1 - ratio)} faster"
+
+
+def off(predicted: float, real: float) -> str:
+    """How far a prediction is from what was measured: "4.6% too low", "exact"."""
+    if real <= 0 or abs(predicted / real - 1) < _ALIKE:
+        return "exact"
+    ratio = predicted / real
+    return f"{_percent(abs(ratio - 1))} too {'high' if ratio > 1 else 'low'}"
+
+
+def listed(parts: Iterable[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    *most, last = parts
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def mesh(shape: Sequence[int]) -> str:
+    """ "2x4"."""
+    return "x".join(map(str, shape))
+
+
+def axes(indices: Iterable[int], names: Sequence[str]) -> str:
+    """Mesh axes by their names: "axis 1", "axes 0 and 1", "axis model"."""
+    own = [names[index].removeprefix("axis ") for index in indices]
+    return f"{'axis' if len(own) == 1 else 'axes'} {listed(own)}"
+
+
+def axes_of_mesh(shape: Sequence[int], names: Sequence[str]) -> str:
+    """The axes of a mesh with their sizes: "axis 0 has 2 devices, axis 1 has 4"."""
+    sizes = [f"{axes((index,), names)} has {size}" for index, size in enumerate(shape)]
+    return listed([f"{sizes[0]} {'device' if shape[0] == 1 else 'devices'}", *sizes[1:]]) if sizes else "one device"
+
+
+def strategy(alternative: Alternative, shape: Sequence[int], names: Sequence[str]) -> str:
+    """A strategy: "weights split by column on axis 1; samples split on axis 0; optimizer state shared along axis 0".
+
+    Args:
+        alternative: What has the strategy.
+        shape: The sizes of the mesh's axes; one of a single device is not mentioned.
+        names: The axes' names.
+    """
+    real = [axis for axis, devices in enumerate(shape) if devices > 1]
+    if not real:
+        return "on one device"
+    said = []
+    for role, words in _SPLIT.items():
+        own: dict[str | None, list[int]] = {}
+        for axis in real:
+            if alternative.roles[axis] == role:
+                own.setdefault(alternative.which[axis] if alternative.which else None, []).append(axis)
+        said += [f"{words}{f' ({which})' if which else ''} on {axes(of, names)}" for which, of in own.items()]
+    same = [axis for axis in real if alternative.roles[axis] is None]
+    if len(same) == len(real):
+        said.append("repeated on every device")
+    elif same:
+        said.append(f"repeated on {axes(same, names)}")
+    # Weights are equal on the devices along these axes, so it is these that share them.
+    sharing = [axis for axis in real if alternative.roles[axis] in ("samples", None)]
+    if alternative.kept != Kept.AS_USED:
+        what = "optimizer state" if alternative.kept == Kept.MOMENTS_SPLIT else "weights and optimizer state"
+        said.append(f"{what} shared{' along ' + axes(sharing, names) if sharing else ''}")
+    return "; ".join(said)
+
+
+def communication(each: Communication, names: Sequence[str]) -> str:
+    """Equal collectives: "gradient all-reduce 4.2 MB on axis 0", "2 all-gathers of 1.1 MB on axis 1".
+
+    Args:
+        each: The collectives.
+        names: The axes' names.
+    """
+    purpose = f"{each.purpose} " if each.purpose else ""
+    where = f" on {axes(each.axes, names)}" if each.axes else ""
+    if each.count == 1:
+        return f"{purpose}{each.kind} {quantities.size(each.size_bytes)}{where}"
+    return f"{each.count:,} {purpose}{each.kind}s of {quantities.size(each.size_bytes)}{where}"
+
+
+def communications(alternative: Alternative, names: Sequence[str], *, most: int = 3) -> str:
+    """What a strategy communicates, the largest first; "nothing is communicated" where nothing is.
+
+    Where XLA partitions the block it is said where that is known from, or that it is not known.
+    """
+    if alternative.communication_source == "unknown":
+        return "what is communicated is not known: XLA partitions this block"
+    known_from = _KNOWN_FROM[alternative.communication_source]
+    ordered = sorted(alternative.communication, key=lambda each: -each.size_bytes * each.count)
+    if not ordered:
+        return f"nothing is communicated{known_from}"
+    said = [communication(each, names) for each in ordered[:most]]
+    rest = ordered[most:]
+    if rest:
+        said.append(
+            f"{quantities.plural(sum(each.count for each in rest), 'smaller one')} "
+            f"({quantities.size(sum(each.size_bytes * each.count for each in rest))})"
+        )
+    return f"{', '.join(said)}{known_from}"
+
+
+def count_of_collectives(count: int | None) -> str:
+    """How many collectives a whole program has: "1,024", "not known"."""
+    return "not known" if count is None else f"{count:,}"
+
+
+def memory(state_bytes: int, saved_bytes: int, transient_bytes: int) -> str:
+    """What a device holds: "12 MB: state 10 MB, for the backward pass 1.5 MB, briefly 0.5 MB"."""
+    parts = {"state": state_bytes, "for the backward pass": saved_bytes, "briefly": transient_bytes}
+    said = [f"{name} {quantities.size(count)}" for name, count in parts.items() if count]
+    total = quantities.size(sum(parts.values()))
+    return f"{total} ({', '.join(said)})" if said else total
+
+
+def held(alternative: Alternative) -> int:
+    """The bytes that a device holds for a block with a strategy, at most."""
+    return alternative.state_bytes + alternative.saved_bytes + alternative.transient_bytes
+
+
+def _percent(ratio: float) -> str:
+    return f"{quantities.digits(100 * ratio, 2)}%"

@@ -1,0 +1,1 @@
+"""Which plan: the search problem, which candidates are measured, trials of whole plans."""

@@ -1,0 +1,129 @@
+"""The plans that people write by hand, as choices among a program's candidates.
+
+Takes units and a search problem over them; gives named plans: data parallelism, ZeRO-2 and ZeRO-3 (arXiv 1910.02054),
+Megatron-style tensor parallelism (arXiv 1909.08053), alone and beside data parallelism. Each is the plan that moves
+least between blocks within what its name allows for each of them, and of those the cheapest: a step that is split by
+samples here and by positions there is no data parallelism. Tensor parallelism leaves alone what is too small to be
+split, the router of a mixture of experts for one. Where it pays to leave more alone, there is a second plan of that
+kind, the cheapest one. A block with no candidate of a kind may have any. All are there to be timed beside what the
+search has found, since predictions are never exact.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from alpa_cfp.analysis.blocks import ParallelBlock
+from alpa_cfp.analysis.contractions import Side
+from alpa_cfp.candidates.block_candidates import Unit
+from alpa_cfp.plan.caveats import Caveats
+from alpa_cfp.search import MEMORY_BYTES, Edge, NoPlanError, SearchProblem, Solution, TimeLimitError, Variable, search
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
+
+_SAMPLES = (Side.LEFT, Side.BATCH)
+_PARAMETERS = (Side.RIGHT, Side.REDUCTION, Side.BATCH)
+# How much more moving a value counts than computing it, where a plan is to move least.
+_MOVING = 1000.0
+# A block with less than this part of the median block's contractions is small.
+_SMALL = 0.1
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a plan may do.
+
+    Attributes:
+        samples: The mesh axes that split samples.
+        parameters: The mesh axes that split parameters; small blocks may be the same along them.
+        kept: Where state is kept.
+        cheapest: Whether any block may be the same along the latter axes, and the cheapest plan is wanted, not the one
+            that moves least.
+    """
+
+    samples: Sequence[int]
+    parameters: Sequence[int] = ()
+    kept: Kept = Kept.AS_USED
+    cheapest: bool = False
+
+    def allows(self, block: ParallelBlock, small: bool, strategy: BlockStrategy) -> bool:
+        """Whether a block may have a strategy."""
+        sides = [None if factor is None else block.factors[factor].side for factor in strategy.factors]
+        parameters = (*_PARAMETERS, None) if small or self.cheapest else _PARAMETERS
+        return (
+            strategy.kept is self.kept
+            and all(sides[axis] in _SAMPLES for axis in self.samples)
+            and all(sides[axis] in parameters for axis in self.parameters)
+        )
+
+
+def baselines(
+    blocks: Sequence[ParallelBlock],
+    units: Sequence[Unit],
+    problem: SearchProblem,
+    mesh: LogicalMesh,
+    *,
+    limit_s: float | None = None,
+    memory_bytes: int | None = MEMORY_BYTES,
+    caveats: Caveats | None = None,
+) -> dict[str, Solution]:
+    """The plans by name; equal ones under the first name only.
+
+    Args:
+        blocks: The blocks of the program.
+        units: Its units.
+        problem: Their search problem.
+        mesh: The logical mesh.
+        limit_s, memory_bytes: Of the search for each of them.
+        caveats: Where it is said which there are not.
+    """
+    caveats = Caveats() if caveats is None else caveats
+    found: dict[str, Solution] = {}
+    for name, kind in _kinds([axis.index for axis in mesh.axes]).items():
+        try:
+            (plan,) = search(
+                _restricted(blocks, units, problem, kind), None, time_limit_s=limit_s, memory_limit_bytes=memory_bytes
+            )
+        except (NoPlanError, TimeLimitError) as error:
+            reason = "no such plan can be run" if isinstance(error, NoPlanError) else "the search for it met its limit"
+            caveats.note(f"{name} is not among the plans that are compared: {reason}")
+            continue
+        if plan.choices not in {other.choices for other in found.values()}:
+            found[name] = problem.solution(plan.choices)
+    return found
+
+
+def _kinds(axes: Sequence[int]) -> dict[str, _Kind]:
+    """The kinds of plans for a mesh with these axes, by name."""
+    kinds = {
+        "data parallel": _Kind(axes),
+        "ZeRO-2": _Kind(axes, kept=Kept.MOMENTS_SPLIT),
+        "ZeRO-3": _Kind(axes, kept=Kept.ALL_SPLIT),
+        "Megatron": _Kind((), axes),
+    }
+    for axis in axes if len(axes) > 1 else ():
+        others = tuple(other for other in axes if other != axis)
+        kinds[f"Megatron along axis {axis}, data parallel"] = _Kind(others, (axis,))
+    tensor = {name: kind for name, kind in kinds.items() if kind.parameters}
+    return kinds | {f"{name}, where it pays": replace(kind, cheapest=True) for name, kind in tensor.items()}
+
+
+def _restricted(
+    blocks: Sequence[ParallelBlock], units: Sequence[Unit], problem: SearchProblem, kind: _Kind
+) -> SearchProblem:
+    """`problem` without the choices that `kind` does not allow; values hardly want to be moved, unless it is to be the
+    cheapest plan.
+    """
+    flops = [unit.candidates[0].work.flops for unit in units]
+    limit, variables = _SMALL * float(np.median(flops)), []
+    for unit, variable in zip(units, problem.variables, strict=True):
+        block, small = blocks[unit.block], unit.candidates[0].work.flops < limit
+        allowed = np.array([kind.allows(block, small, candidate.strategy) for candidate in unit.candidates])
+        allowed &= np.isfinite(variable.time_s)
+        times = np.where(allowed, variable.time_s, math.inf) if allowed.any() else variable.time_s
+        variables.append(Variable(variable.name, times))
+    moving = 1.0 if kind.cheapest else _MOVING
+    edges = (Edge(each.first, each.second, moving * each.time_s) for each in problem.edges)
+    return SearchProblem(tuple(variables), tuple(edges))

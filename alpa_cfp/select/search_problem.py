@@ -1,0 +1,197 @@
+"""The search problem of a program: one variable a block, one edge for each two blocks that exchange values.
+
+Takes the units, what their candidates cost and the mesh's rates; gives a `SearchProblem` whose choices are candidates.
+A block's own time and memory are its candidates'; an edge costs what bringing the values that go from one block to the
+other costs, from where the one leaves them to where the other needs them. Invariant: variables are in block order.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from alpa_cfp.analysis.blocks import Blocks
+from alpa_cfp.analysis.graph import BARRIER, Graph, itemsize
+from alpa_cfp.analysis.repeated import repeated_parts, turn_of
+from alpa_cfp.candidates.block_candidates import Unit
+from alpa_cfp.costs import Rates, resharding_matrix
+from alpa_cfp.search import Edge, SearchProblem, Variable
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.propagation import donation_pairs
+from alpa_cfp.spmd.shardings.sharding import ArraySharding
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value is at a unit's boundary, under each of its candidates."""
+
+    unit: int
+    shardings: tuple[ArraySharding, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crossing:
+    """What goes from one block to another.
+
+    Attributes:
+        first, second: The blocks.
+        amounts: Collectives and bytes for each pair of their candidates (`resharding_matrix`).
+    """
+
+    first: int
+    second: int
+    amounts: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Boundaries:
+    """What the search problem has whatever blocks cost by themselves.
+
+    Attributes:
+        state: For each unit, for each candidate, the bytes that a device holds during the whole step: of parameters
+            that this block uses first, and of results.
+        waiting: The bytes of what the block leaves and the backward pass needs.
+        repeating: For each unit whether it computes again in the largest of the parts that do (`repeated_parts`). What
+            such a part computes is all there at once, but gone before the next one begins: it counts for one of them.
+            In the others it is transient, as far as a single block knows.
+        crossings: What it takes to bring values from block to block.
+        places: Where each value is left that leaves a block; a parameter is where it is first used.
+    """
+
+    state: tuple[np.ndarray, ...]
+    waiting: tuple[np.ndarray, ...]
+    repeating: tuple[bool, ...]
+    crossings: tuple[Crossing, ...]
+    places: dict[int, Place]
+
+
+def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[Unit]) -> Boundaries:
+    """The boundaries of a program's blocks.
+
+    Args:
+        module: The whole module.
+        blocks: Its blocks.
+        units: Its units.
+    """
+    graph = blocks.graph
+    sources, uses = _sources_and_uses(module, graph, units)
+    turn = turn_of(blocks)
+    parts = repeated_parts(blocks)
+    repeated = max(parts, key=lambda part: _size(graph, _kept(graph, part)), default=range(turn, turn))
+    kept = [*_kept(graph, range(turn)), *_kept(graph, repeated)]
+    state, waiting = (_bytes(graph, units, sources, values) for values in (_held(module, graph), kept))
+    in_repeated = {blocks.block_of_op[op] for op in repeated}
+    repeating = tuple(unit.block in in_repeated for unit in units)
+    matrices: dict[tuple[int, int], np.ndarray] = {}
+    for value, end in uses:
+        source = sources.get(value)
+        if source is None or source.unit == end.unit:
+            continue
+        size = itemsize(graph.values[value].dtype)
+        amounts = resharding_matrix(graph.shape(value), size, source.shardings, end.shardings)
+        pair = (source.unit, end.unit)
+        if source.unit > end.unit:
+            pair, amounts = (end.unit, source.unit), amounts.swapaxes(0, 1)
+        matrices[pair] = matrices.get(pair, 0.0) + amounts
+    crossings = tuple(Crossing(*pair, matrix) for pair, matrix in sorted(matrices.items()) if matrix.any())
+    return Boundaries(state, waiting, repeating, crossings, sources)
+
+
+def make_problem(
+    units: Sequence[Unit],
+    boundaries: Boundaries,
+    times_s: Sequence[Sequence[float]],
+    rates: Rates,
+    micro_batches: int = 1,
+) -> SearchProblem:
+    """The search problem.
+
+    Args:
+        units: The units of a program.
+        boundaries: Their boundaries.
+        times_s: For each unit what its candidates take by themselves in a step; inf for one that cannot be.
+        rates: How fast the mesh communicates.
+        micro_batches: How many times values move in a step.
+    """
+    variables = tuple(_variable(unit, boundaries, times_s[unit.block]) for unit in units)
+    edges = tuple(
+        Edge(_name(each.first), _name(each.second), micro_batches * rates.communication_s(each.amounts))
+        for each in boundaries.crossings
+    )
+    return SearchProblem(variables, edges)
+
+
+def _variable(unit: Unit, boundaries: Boundaries, times_s: Sequence[float]) -> Variable:
+    memories = [candidate.memory for candidate in unit.candidates]
+    saved, repeated, transient = (
+        np.array(each)
+        for each in zip(*((m.saved_bytes, m.repeated_bytes, m.transient_bytes) for m in memories), strict=True)
+    )
+    counts = boundaries.repeating[unit.block]
+    return Variable(
+        _name(unit.block),
+        times_s,
+        state_bytes=boundaries.state[unit.block],
+        saved_bytes=boundaries.waiting[unit.block] + saved + repeated * counts,
+        transient_bytes=transient + repeated * (not counts),
+    )
+
+
+def _name(block: int) -> str:
+    return f"block {block}"
+
+
+def _sources_and_uses(
+    module: HloModule, graph: Graph, units: Sequence[Unit]
+) -> tuple[dict[int, Place], list[tuple[int, Place]]]:
+    """Where each value is left (a parameter: where it is first used, as which it is kept), and where it is needed."""
+    sources: dict[int, Place] = {}
+    uses: list[tuple[int, Place]] = []
+    for unit in units:
+        for i, value in enumerate(unit.outputs):
+            sources[value] = Place(unit.block, tuple(candidate.outputs[i] for candidate in unit.candidates))
+    for unit in units:
+        for i, value in enumerate(unit.inputs):
+            origin = graph.origin(value)
+            end = Place(unit.block, tuple(candidate.inputs[i] for candidate in unit.candidates))
+            if graph.values[origin].op is None:
+                sources.setdefault(origin, end)
+            uses.append((origin, end))
+    # A new value of a donated parameter goes to where the parameter is kept.
+    for result, parameter in donation_pairs(module):
+        kept = sources.get(graph.parameters[parameter])
+        if kept is not None:
+            uses.append((graph.origin(graph.results[result]), kept))
+    return sources, uses
+
+
+def _held(module: HloModule, graph: Graph) -> list[int]:
+    """The values that a device holds during the whole step: parameters, and results that take no parameter's place."""
+    aliased = {result for result, _ in donation_pairs(module)}
+    results = (graph.origin(value) for number, value in enumerate(graph.results) if number not in aliased)
+    return list(dict.fromkeys((*graph.parameters, *results)))
+
+
+def _kept(graph: Graph, part: range) -> list[int]:
+    """The values made in a part of the program that are needed behind it."""
+    values = (value for op in graph.ops[part.start : part.stop] for value in op.results if op.name != BARRIER)
+    return [value for value in values if (users := graph.values[value].users) and users[-1] >= part.stop]
+
+
+def _size(graph: Graph, values: Sequence[int]) -> int:
+    return sum(math.prod(graph.shape(value)) * itemsize(graph.values[value].dtype) for value in values)
+
+
+def _bytes(
+    graph: Graph, units: Sequence[Unit], sources: dict[int, Place], values: Sequence[int]
+) -> tuple[np.ndarray, ...]:
+    """For each unit the bytes of those of `values` that lie as it says, for each of its candidates."""
+    totals = [np.zeros(len(unit.candidates), np.int64) for unit in units]
+    for value in values:
+        source = sources.get(value)
+        if source is not None:
+            shape, size = graph.shape(value), itemsize(graph.values[value].dtype)
+            sizes = [math.prod(sharding.local_shape(shape)) * size for sharding in source.shardings]
+            totals[source.unit] += np.array(sizes, np.int64)
+    return tuple(totals)

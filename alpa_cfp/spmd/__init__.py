@@ -1,0 +1,1 @@
+"""The compiler core: programs, their shardings, partitioning and compiling, on jax and jaxlib alone."""

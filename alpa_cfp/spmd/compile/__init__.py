@@ -1,0 +1,1 @@
+"""Compiling a program for devices, running it, and reading the compiled program."""

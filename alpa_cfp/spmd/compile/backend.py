@@ -1,0 +1,115 @@
+"""The one place that compiles and runs programs through JAX's private client interface.
+
+Tested with jax 0.10.2 and 0.11.2: `jax._src.compiler.get_compile_options`, `Client.compile_and_load`,
+`LoadedExecutable.execute_sharded`, `ExecuteResults.consume_with_handlers`, `pxla.global_aval_to_result_handler`,
+`jax_array.ArrayImpl`, `jaxlib._hlo.HloPrintOptions`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import array as jax_array
+from jax._src import compiler, core
+from jax._src.interpreters import pxla
+from jax._src.lib import xla_client as xc
+from jax.sharding import Sharding
+from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue]
+
+from alpa_cfp.spmd.compile import linear_algebra
+from alpa_cfp.spmd.compile.devices import Devices
+from alpa_cfp.spmd.ir import mlir, step_barriers
+from alpa_cfp.spmd.ir.hlo_text import as_alpa_reads_it
+
+# XLA's names of the passes that join all-reduces, on GPUs and on CPUs.
+_SUM_COMBINERS = "all-reduce-combiner,cpu-all-reduce-combiner"
+
+
+def compile_and_load(
+    bytecode: bytes, devices: Devices, *, one_program_per_device: bool, combine_sums: bool = True
+) -> Any:
+    """Compile StableHLO for `devices` and load it.
+
+    Args:
+        bytecode: The module.
+        devices: The devices, in the order of the logical mesh.
+        one_program_per_device: The module is one device's program, run with a replica on each device. Otherwise it is
+            the whole program, which XLA partitions.
+        combine_sums: Whether XLA may join all-reduces that do not need each other. On CPUs it then joins a recomputed
+            one with the first, too, which keeps alive what was to be recomputed.
+    """
+    linear_algebra.prepare(bytecode, devices[0].platform)
+    count = len(devices)
+    replicas, partitions = (count, 1) if one_program_per_device else (1, count)
+    client = devices[0].client
+    assignment = np.array([device.id for device in devices]).reshape(replicas, partitions)
+    options = compiler.get_compile_options(replicas, partitions, assignment, backend=client)
+    build = options.executable_build_options
+    build.use_spmd_partitioning = not one_program_per_device
+    build.use_shardy_partitioner = True
+    if not combine_sums:
+        options.env_option_overrides = [("xla_disable_hlo_passes", _SUM_COMBINERS)]
+    with mlir.context():
+        module = mlir.parse(bytecode)
+        if devices[0].platform == "cpu" and step_barriers.may_have_step_barriers(bytecode):
+            step_barriers.keep_apart(module)
+        return client.compile_and_load(module, xc.DeviceList(devices), options)
+
+
+def array_handler(shape: Sequence[int], dtype: np.dtype, sharding: Sharding) -> Any:
+    """What makes one `jax.Array` of the devices' buffers of one result."""
+    return pxla.global_aval_to_result_handler(core.ShapedArray(tuple(shape), dtype), sharding, committed=True)
+
+
+def execute(executable: Any, arguments: Sequence[jax.Array], handlers: Sequence[Any]) -> list[jax.Array]:
+    """Run a loaded executable on sharded arrays; returns as soon as the work is enqueued."""
+    return executable.execute_sharded(arguments).consume_with_handlers(handlers)
+
+
+def weakly_typed(array: Any) -> jax.Array:
+    """The same buffers as an array whose dtype yields to that of what it meets, as a Python number's does."""
+    aval = array.aval.update(weak_type=True)
+    return jax_array.ArrayImpl(aval, array.sharding, array._arrays, committed=True, _skip_checks=True)
+
+
+def optimized_text(executable: Any) -> str:
+    """The optimised HLO as text, with the shapes of operands: alpa's readers look for them."""
+    options = _hlo.HloPrintOptions()
+    options.print_operand_shape = True
+    return as_alpa_reads_it(executable.hlo_modules()[0].to_string(options))
+
+
+def memory_bytes(executable: Any) -> dict[str, int]:
+    """What one device needs, in bytes.
+
+    "arguments", "outputs", "aliased" (outputs that are in arguments' buffers), "temporaries".
+    """
+    stats = executable.get_compiled_memory_stats()
+    return {
+        "arguments": stats.argument_size_in_bytes,
+        "outputs": stats.output_size_in_bytes,
+        "aliased": stats.alias_size_in_bytes,
+        "temporaries": stats.temp_size_in_bytes,
+    }
+
+
+def cost_analysis(executable: Any) -> dict[str, float | None]:
+    """What one device does in a run, by XLA's own count: "flops", "bytes_accessed"; None where it does not tell."""
+    counts = executable.cost_analysis() or {}
+    return {"flops": counts.get("flops"), "bytes_accessed": counts.get("bytes accessed")}
+
+
+def array_of_parts(parts: Sequence[Any], shape: Sequence[int], dtype: np.dtype, sharding: Sharding) -> jax.Array:
+    """One array of what each device of this process holds of it, in the order of the devices; nothing is checked.
+
+    `execute` takes such arrays only; the public function that makes them looks at every part again in each step.
+    """
+    return jax_array.ArrayImpl(
+        core.ShapedArray(tuple(shape), dtype), sharding, list(parts), committed=True, _skip_checks=True
+    )
+
+
+def parts_of_array(array: Any) -> list[jax.Array]:
+    """What each device of this process holds of an array, in the order of the devices."""
+    return list(array._arrays)

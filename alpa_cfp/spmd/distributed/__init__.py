@@ -1,0 +1,1 @@
+"""JAX processes of several hosts that make up one mesh."""

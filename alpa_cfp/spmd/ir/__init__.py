@@ -1,0 +1,1 @@
+"""MLIR: parsing, building and small rewrites of StableHLO."""

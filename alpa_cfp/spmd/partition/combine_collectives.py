@@ -1,0 +1,270 @@
+"""Make one collective of several that do not need each other, as XLA's combiners do on GPUs.
+
+Input: one device's program. All-reduces (of one reducer), all-gathers and reduce-scatters over the same groups and of
+one element type are combined, in program order, up to a size; StableHLO's all-reduce and all-gather take several
+arrays, and for a reduce-scatter the arrays are laid side by side. A combined op stands where the last of its inputs is
+ready, and what used the first ones comes after it. Invariant: every value of the program stays the same.
+"""
+
+import heapq
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.mlir import Operation, Value
+from alpa_cfp.spmd.ir.reducers import region_reducer
+from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
+from alpa_cfp.spmd.partition.read_collectives import group_size, size_bytes
+
+_ALL_REDUCE, _ALL_GATHER, _REDUCE_SCATTER = (
+    f"stablehlo.{name}" for name in ("all_reduce", "all_gather", "reduce_scatter")
+)
+
+
+def combine_collectives(block: Any, limits: CombinerLimits) -> None:
+    """Combine the collectives of `block`, in place."""
+    collectives = [op for op in mlir.block_operations(block) if _key(op) is not None]
+    groups = _Groups(block, collectives)
+    for name in (_ALL_REDUCE, _ALL_GATHER, _REDUCE_SCATTER):
+        open_groups: dict[tuple[Any, ...], list[int]] = {}
+        for i, op in enumerate(collectives):
+            if op.name == name and not _is_too_large(op, limits):
+                candidates = open_groups.setdefault(_key(op) or (), [])
+                joined = next(
+                    (group for group in candidates if groups.join(group, i, _limit_bytes(limits, name))), None
+                )
+                if joined is None:
+                    candidates.append(groups.of[i])
+    combined = [members for members in groups.members if len(members) > 1]
+    for members in combined:
+        _COMBINE[collectives[members[0]].name]([collectives[i] for i in members])
+    if combined:
+        _sort(block)
+
+
+def _limit_bytes(limits: CombinerLimits, name: str) -> int:
+    """The limit for the op `name`; reduce-scatters have that of all-reduces."""
+    return limits.all_gather_bytes if name == _ALL_GATHER else limits.all_reduce_bytes
+
+
+def _is_too_large(op: Operation, limits: CombinerLimits) -> bool:
+    """Whether `op` scatters a sum that is not to be laid beside others."""
+    return op.name == _REDUCE_SCATTER and size_bytes(op.operands[0]) > limits.scattered_bytes
+
+
+def _key(op: Operation) -> tuple[Any, ...] | None:
+    """What collectives that can be combined have in common; None for an op that is not combined."""
+    if op.name not in _COMBINE or len(op.operands) != 1:
+        return None
+    reducer = region_reducer(op) if len(op.regions) else ""
+    element_type = mlir.tensor_type(op.operands[0]).element_type
+    dims = [mlir.integer(op, name) for name in ("all_gather_dim", "scatter_dimension") if name in op.attributes]
+    return None if reducer is None else (str(op.attributes["replica_groups"]), str(element_type), reducer, *dims)
+
+
+class _Groups:
+    """Collectives, by number, in groups that become one op each.
+
+    Attributes:
+        of: The group of each collective.
+        members: The collectives of each group, in program order; empty for a group that has joined another.
+    """
+
+    def __init__(self, block: Any, collectives: Sequence[Operation]):
+        self.of = list(range(len(collectives)))
+        self.members = [[i] for i in self.of]
+        self._bytes = [sum(map(size_bytes, op.results)) for op in collectives]
+        self._masks = [1 << i for i in self.of]
+        # For each group, as bits, the collectives that it needs through other ops only.
+        self._needs = _direct_needs(block, collectives)
+
+    def join(self, group: int, collective: int, limit_bytes: int) -> bool:
+        """Put `collective` into `group` if neither needs the other and the limit allows it; whether that was done."""
+        own = self.of[collective]
+        if self._bytes[group] + self._bytes[own] > limit_bytes:
+            return False
+        if self._behind(own) & self._masks[group] or self._behind(group) & self._masks[own]:
+            return False
+        for i in self.members[own]:
+            self.of[i] = group
+        self.members[group] += self.members[own]
+        self._masks[group] |= self._masks[own]
+        self._needs[group] |= self._needs[own]
+        self._bytes[group] += self._bytes[own]
+        self.members[own] = []
+        return True
+
+    def _behind(self, group: int) -> int:
+        """The collectives, as bits, that come before `group` by what they need and whom they are combined with."""
+        seen, todo = 0, self._needs[group]
+        while todo:
+            other = self.of[(todo & -todo).bit_length() - 1]
+            seen |= self._masks[other]
+            todo = (todo | self._needs[other]) & ~seen
+        return seen
+
+
+def _direct_needs(block: Any, collectives: Sequence[Operation]) -> list[int]:
+    """For each collective, as bits, the collectives whose results it needs, through ops that are none of them."""
+    numbers = {op: i for i, op in enumerate(collectives)}
+    of_value: dict[Value, int] = {}
+    needs = [0] * len(collectives)
+    for op in mlir.block_operations(block):
+        mask = 0
+        for operand in mlir.operands_deep(op):
+            mask |= of_value.get(operand, 0)
+        if (number := numbers.get(op)) is not None:
+            needs[number] = mask
+            mask = 1 << number
+        if mask:
+            of_value.update((result, mask) for result in op.results)
+    return needs
+
+
+def _combine_all_reduces(ops: Sequence[Operation]) -> None:
+    # Arrays first: alpa takes an all-reduce whose first operand is a scalar for one of scalars only.
+    ops = sorted(ops, key=lambda op: not mlir.tensor_type(op.operands[0]).rank)
+    values = [op.operands[0] for op in ops]
+    first = ops[0]
+    # Without a channel: XLA finds no layout for an all-reduce of several arrays that has one.
+    attributes = {"replica_groups": first.attributes["replica_groups"]}
+    with ir.InsertionPoint(first), first.location:
+        new = ir.Operation.create(
+            _ALL_REDUCE, results=[v.type for v in values], operands=values, attributes=attributes, regions=1
+        )
+    mlir.create_reducer(new, str(region_reducer(first)), mlir.tensor_type(values[0]).element_type)
+    _replace(ops, list(new.results))
+
+
+def _combine_all_gathers(ops: Sequence[Operation]) -> None:
+    # What is gathered for one use and again for another is there for both now.
+    distinct: dict[tuple[Value, int], Operation] = {}
+    for op in ops:
+        same = distinct.setdefault((op.operands[0], mlir.integer(op, "all_gather_dim")), op)
+        if same != op:
+            _replace([op], [same.results[0]])
+    ops = list(distinct.values())
+    first = ops[0]
+    count = group_size(first)
+    with ir.InsertionPoint(first), first.location:
+        # As arrays of one dim, which lie in memory in one way: XLA on CPUs lets the first of several arrays have any
+        # layout in which its gathered dim comes first, and gives it to the others, of which theirs may not.
+        values = [_reshape(op.operands[0], [math.prod(mlir.tensor_shape(op.operands[0]))]) for op in ops]
+        stacked = _all_gather(first, values, count)
+        gathered = [_parts_side_by_side(value, op, count) for value, op in zip(stacked, ops, strict=True)]
+    _replace(ops, gathered)
+
+
+def _all_gather(like: Operation, values: Sequence[Value], count: int) -> Sequence[Value]:
+    """The parts of each of `values`, which have one dim, one after the other."""
+    attributes = {name: like.attributes[name] for name in like.attributes}
+    attributes["all_gather_dim"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0)
+    types = [_with_shape(value, [count * mlir.tensor_shape(value)[0]]) for value in values]
+    return mlir.create(_ALL_GATHER, types, list(values), attributes).results
+
+
+def _parts_side_by_side(value: Value, op: Operation, count: int) -> Value:
+    """What `op` gives, of its parts one after the other."""
+    parts = _reshape(value, [count, *mlir.tensor_shape(op.operands[0])])
+    return _reshape(_move_dim(parts, 0, mlir.integer(op, "all_gather_dim")), mlir.tensor_shape(op.results[0]))
+
+
+def _combine_reduce_scatters(ops: Sequence[Operation]) -> None:
+    first, count = ops[0], group_size(ops[0])
+    with ir.InsertionPoint(first), first.location:
+        blocks = [_blocks(op.operands[0], mlir.integer(op, "scatter_dimension"), count) for op in ops]
+        widths = [mlir.tensor_shape(block)[1] for block in blocks]
+        along = {"dimension": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 1)}
+        joined_type = _with_shape(blocks[0], [count, sum(widths)])
+        joined = mlir.create("stablehlo.concatenate", [joined_type], blocks, along).results[0]
+        attributes = {name: first.attributes[name] for name in first.attributes}
+        attributes["scatter_dimension"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0)
+        new = ir.Operation.create(
+            _REDUCE_SCATTER,
+            results=[_with_shape(joined, [1, sum(widths)])],
+            operands=[joined],
+            attributes=attributes,
+            regions=1,
+        )
+        mlir.create_reducer(new, str(region_reducer(first)), mlir.tensor_type(joined).element_type)
+        starts = itertools.accumulate(widths, initial=0)
+        parts = [
+            _reshape(_columns(new.results[0], start, width), mlir.tensor_shape(op.results[0]))
+            for op, start, width in zip(ops, starts, widths, strict=False)
+        ]
+    _replace(ops, parts)
+
+
+_COMBINE = {
+    _ALL_REDUCE: _combine_all_reduces,
+    _ALL_GATHER: _combine_all_gathers,
+    _REDUCE_SCATTER: _combine_reduce_scatters,
+}
+
+
+def _blocks(value: Value, dim: int, count: int) -> Value:
+    """`value` as [count, elements]: row i has what part i of dim `dim` holds."""
+    shape = list(mlir.tensor_shape(value))
+    cut = _reshape(value, [*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]])
+    return _reshape(_move_dim(cut, dim, 0), [count, math.prod(shape) // count])
+
+
+def _columns(value: Value, start: int, width: int) -> Value:
+    """Columns `start` to `start + width` of the single row `value`."""
+    attributes = {
+        name: ir.DenseI64ArrayAttr.get(numbers)
+        for name, numbers in (("start_indices", [0, start]), ("limit_indices", [1, start + width]), ("strides", [1, 1]))
+    }
+    return mlir.create("stablehlo.slice", [_with_shape(value, [1, width])], [value], attributes).results[0]
+
+
+def _move_dim(value: Value, source: int, target: int) -> Value:
+    shape = mlir.tensor_shape(value)
+    permutation = [dim for dim in range(len(shape)) if dim != source]
+    permutation.insert(target, source)
+    if permutation == list(range(len(shape))):
+        return value
+    attributes = {"permutation": ir.DenseI64ArrayAttr.get(permutation)}
+    result = _with_shape(value, [shape[dim] for dim in permutation])
+    return mlir.create("stablehlo.transpose", [result], [value], attributes).results[0]
+
+
+def _reshape(value: Value, shape: Sequence[int]) -> Value:
+    result = _with_shape(value, shape)
+    return value if result == value.type else mlir.create("stablehlo.reshape", [result], [value]).results[0]
+
+
+def _with_shape(value: Value, shape: Sequence[int]) -> Any:
+    return ir.RankedTensorType.get(list(shape), mlir.tensor_type(value).element_type)
+
+
+def _replace(ops: Sequence[Operation], values: Sequence[Value]) -> None:
+    for op, value in zip(ops, values, strict=True):
+        op.results[0].replace_all_uses_with(value)
+        op.erase()
+
+
+def _sort(block: Any) -> None:
+    """Put the ops of `block` into an order in which each comes after what it uses; else the order stays as it is."""
+    *ops, last = mlir.block_operations(block)
+    numbers = {op: i for i, op in enumerate(ops)}
+    users: list[list[int]] = [[] for _ in ops]
+    missing = [0] * len(ops)
+    for i, op in enumerate(ops):
+        makers = (mlir.defining_op(value) for value in mlir.operands_deep(op))
+        used = {numbers[maker] for maker in makers if maker in numbers}
+        missing[i] = len(used)
+        for number in used:
+            users[number].append(i)
+    ready = [i for i, count in enumerate(missing) if not count]
+    while ready:
+        i = heapq.heappop(ready)
+        ops[i].move_before(last)
+        for user in users[i]:
+            missing[user] -= 1
+            if not missing[user]:
+                heapq.heappush(ready, user)

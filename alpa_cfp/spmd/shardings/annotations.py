@@ -1,0 +1,125 @@
+"""Reading and writing Shardy's annotations on the values of a module."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.mlir import Operation, Value
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh, parse_axes
+
+SHARDING = "sdy.sharding"
+RULE = "sdy.sharding_rule"
+
+
+def declare_mesh(module: Any, mesh: LogicalMesh) -> None:
+    """Declare `mesh` in `module`, instead of the mesh that was declared there before."""
+    for op in mlir.block_operations(module.body):
+        if op.name == "sdy.mesh":
+            op.erase()
+    axes = ", ".join(f'"{name}"={size}' for name, size in zip(mesh.axis_names, mesh.shape, strict=True))
+    with ir.InsertionPoint.at_block_begin(module.body):
+        mlir.create(
+            "sdy.mesh",
+            [],
+            [],
+            {
+                "sym_name": ir.StringAttr.get(mlir.MESH_SYMBOL),
+                "mesh": ir.Attribute.parse(f"#sdy.mesh<[{axes}]>"),
+            },
+        )
+
+
+def set_boundary(
+    function: Operation,
+    inputs: Sequence[ArraySharding | None],
+    outputs: Sequence[ArraySharding | None],
+) -> None:
+    """Write the shardings of a function's arguments and results; None leaves the sharding open."""
+    for kind, shardings in (("arg_attrs", inputs), ("res_attrs", outputs)):
+        attributes = mlir.function_arguments_attributes(function, kind)
+        for attribute, sharding in zip(attributes, shardings, strict=True):
+            attribute.pop(SHARDING, None)
+            if sharding is not None:
+                attribute[SHARDING] = ir.Attribute.parse(sharding.to_sdy())
+        mlir.set_function_arguments_attributes(function, kind, attributes)
+
+
+def boundary(function: Operation, mesh: LogicalMesh) -> tuple[tuple[ArraySharding, ...], tuple[ArraySharding, ...]]:
+    """The shardings of a function's arguments and results; what has none is replicated."""
+    values = {
+        "arg_attrs": list(mlir.entry_block(function).arguments),
+        "res_attrs": list(mlir.terminator(function).operands),
+    }
+    shardings = {
+        kind: tuple(
+            _read(attribute.get(SHARDING), mesh, value)
+            for attribute, value in zip(mlir.function_arguments_attributes(function, kind), values[kind], strict=True)
+        )
+        for kind in values
+    }
+    return shardings["arg_attrs"], shardings["res_attrs"]
+
+
+def result_shardings(op: Operation, mesh: LogicalMesh) -> list[ArraySharding]:
+    """The shardings of the results of `op`; what has none is replicated."""
+    for name in ("out_sharding", "sharding"):  # of Shardy's collectives; of its constraints and reshards
+        if name in op.attributes:
+            return [_read(op.attributes[name], mesh, op.results[0])]
+    if SHARDING not in op.attributes:
+        return [_replicated(mesh, value) for value in op.results]
+    text = str(op.attributes[SHARDING])
+    if text.startswith("#sdy.sharding<"):
+        return [_read(op.attributes[SHARDING], mesh, op.results[0])]
+    parts = [f"<{part}" for part in text.split("<@")[1:]]
+    return [
+        ArraySharding.from_sdy(mesh, part, _rank(value)) if _is_tensor(value) else ArraySharding.replicated(mesh, 0)
+        for part, value in zip(parts, op.results, strict=True)
+    ]
+
+
+def set_result_shardings(op: Operation, shardings: Sequence[ArraySharding]) -> None:
+    """Write the shardings of the results of an ordinary op."""
+    inner = ", ".join(sharding.to_sdy().removeprefix("#sdy.sharding") for sharding in shardings)
+    op.attributes[SHARDING] = ir.Attribute.parse(f"#sdy.sharding_per_value<[{inner}]>")
+
+
+def make_plain_constant(op: Operation) -> None:
+    """Put an ordinary constant in place of Shardy's own `sdy.constant`."""
+    with ir.InsertionPoint(op), op.location:
+        new = mlir.create("stablehlo.constant", [op.results[0].type], [], {"value": op.attributes["value"]})
+    op.results[0].replace_all_uses_with(new.results[0])
+    op.erase()
+
+
+def make_constraint(op: Operation) -> None:
+    """Put an `sdy.sharding_constraint`, which the compiler knows, in place of an `sdy.reshard`."""
+    with ir.InsertionPoint(op), op.location:
+        types, attributes = [op.results[0].type], {"sharding": op.attributes["sharding"]}
+        new = mlir.create("sdy.sharding_constraint", types, [op.operands[0]], attributes)
+    op.results[0].replace_all_uses_with(new.results[0])
+    op.erase()
+
+
+def axes_attribute(op: Operation, name: str, mesh: LogicalMesh) -> tuple[Axis, ...]:
+    """An axis list attribute of one of Shardy's collectives, such as `reduction_axes`."""
+    return parse_axes(mesh, str(op.attributes[name]))
+
+
+def _read(attribute: Any, mesh: LogicalMesh, value: Value) -> ArraySharding:
+    if attribute is None or not _is_tensor(value):
+        return _replicated(mesh, value)
+    return ArraySharding.from_sdy(mesh, str(attribute), _rank(value))
+
+
+def _replicated(mesh: LogicalMesh, value: Value) -> ArraySharding:
+    return ArraySharding.replicated(mesh, _rank(value) if _is_tensor(value) else 0)
+
+
+def _is_tensor(value: Value) -> bool:
+    return isinstance(value.type, ir.RankedTensorType)
+
+
+def _rank(value: Value) -> int:
+    return mlir.tensor_type(value).rank

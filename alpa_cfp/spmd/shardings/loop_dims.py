@@ -1,0 +1,176 @@
+"""Along which dims a loop can be split: those that each iteration hands on without working along them.
+
+Takes a `stablehlo.while` whose inner ops have Shardy's rules; gives the classes of dims that are split together, of the
+loop's values and of all values in it, and the loop's own sharding rule. What JAX draws random numbers with is such a
+loop on CPUs (Threefry's rounds): each device can make its part of them. Invariant: a device that has its parts of the
+operands along a class that `is_split_freely` computes its parts of the results without communication.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.mlir import Operation, Value
+from alpa_cfp.spmd.ir.worked_dims import WORKED_DIMS
+from alpa_cfp.spmd.shardings.annotations import RULE
+
+WHILE = "stablehlo.while"
+# Each device makes its own part of these.
+_MADE_IN_PARTS = frozenset({"stablehlo.constant", "stablehlo.iota", "sdy.constant"})
+_ENDS = frozenset({"stablehlo.return"})
+# Numbers of their own in each iteration, which `random_ops` does not number.
+_DRAWS = "stablehlo.rng"
+
+Dim = tuple[Value, int]
+
+
+class LoopDims:
+    """The dims of a loop and of what is in it, in classes.
+
+    Attributes:
+        operations: The ops in it, those of its condition first, inner loops and what is in them included.
+    """
+
+    def __init__(self, loop: Operation):
+        self._loop = loop
+        self._parents: dict[Dim, Dim] = {}
+        self._worked_along: set[Dim] = set()
+        self.operations = tuple(_inner(loop))
+        self._known = set(loop.operands) | set(loop.results)
+        for op in (loop, *self.operations):
+            self._known.update(op.results)
+            self._known.update(argument for block in _blocks(op) for argument in block.arguments)
+        self._tie_loop(loop)
+        for op in self.operations:
+            self._visit(op)
+        self._keep_diagonals_whole()
+
+    def class_of(self, value: Value, dim: int) -> Dim:
+        """One dim that stands for all which are split as this one is."""
+        found = value, dim
+        while found in self._parents:
+            found = self._parents[found]
+        return found
+
+    def is_split_freely(self, value: Value, dim: int) -> bool:
+        """Whether no iteration works along this dim."""
+        return self.class_of(value, dim) not in self._worked_along
+
+    def rule(self) -> Any:
+        """The loop's sharding rule, as Shardy's attribute."""
+        numbers: dict[Any, int] = {}
+        sizes: list[int] = []
+        whole: list[int] = []
+
+        def mapping(position: int, value: Value) -> Any:
+            dims = []
+            for dim, size in enumerate(shape_of(value)):
+                is_free = self.is_split_freely(value, dim)
+                key = self.class_of(value, dim) if is_free else (position, dim)
+                if key not in numbers:
+                    numbers[key] = len(sizes)
+                    sizes.append(size)
+                    if not is_free:
+                        whole.append(numbers[key])
+                dims.append(sdy.DimMappingAttr.get([numbers[key]]))
+            return sdy.TensorMappingAttr.get(dims)
+
+        operands, results = (
+            [mapping(*each) for each in enumerate(values)] for values in (self._loop.operands, self._loop.results)
+        )
+        return sdy.OpShardingRuleAttr.get(sizes, operands, results, need_replication_factors=whole)
+
+    def _tie_loop(self, loop: Operation) -> None:
+        condition, body = _blocks(loop)
+        carried = mlir.block_operations(body)[-1].operands
+        for values in zip(loop.operands, loop.results, condition.arguments, body.arguments, carried, strict=True):
+            for dim in range(len(shape_of(values[0]))):
+                self._tie((value, dim) for value in values)
+
+    def _visit(self, op: Operation) -> None:
+        if op.name == WHILE:
+            self._tie_loop(op)
+        elif RULE in op.attributes and op.name != _DRAWS:
+            self._tie_by_rule(op)
+        elif op.name not in _MADE_IN_PARTS | _ENDS:
+            for value in (*op.operands, *op.results):
+                self._keep_whole(value)
+        for value in op.operands:
+            if value not in self._known:
+                # From outside of the loop, whose rule does not speak of it.
+                self._keep_whole(value)
+
+    def _tie_by_rule(self, op: Operation) -> None:
+        rule = sdy.OpShardingRuleAttr(op.attributes[RULE])
+        sizes = rule.factor_sizes
+        special = {
+            factor
+            for factors in (
+                rule.reduction_factors,
+                rule.need_replication_factors,
+                rule.permutation_factors,
+                rule.blocked_propagation_factors,
+            )
+            for factor in factors
+        }
+        dims: dict[int, list[Dim]] = {}
+        for values, mappings in ((op.operands, rule.operand_mappings), (op.results, rule.result_mappings)):
+            for value, tensor in zip(values, mappings, strict=True):
+                for dim, each in enumerate(sdy.TensorMappingAttr(tensor).dim_mappings):
+                    factors = [factor for factor in sdy.DimMappingAttr(each).factor_indices if sizes[factor] > 1]
+                    for factor in factors:
+                        dims.setdefault(factor, []).append((value, dim))
+                    if len(factors) > 1:
+                        special.update(factors)
+        for factor, of_factor in dims.items():
+            root = self._tie(of_factor)
+            if factor in special:
+                self._worked_along.add(root)
+        if op.name in WORKED_DIMS:
+            rank = max(len(shape_of(value)) for value in op.operands)
+            for value in (*op.operands, *op.results):
+                if len(shape_of(value)) == rank:
+                    self._worked_along.update(self.class_of(value, dim) for dim in WORKED_DIMS[op.name](op))
+
+    def _keep_diagonals_whole(self) -> None:
+        """No axis can split two dims of one array."""
+        for value in self._known:
+            classes = [self.class_of(value, dim) for dim in range(len(shape_of(value)))]
+            self._worked_along.update(each for each in classes if classes.count(each) > 1)
+
+    def _keep_whole(self, value: Value) -> None:
+        self._worked_along.update(self.class_of(value, dim) for dim in range(len(shape_of(value))))
+
+    def _tie(self, dims: Iterable[Dim]) -> Dim:
+        """Put dims into one class, and give what stands for it."""
+        first, *others = {self.class_of(*dim): None for dim in dims}
+        for other in others:
+            self._parents[other] = first
+            if other in self._worked_along:
+                self._worked_along.add(first)
+        return first
+
+
+def loops_of(block: Any) -> list[Operation]:
+    """The loops of a block that are in no other loop."""
+    return [op for op in mlir.block_operations(block) if op.name == WHILE]
+
+
+def shape_of(value: Value) -> tuple[int, ...]:
+    """The shape of an array; () of what is none."""
+    return tuple(mlir.tensor_shape(value)) if isinstance(value.type, ir.RankedTensorType) else ()
+
+
+def _inner(loop: Operation) -> Iterator[Operation]:
+    for block in _blocks(loop):
+        for op in mlir.block_operations(block):
+            yield op
+            if op.name == WHILE:
+                yield from _inner(op)
+
+
+def _blocks(op: Operation) -> list[Any]:
+    return [block for region in op.regions for block in region.blocks] if op.name == WHILE else []

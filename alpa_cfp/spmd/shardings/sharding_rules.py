@@ -1,0 +1,107 @@
+"""Sharding rules for ops that Shardy has none for, or not the right one, and Shardy's passes with them.
+
+Shardy's passes take an op's `sdy.sharding_rule` attribute where it has one. Three kinds of ops are given one, under
+their own names, so that no pass ever sees another op in their place:
+
+- elementwise ops that Shardy has no rule for (`chlo.erf` and its like), at which its passes stop;
+- reductions that no backend makes over devices (`reducers.is_made_over_devices`): Shardy would give each device a part
+  of such a result. Their dims are gathered before instead;
+- loops, which are split along the dims that no iteration works along (`loop_dims`).
+
+The passes drop all rules in the end; therefore they run through `run_shardy_passes`, which gives the rules each time.
+Invariant: nothing but `sdy` attributes and ops, and what the passes themselves do, changes in a module.
+
+Source: Shardy, `shardy/dialect/sdy/transforms/propagation/op_sharding_rule_registry.cc` (`getOrCreateShardingRule`).
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from jaxlib.mlir.dialects import sdy
+
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.mlir import Operation
+from alpa_cfp.spmd.ir.reducers import is_made_over_devices
+from alpa_cfp.spmd.shardings.annotations import RULE
+from alpa_cfp.spmd.shardings.loop_dims import LoopDims, loops_of
+
+_POPULATE = "func.func(sdy-populate-op-sharding-rules)"
+
+# CHLO ops that compute each element of the result from the elements at the same place of the operands.
+RULELESS_ELEMENTWISE = frozenset(
+    f"chlo.{name}"
+    for name in (
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan_exp",
+        "atanh",
+        "bessel_i1e",
+        "conj",
+        "cosh",
+        "digamma",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "is_inf",
+        "is_neg_inf",
+        "is_pos_inf",
+        "lgamma",
+        "next_after",
+        "polygamma",
+        "sinh",
+        "square",
+        "tan",
+        "zeta",
+    )
+)
+
+
+def run_shardy_passes(module: Any, pipeline: str) -> None:
+    """Run a pipeline of Shardy's passes on `module` in place, with the rules that this module gives.
+
+    Raises:
+        ir.MLIRError: a pass failed, or the module is not valid.
+    """
+    give_rules(module)
+    mlir.run_passes(module, pipeline)
+
+
+def give_rules(module: Any) -> None:
+    """Give rules to the ops of `module` that this module has one for; where it has loops, Shardy's to all others."""
+    for function in mlir.functions(module).values():
+        block = mlir.entry_block(function)
+        for op in mlir.walk(block):
+            if op.name in RULELESS_ELEMENTWISE:
+                op.attributes[RULE] = _elementwise_rule(op)
+            elif op.name == "stablehlo.reduce" and not is_made_over_devices(op):
+                op.attributes[RULE] = _whole_reduction_rule(op)
+    loops = [loop for function in mlir.functions(module).values() for loop in loops_of(mlir.entry_block(function))]
+    if loops:
+        mlir.run_passes(module, _POPULATE)
+    for loop in loops:
+        loop.attributes[RULE] = LoopDims(loop).rule()
+
+
+def _elementwise_rule(op: Operation) -> Any:
+    """The rule of `op`: a factor for each dim, which all operands and results have alike."""
+    shape = mlir.tensor_shape(op.results[0])
+    dims = _mapping(range(len(shape)))
+    return sdy.OpShardingRuleAttr.get(list(shape), [dims] * len(op.operands), [dims] * len(op.results))
+
+
+def _whole_reduction_rule(op: Operation) -> Any:
+    """The rule of a reduction whose reduced dims have to be whole on each device."""
+    shape, reduced = mlir.tensor_shape(op.operands[0]), mlir.int_array(op, "dimensions")
+    operand, initial = _mapping(range(len(shape))), _mapping(())
+    result = _mapping(dim for dim in range(len(shape)) if dim not in reduced)
+    count = len(op.results)
+    operands = [operand] * count + [initial] * count
+    return sdy.OpShardingRuleAttr.get(list(shape), operands, [result] * count, need_replication_factors=sorted(reduced))
+
+
+def _mapping(factors: Iterable[int]) -> Any:
+    """A tensor with a dim for each of `factors`."""
+    return sdy.TensorMappingAttr.get([sdy.DimMappingAttr.get([factor]) for factor in factors])

@@ -1,0 +1,47 @@
+"""Compute equal values once, and values that nothing uses not at all.
+
+Takes a module. Invariants: random ops and custom calls with side effects all stay; so does every pipeline marker, and
+every exchange with other meshes (which wait for it), with its attributes, operands and results, also where nothing uses
+it.
+"""
+
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.stages import EXCHANGE, MARKER
+
+_NUMBER = "alpa.marker_number"
+_KEEPER = "alpa.keep_marker"
+
+
+def merge_equal_values(module: Any) -> None:
+    """Run MLIR's removal of unused values and its common subexpression elimination on `module` in place."""
+    shield_markers(mlir.entry_block(mlir.main_function(module)))
+    mlir.run_passes(module, "trivial-dce,cse")
+    unshield_markers(mlir.entry_block(mlir.main_function(module)))
+
+
+def shield_markers(block: Any) -> None:
+    """Make each marker unlike every other, and used by a call with a side effect, one at the end for all of them.
+
+    To MLIR a barrier is a pure function: it would drop one that nothing uses and merge two of equal operands.
+    """
+    markers = [op for op in mlir.block_operations(block) if MARKER in op.attributes or EXCHANGE in op.attributes]
+    for number, marker in enumerate(markers):
+        marker.attributes[_NUMBER] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+    if markers:
+        kept = [value for marker in markers for value in marker.results]
+        attributes = {"call_target_name": ir.StringAttr.get(_KEEPER), "has_side_effect": ir.BoolAttr.get(True)}
+        with ir.InsertionPoint.at_block_terminator(block), ir.Location.unknown():
+            mlir.create("stablehlo.custom_call", [], kept, attributes)
+
+
+def unshield_markers(block: Any) -> None:
+    """Undo `shield_markers`."""
+    for op in mlir.block_operations(block):
+        if _NUMBER in op.attributes:
+            del op.attributes[_NUMBER]
+        elif op.name == "stablehlo.custom_call" and ir.StringAttr(op.attributes["call_target_name"]).value == _KEEPER:
+            op.erase()

@@ -1,0 +1,1 @@
+"""What tracing of JAX functions needs: kinds of random keys, callbacks into Python."""

@@ -1,0 +1,1 @@
+"""Costs of pipeline stages, composed from those of their segments."""

@@ -1,0 +1,1 @@
+"""How blocks are split, and where state is kept."""

@@ -1,0 +1,252 @@
+"""The methods that are compared: takes a case and a method's name, gives back the planned, compiled step.
+
+Invariants: all steps of a case start from the same values; the batch lies on the mesh already, or, with micro-batches,
+comes from the host's memory in each step, whatever the method is.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import alpa
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from alpa_cfp import CFPOption, CFPShardParallel, Plan
+from alpa_cfp_bench import cluster
+from alpa_cfp_bench.case import CFP, ILP, ILP_AGAIN, ILP_GIVEN, PROPAGATION, Case
+from alpa_cfp_bench.programs import (
+    Program,
+    Traffic,
+    memory_bytes,
+    partitioner_of,
+    step_text,
+    traffic_of_step,
+    traffic_of_text,
+)
+from alpa_cfp_bench.workloads.meshes import logical_mesh
+from alpa_cfp_bench.workloads.model import Model, step_of_parts, training_step
+from alpa_cfp_bench.workloads.models import abstract, build
+from alpa_cfp_bench.workloads.shardings import manual_sharding, state_specs
+from alpa_cfp_bench.workloads.sizes import MESH_AXES, mesh_shape
+
+# Those that split nothing but the batch, over all devices.
+_BATCH_ONLY = ("data-parallel", "zero2", "zero3", PROPAGATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What Alpa's ILP is asked for.
+
+    Attributes:
+        mesh: The shape of the logical mesh, such as "2x4".
+        mixed: Whether some values may lie as on one axis of all devices (`allow_mixed_mesh_shape`).
+    """
+
+    mesh: str
+    mixed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.mesh} mixed" if self.mixed else self.mesh
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A step that is planned and compiled.
+
+    Attributes:
+        program: The step with its state.
+        planning_s: What planning and compiling took, in seconds.
+        memory_bytes: What one device needs.
+        traffic: What a step communicates.
+        text: Equal for equal programs, byte for byte; None where nothing is known.
+        plan: CFP's plan; None of another method.
+    """
+
+    program: Program
+    planning_s: float
+    memory_bytes: int
+    traffic: tuple[Traffic, ...]
+    text: str | None
+    plan: Plan | None = None
+
+
+def misfit(case: Case, method: str) -> str:
+    """Why a method cannot run a case; "" where it can. Needs no devices."""
+    parts = case.num_devices if method in _BATCH_ONLY else mesh_shape(case.mesh)[0] if method == "megatron" else 1
+    if case.micro_batch % parts:
+        return f"{case.micro_batch} samples cannot be split into {parts} equal parts"
+    if method != "megatron":
+        return ""
+    model, count = abstract(case.model, case.size), mesh_shape(case.mesh)[1]
+    specs = jax.tree.leaves(state_specs(model, "megatron"), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
+    for (path, leaf), spec in zip(jax.tree_util.tree_leaves_with_path(model.state), specs, strict=True):
+        for size, axis in zip(leaf.shape, spec, strict=False):
+            if axis is not None and size % count:
+                name = jax.tree_util.keystr(path, simple=True, separator="/")
+                return f"{name} has a dim of {size}, which cannot be split into {count} equal parts"
+    return ""
+
+
+def plan_method(
+    case: Case, method: str, option: CFPOption, devices: Any = None, setting: Setting | None = None
+) -> Planned:
+    """Plan and compile a case by a method.
+
+    Args:
+        case: What is to run.
+        method: A key of `METHODS`.
+        option: How CFP plans.
+        devices: The case's logical mesh; None for one of this process' devices, which `PROPAGATION` always takes.
+        setting: Of Alpa's ILP; None for the case's mesh with Alpa's default options.
+
+    Raises:
+        KeyError: there is no such method.
+    """
+    if method == PROPAGATION:
+        return _by_jit(case)
+    return _by_alpa(case, _alpa_method(case, method, option, devices, setting or Setting(case.mesh)))
+
+
+def plan_only(case: Case, option: CFPOption, devices: Any = None) -> Plan:
+    """CFP's plan for a case, without compiling the step; only shapes are looked at, so it may be as large as it likes.
+
+    Args:
+        case: What is to run.
+        option: How CFP plans.
+        devices: The case's logical mesh; None for one of this process' devices.
+
+    Raises:
+        CFPError: as `CFPOption` says.
+    """
+    model = abstract(case.model, case.size)
+    asked = _PlanOnly(**{field.name: getattr(option, field.name) for field in dataclasses.fields(option)})
+    method = CFPShardParallel(devices or logical_mesh(case.mesh), case.num_micro_batches, asked)
+    step: Any = parallelized(model, method)
+    try:
+        step.get_executable(model.state, model.batch)
+    except _MadeError:
+        return asked.plans[-1]
+    raise RuntimeError("alpa compiled the step without asking for a plan")
+
+
+class _MadeError(Exception):
+    """Ends the compilation that asked for a plan; no error."""
+
+
+class _PlanOnly(CFPOption):
+    """A `CFPOption` of which nothing but the plan is wanted."""
+
+    def annotate_module(self, module: Any, request: Any) -> None:
+        """Plan, and stop."""
+        super().annotate_module(module, request)
+        raise _MadeError
+
+
+def _alpa_method(case: Case, name: str, option: CFPOption, devices: Any, setting: Setting) -> Any:
+    devices, count = devices or logical_mesh(case.mesh), case.num_micro_batches
+
+    def ilp() -> Any:
+        mesh = (
+            devices if setting.mesh == case.mesh else devices.physical_mesh.get_logical_mesh(mesh_shape(setting.mesh))
+        )
+        asked = alpa.AutoShardingOption(allow_mixed_mesh_shape=setting.mixed)
+        return alpa.ShardParallel(mesh, count, auto_sharding_option=asked)
+
+    makers: dict[str, Callable[[], Any]] = {
+        CFP: lambda: CFPShardParallel(devices, count, option),
+        **dict.fromkeys((ILP, ILP_GIVEN, ILP_AGAIN), ilp),
+        "data-parallel": lambda: alpa.DataParallel(devices, count),
+        "zero2": lambda: alpa.Zero2Parallel(devices, count),
+        "zero3": lambda: alpa.Zero3Parallel(devices, count),
+        "megatron": lambda: alpa.ShardParallel(
+            devices,
+            count,
+            auto_sharding_option=alpa.AutoShardingOption(enable_auto_sharding=False),
+            manual_sharding_option=manual_sharding(build(case.model, case.size), "megatron"),
+        ),
+    }
+    return makers[name]()
+
+
+def parallelized(model: Model, method: Any) -> Any:
+    """The training step of a model by a method of alpa's: (state, batch) -> (new state, loss)."""
+    # Alpa takes what is no array, shapes for one, as static unless it is told.
+    return alpa.parallelize(
+        training_step(model, alpa.value_and_grad),
+        static_argnums=(),
+        donate_argnums=(0,),
+        batch_argnums=(1,),
+        method=method,
+    )
+
+
+def _by_alpa(case: Case, method: Any) -> Planned:
+    model = build(case.model, case.size)
+    step = parallelized(model, method)
+    # A step donates its state, and the model's own is needed again.
+    state = jax.tree.map(jnp.copy, model.state)
+    started = time.perf_counter()
+    executable = step.get_executable(state, model.batch)
+    on_hosts = cluster.is_on_hosts(executable.physical_mesh)
+    if on_hosts:
+        # Alpa has told them to compile it, and does not wait.
+        executable.physical_mesh.sync_workers()
+    planning_s = time.perf_counter() - started
+    if case.num_micro_batches:
+        batch = jax.tree.map(np.asarray, model.batch)
+    else:
+        state, batch = step.preshard_dynamic_args(state, model.batch)
+    option = getattr(method, "as_option", None)
+    wait = cluster.wait if on_hosts else jax.block_until_ready
+    return Planned(
+        Program(step, state, batch, executable.get_hlo_text, partitioner_of(executable), wait),
+        planning_s,
+        memory_bytes(executable),
+        traffic_of_step(executable),
+        step_text(executable),
+        option.plans[-1] if isinstance(option, CFPOption) else None,
+    )
+
+
+def _by_jit(case: Case) -> Planned:
+    """The step through `jax.jit`, with nothing but the batch split."""
+    model = build(case.model, case.size)
+    shape = mesh_shape(case.mesh)
+    mesh = Mesh(np.array(jax.local_devices()[: case.num_devices]).reshape(shape), MESH_AXES)
+    whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(MESH_AXES))
+    count = case.num_micro_batches
+    whole_step = training_step(model, jax.value_and_grad)
+
+    def step_by_parts(state: Any, parts: list[Any]) -> tuple[Any, Any]:
+        new, metrics, _ = step_of_parts(model)(state, parts)
+        return new, metrics["loss"]
+
+    step = step_by_parts if count else whole_step
+    batch = jax.tree.map(np.asarray, model.batch) if count else jax.device_put(model.batch, split)
+    parts = jax.device_put(_parts(batch, count), split) if count else batch
+    jitted = jax.jit(step, in_shardings=(whole, split), out_shardings=(whole, whole), donate_argnums=(0,))
+    # device_put may hand on the model's own buffers, which donation would take.
+    state = jax.device_put(jax.tree.map(jnp.copy, model.state), whole)
+    started = time.perf_counter()
+    compiled = jitted.lower(state, parts).compile()
+    planning_s = time.perf_counter() - started
+
+    def run(state: Any, batch: Any) -> Any:
+        return compiled(state, jax.device_put(_parts(batch, count), split) if count else batch)
+
+    sizes, text = compiled.memory_analysis(), compiled.as_text() or ""
+    needed = 0
+    if sizes is not None:
+        needed = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
+        needed += sizes.temp_size_in_bytes - sizes.alias_size_in_bytes
+    return Planned(Program(run, state, batch, lambda: text, "xla"), planning_s, needed, traffic_of_text(text), None)
+
+
+def _parts(batch: Any, count: int) -> list[Any]:
+    """The micro-batches of a batch on the host."""
+    return [jax.tree.map(lambda array, at=at: np.split(array, count)[at], batch) for at in range(count)]
