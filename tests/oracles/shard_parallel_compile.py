@@ -18,7 +18,7 @@ from alpa.util import count_communication_primitives
 from jax.interpreters import pxla
 
 from alpa_cfp.spmd.ir import mlir
-from alpa_cfp.spmd.module import combiner_limits
+from alpa_on_jax.xla_extension import pass_context
 from oracles.shard_parallel_programs import Program
 
 Shape = tuple[int, int]
@@ -123,7 +123,7 @@ def compile_case(case: Case) -> Compiled:
     mesh = alpa.LocalPhysicalDeviceMesh(jax.local_devices()[:4]).get_logical_mesh(case.mesh, case.alpha, case.beta)
     method = alpa.ShardParallel(devices=mesh, auto_sharding_option=alpa.AutoShardingOption(**case.options))
     # Alpa's compiler copied nothing to scatter arrays together, so its tests count all sums of a kind as one.
-    with mock.patch.object(combiner_limits, "SCATTERED_TOGETHER_BYTES", 1 << 60):
+    with mock.patch.object(pass_context, "SCATTERED_TOGETHER_BYTES", 1 << 60):
         executable: Any = alpa.parallelize(program.step, method=method).get_executable(program.state, program.batch)
     made = executable.compiled.program
     counted = [c.kind for c in made.collectives if not (case.ignores_scalars and c.size_bytes <= SCALAR_BYTES)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("alpa_cfp", "patches/alpa_on_jax")
+PACKAGES = ("alpa_cfp", "patches/alpa_on_jax", "benchmarks/alpa_cfp_bench")
 # Fewer words than these are the name of something within a message, and no message.
 LEAST_WORDS = 3
 _LOGGED = ("warning", "warn", "error", "exception", "critical", "log")

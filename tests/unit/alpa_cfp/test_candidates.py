@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from alpa_cfp.candidates.block_candidates import Candidate, candidates, find_units
+from alpa_cfp.candidates import block_candidates as candidates
+from alpa_cfp.candidates.block_candidates import Candidate, find_units
 from alpa_cfp.costs import Work, read_local, work_of
 from alpa_cfp.extraction.program import Program
 from alpa_cfp.select.search_problem import find_boundaries

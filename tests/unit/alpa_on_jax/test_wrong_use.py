@@ -95,7 +95,7 @@ def test_a_name_that_a_version_of_alpa_lacks_is_an_error_that_says_where() -> No
 def test_a_mistake_of_the_package_is_called_one() -> None:
     # Nobody can cause it, if there is none.
     with pytest.raises(
-        RuntimeError, match=r"two and two are five\. This is a mistake in alpa_on_jax, not in your program"
+        RuntimeError, match=r"two and two are five\. This is a mistake in alpa_cfp, not in your program"
     ):
         raise errors.InternalError("two and two are five")
 

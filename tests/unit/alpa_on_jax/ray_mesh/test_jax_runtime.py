@@ -18,7 +18,7 @@ PLACE = HostPlace("", 2, 0, IP, "cpu", 2, False, 30, 10, 5)
 # What a host does first; it prints what it finds, and the sum over all devices of their numbers.
 HOST = """
 import pickle, sys
-from alpa_on_jax.ray_mesh import jax_runtime
+from alpa_cfp.spmd.distributed import runtime as jax_runtime
 client = jax_runtime.join(pickle.loads(bytes.fromhex(sys.argv[1])))
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Mesh
