@@ -12,9 +12,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 _RUNTIME = Path("patches/alpa_on_jax")
+_CORE = Path("alpa_cfp/spmd")
 _PLANNER = Path("alpa_cfp")
-# What only puts into words what was planned.
-_WORDS = frozenset({"cli", "doctor", "explaining"})
+_HARNESS = Path("benchmarks/alpa_cfp_bench")
+# What only puts into words what was planned; and the compiler core, which counts for every benchmark.
+_WORDS = frozenset({"cli", "doctor", "report", "spmd"})
 # Benchmarks that the planner has no part in, by how their names begin.
 _WITHOUT_PLANNER = ("dispatch", "gradient_accumulation", "ilp_growth", "ray_faults", "ray_meshes", "transport")
 _DIGITS = 16
@@ -42,7 +44,8 @@ def _git(*words: str) -> str:
 
 
 def _sources(name: str) -> Iterator[Path]:
-    yield from (ROOT / _RUNTIME).rglob("*.py")
+    for folder in (_RUNTIME, _CORE, _HARNESS):
+        yield from (ROOT / folder).rglob("*.py")
     yield from (path for path in (ROOT / "benchmarks").glob("*.py") if name.startswith(path.stem))
     if not name.startswith(_WITHOUT_PLANNER):
         planner = ROOT / _PLANNER

@@ -18,7 +18,7 @@ from alpa_cfp.profiling.meshes.slots import Slot
 from alpa_cfp.profiling.options import MeasureOptions
 from alpa_cfp.profiling.profiler import Measurer
 from alpa_cfp.spmd.compile.executable import Client
-from alpa_on_jax.in_process.launching import is_here
+from alpa_on_jax.in_process.place import is_here
 
 logger = logging.getLogger(__name__)
 

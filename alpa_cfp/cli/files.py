@@ -4,32 +4,11 @@ Invariant: nothing is opened, made or changed.
 """
 
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 from alpa_cfp.cli.errors import UserError
-
-# An empty one becomes a database; opening another one (a pipe) may wait for ever.
-Kind = Literal["absent", "empty", "file", "directory", "other"]
-
-
-def kind_of(path: Path) -> Kind:
-    """What is at a path; links are followed.
-
-    Raises:
-        OSError: it cannot be looked at.
-    """
-    try:
-        found = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return "absent"
-    if stat.S_ISDIR(found.st_mode):
-        return "directory"
-    if not stat.S_ISREG(found.st_mode):
-        return "other"
-    return "file" if found.st_size else "empty"
+from alpa_cfp.file_kinds import file_kind
 
 
 def check_can_write(path: Path | None, option: str) -> None:
@@ -73,7 +52,7 @@ def check_are_different(files: Mapping[str, Path | None]) -> None:
         if path is None:
             continue
         place = path.resolve()
-        if kind_of(path) == "other":  # /dev/null, say
+        if file_kind(path) == "other":  # /dev/null, say
             continue
         if place in seen:
             raise UserError(f"{name} and {seen[place]} are the same file, {path}: name another one")

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from alpa_cfp import quantities
-from alpa_cfp.cli import profile_words as words
 from alpa_cfp.cli.errors import UserError
-from alpa_cfp.cli.files import kind_of
 from alpa_cfp.cli.pipes import reader_may_leave
 from alpa_cfp.database import (
     ExchangeFormatError,
@@ -27,6 +25,8 @@ from alpa_cfp.database import (
 )
 from alpa_cfp.database.encoding import key_fields, profile_fields
 from alpa_cfp.database.exchange import read_export
+from alpa_cfp.file_kinds import file_kind
+from alpa_cfp.report import profile_words as words
 
 HELP = "list, show, export, import, merge and prune measured profiles"
 EPILOG = """\
@@ -247,7 +247,7 @@ def _key(database: ProfileDatabase, beginning: str) -> ProfileKey:
 
 
 def _check_is_file(file: Path) -> None:
-    kind = kind_of(file)
+    kind = file_kind(file)
     if kind == "absent":
         raise UserError(f"there is no file {file}")
     if kind == "directory":

@@ -14,8 +14,8 @@ from math import prod
 from pathlib import Path
 
 from alpa_cfp.cli.errors import UserError
-from alpa_cfp.cli.files import kind_of
 from alpa_cfp.cli.interrupts import interrupted_afterwards
+from alpa_cfp.file_kinds import file_kind
 from alpa_cfp_bench.case import Case, Cluster
 from alpa_cfp_bench.devices import DEVICES_FLAG, ask_for_virtual_devices
 from alpa_cfp_bench.workloads.sizes import SIZES, TINY, Size, mesh_shape
@@ -147,7 +147,7 @@ def check_database(path: Path | None) -> None:
     if path is None and not os.environ.get(ENVIRONMENT_VARIABLE):
         return
     named = database_path(path)
-    kind = kind_of(named)
+    kind = file_kind(named)
     if kind in ("directory", "other"):
         raise UserError(f"the profile database cannot be {named}, which is no ordinary file: name another one")
     if kind == "file":

@@ -8,8 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from alpa_cfp.cli.files import kind_of
-from alpa_cfp.cli.profile_words import mesh
 from alpa_cfp.database import (
     DatabaseDamagedError,
     ProfileDatabase,
@@ -18,7 +16,9 @@ from alpa_cfp.database import (
     database_path,
 )
 from alpa_cfp.doctor.finding import Finding
+from alpa_cfp.file_kinds import file_kind
 from alpa_cfp.quantities import plural, size
+from alpa_cfp.report.profile_words import mesh
 
 _CHECK = "profiles"
 _OTHER_FILE = "name another file with ALPA_CFP_DATABASE"
@@ -29,7 +29,7 @@ def database(given: str | None, jaxlib_version: str | None) -> Finding:
     path = database_path(given)
     details: dict[str, Any] = {"path": str(path)}
     try:
-        kind = kind_of(path)
+        kind = file_kind(path)
     except OSError as error:
         fix = f"make {path.parent} readable, or {_OTHER_FILE}"
         return Finding(_CHECK, "problem", f"{path} cannot be looked at: {error.strerror}", fix, details)

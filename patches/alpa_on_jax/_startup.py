@@ -17,7 +17,7 @@ class AlpaFinder:
         if name == "alpa" or name.startswith("alpa."):
             from alpa_on_jax import hook
 
-            return hook.find_spec(name, path, target)
+            return hook.find_spec(name, path, target, cls)
         return None
 
 

@@ -21,16 +21,22 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from alpa_on_jax import _startup, errors, lazy_ray, shims, versions
+from alpa_on_jax import errors, lazy_ray, shims, versions
 
 
-def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+def find_spec(
+    name: str, path: Sequence[str] | None, target: ModuleType | None, own_finder: object
+) -> ModuleSpec | None:
     """The spec of alpa module `name`, with a loader that patches what it loads.
+
+    Args:
+        name, path, target: As of a meta path finder.
+        own_finder: The one that asks; the others are asked for the spec.
 
     Raises:
         errors.AlpaMissingError: there is no alpa at all.
     """
-    spec = _find_without_hook(name, path, target)
+    spec = _find_without_hook(name, path, target, own_finder)
     # A spec without a loader is a folder that happens to be called alpa, not a package.
     if name == "alpa" and (spec is None or spec.loader is None):
         raise errors.AlpaMissingError(versions.ALPA_VERSION)
@@ -40,9 +46,11 @@ def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None) 
     return spec
 
 
-def _find_without_hook(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+def _find_without_hook(
+    name: str, path: Sequence[str] | None, target: ModuleType | None, own_finder: object
+) -> ModuleSpec | None:
     for finder in sys.meta_path:
-        find = None if finder is _startup.AlpaFinder else getattr(finder, "find_spec", None)
+        find = None if finder is own_finder else getattr(finder, "find_spec", None)
         if find is not None and (spec := find(name, path, target)) is not None:
             return spec
     return None

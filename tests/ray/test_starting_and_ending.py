@@ -17,7 +17,7 @@ from alpa.global_env import global_config
 from alpa.util import get_num_available_gpus
 
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import launching
+from alpa_on_jax.ray_mesh import ending, launching
 from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
 from integration.processes import wait_until, wait_until_ended
 
@@ -131,7 +131,7 @@ def test_a_mesh_that_hangs_is_ended_by_force(initialised: None) -> None:
     for worker in mesh.workers:
         worker.call.remote(hang)
     assert processes(mesh) == pids, "a host answers although it hangs"
-    launching.end(mesh, by_force=True, limits=global_config.host_limits)
+    ending.end(mesh, by_force=True, limits=global_config.host_limits)
     wait_until_ended(pids)
 
 

@@ -35,10 +35,11 @@ def test_the_pinned_alpa_is_the_one_that_is_accepted() -> None:
 
 @pytest.mark.parametrize("lock", LOCKS.values())
 def test_pins_satisfy_what_the_distribution_requires(lock: str) -> None:
-    pinned = pins(lock)
-    dependencies = project()["dependencies"]
+    pinned, stated = pins(lock), project()
+    dependencies, extras = stated["dependencies"], stated["optional-dependencies"]
     assert isinstance(dependencies, list)
-    for text in dependencies:
+    assert isinstance(extras, dict)
+    for text in [*dependencies, *extras["alpa"]]:
         requirement = Requirement(text)
         assert requirement.specifier.contains(pinned[requirement.name]), f"{text}: pinned {pinned[requirement.name]}"
 
@@ -50,6 +51,12 @@ def test_no_jax_newer_than_the_tested_ones_is_installed_by_default() -> None:
     for name in ("jax", "jaxlib"):
         specifiers = [Requirement(text).specifier for text in dependencies if Requirement(text).name == name]
         assert [f"<={newest}" in str(specifier) for specifier in specifiers] == [True]
+
+
+def test_what_alpa_alone_needs_is_no_requirement_of_autoshard() -> None:
+    dependencies = project()["dependencies"]
+    assert isinstance(dependencies, list)
+    assert not {Requirement(text).name for text in dependencies} & {"alpa", "ray", "pulp", "numba", "flax", "optax"}
 
 
 @pytest.mark.parametrize(("python", "lock"), LOCKS.items())

@@ -18,7 +18,8 @@ import numpy as np
 from jax._src.array import ArrayImpl
 
 from alpa_on_jax.in_process import launching as in_process
-from alpa_on_jax.ray_mesh import hosts, launching, references, waiting
+from alpa_on_jax.in_process import place
+from alpa_on_jax.ray_mesh import ending, hosts, launching, references, waiting
 from alpa_on_jax.replacing import replace, replace_in_class
 
 
@@ -42,7 +43,7 @@ def _replace_mesh(module: ModuleType) -> None:
         Raises:
             errors.HostError, errors.NoPortError: they could not be started; none is left.
         """
-        if in_process.is_here(self):
+        if place.is_here(self):
             service, workers = in_process.launch(self, global_config)
         else:
             service, workers = launching.launch(self, global_config, module.retrieve_placement_group())
@@ -53,7 +54,7 @@ def _replace_mesh(module: ModuleType) -> None:
         """End the mesh and its processes; does nothing if it has ended."""
         self.operation_executables.clear()
         if self.launched:
-            launching.end(self, by_force=forced, limits=global_config.host_limits)
+            ending.end(self, by_force=forced, limits=global_config.host_limits)
 
     def get_logical_mesh(self: Any, *args: Any, **options: Any) -> Any:
         """The mesh's devices in a shape; see alpa.
@@ -61,7 +62,7 @@ def _replace_mesh(module: ModuleType) -> None:
         Raises:
             errors.MeshEndedError: the mesh has ended, so nothing need be planned for it.
         """
-        launching.check_not_ended(self)
+        ending.check_not_ended(self)
         return original_get_logical_mesh(self, *args, **options)
 
     def shard_args_to_bufs(
@@ -77,7 +78,7 @@ def _replace_mesh(module: ModuleType) -> None:
         Raises:
             errors.MeshEndedError: the mesh has ended.
         """
-        launching.check_not_ended(self)
+        ending.check_not_ended(self)
         if any(donated_invars) and len({id(arg) for arg in args}) < len(args):
             args = _without_shared_buffers(donated_invars, args)
         return original_shard_args_to_bufs(self, shard_indices, donated_invars, batch_invars, num_micro_batches, args)
@@ -184,7 +185,7 @@ def _replace_arrays(module: ModuleType) -> None:
 
     def save(self: Any, ckpt_dir: str, local_cache_dir: str | None = None) -> None:
         """Write one copy of each part; the hosts do it after what they have been asked for before."""
-        launching.check_not_ended(self.device_mesh)
+        ending.check_not_ended(self.device_mesh)
         original_save(self, ckpt_dir, local_cache_dir)
 
     replace_in_class(array_class, block_until_ready, save, __array__)

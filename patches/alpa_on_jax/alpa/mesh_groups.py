@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import groups, launching
+from alpa_on_jax.ray_mesh import ending, groups
 from alpa_on_jax.replacing import replace, replace_in_class
 
 
@@ -34,7 +34,7 @@ def apply(module: ModuleType) -> None:
         made = [each.result() for each in making if each.exception() is None]
         if failed:
             for mesh in made:
-                launching.end(mesh, by_force=True, limits=config.host_limits)
+                ending.end(mesh, by_force=True, limits=config.host_limits)
             for virtual in sliced_virtual_meshes:
                 virtual.launched_physical_mesh = None
             raise failed[0]  # pyright: ignore[reportGeneralTypeIssues]

@@ -15,7 +15,7 @@ from alpa_on_jax import errors
 from alpa_on_jax.alpa.device_mesh import check_mesh_costs, check_mesh_shape
 from alpa_on_jax.alpa.global_env import temporarily
 from alpa_on_jax.alpa.pipeline_parallel import stage_checks, stage_run
-from alpa_on_jax.in_process import launching as in_process
+from alpa_on_jax.in_process import place as in_process
 from alpa_on_jax.replacing import replace_in_class
 from alpa_on_jax.xla_extension.pass_context import known_batch_sizes
 from alpa_on_jax.xla_extension.planner import StagePlanner

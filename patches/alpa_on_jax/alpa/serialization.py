@@ -18,7 +18,7 @@ from flax.serialization import from_state_dict, to_state_dict
 
 from alpa_on_jax import data_pickles
 from alpa_on_jax.alpa.random_keys import bits_of_keys, like, plain
-from alpa_on_jax.in_process.launching import is_here
+from alpa_on_jax.in_process.place import is_here
 from alpa_on_jax.replacing import replace
 
 

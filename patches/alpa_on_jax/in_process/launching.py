@@ -1,6 +1,6 @@
-"""Meshes of this process' devices for pipelines: which devices there are to be cut into meshes, and how one begins.
+"""How a mesh of this process' devices begins, for pipelines.
 
-Takes alpa's virtual meshes; gives handles of hosts as `ray_mesh.launching` does, without a service.
+Takes alpa's meshes; gives handles of hosts as `ray_mesh.launching` does, without a service.
 """
 
 from typing import Any
@@ -9,22 +9,8 @@ import jax
 
 from alpa_cfp.spmd.distributed.host_place import HostPlace
 from alpa_on_jax.in_process.actors import Actor
-from alpa_on_jax.ray_mesh import hosts
+from alpa_on_jax.in_process.place import IP
 from alpa_on_jax.ray_mesh.limits import Limits
-
-_IP = "127.0.0.1"
-_HERE = "InThisProcess"
-
-
-def virtual_mesh(virtual_mesh_class: Any) -> Any:
-    """This process' devices, as alpa's `VirtualPhysicalMesh` of one host."""
-    host = {hosts.KEY: _IP, hosts.ADDRESS: _IP, _HERE: True}
-    return virtual_mesh_class([0], [host], len(jax.local_devices()))
-
-
-def is_here(mesh: Any) -> bool:
-    """Whether a mesh, physical or virtual, is one of this process' devices."""
-    return bool(mesh.host_info[0].get(_HERE))
 
 
 def launch(mesh: Any, config: Any) -> tuple[None, list[Actor]]:
@@ -44,7 +30,7 @@ def launch(mesh: Any, config: Any) -> tuple[None, list[Actor]]:
         "",
         1,
         0,
-        _IP,
+        IP,
         devices[0].platform,
         len(devices),
         wide,

@@ -9,7 +9,7 @@ together, after all that they were asked for before.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from alpa_on_jax.ray_mesh import launching, waiting
+from alpa_on_jax.ray_mesh import ending, waiting
 
 Answer = TypeVar("Answer")
 
@@ -30,5 +30,5 @@ def call_on_hosts(mesh: Any, function: Callable[..., Answer], *args: Any, limit_
         errors.MeshLostError: a host is gone or hangs; the mesh has been ended.
         ray.exceptions.GetTimeoutError: they did not all answer in time. They still do what they were asked for.
     """
-    launching.check_not_ended(mesh)
+    ending.check_not_ended(mesh)
     return waiting.get([worker.call.remote(function, *args) for worker in mesh.workers], timeout=limit_s)

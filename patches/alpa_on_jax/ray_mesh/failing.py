@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import launching, references
+from alpa_on_jax.ray_mesh import ending, references
 from alpa_on_jax.ray_mesh.host_errors import Health
 from alpa_on_jax.ray_mesh.limits import Limits
 
@@ -96,7 +96,7 @@ def lose(mesh: Any, reasons: Mapping[str, str]) -> NoReturn:
     """
     what = "; ".join(f"host {host}: {reason}" for host, reason in reasons.items())
     for each in together(mesh):
-        launching.end(each, by_force=True, limits=_limits())
+        ending.end(each, by_force=True, limits=_limits())
         each.operation_executables.clear()
         each.lost = what
         _forget(each)

@@ -8,7 +8,7 @@ service of the mesh is left, and the devices are free again.
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,8 @@ import jax
 from alpa_cfp.spmd.distributed import runtime as jax_runtime
 from alpa_cfp.spmd.distributed.host_place import HostPlace
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import hosts, references
+from alpa_on_jax.ray_mesh import hosts
+from alpa_on_jax.ray_mesh.ending import end_processes
 from alpa_on_jax.ray_mesh.limits import Limits
 
 log = logging.getLogger("alpa_on_jax")
@@ -49,7 +50,7 @@ def launch(mesh: Any, config: Any, placement_group: Any) -> tuple[jax_runtime.Se
             workers.append(_start(mesh, host, service.address, config, placement_group))
         _wait_for(workers, mesh, limits.create_s)
     except BaseException:
-        _end(workers, service)
+        end_processes(workers, service)
         raise
     log.info("a mesh of %d x %d devices is up", mesh.num_hosts, mesh.num_devices_per_host)
     return service, workers
@@ -184,64 +185,3 @@ def _wait_for(workers: Sequence[Any], mesh: Any, limit_s: float) -> None:
             except GetTimeoutError as error:
                 if isinstance(first, GetTimeoutError):
                     raise errors.HostError.late(key, limit_s) from error
-
-
-class _NoWorkers(Sequence[Any]):
-    """In the place of the processes of a mesh that has ended: none, and whoever wants one hears why."""
-
-    def __init__(self, mesh: Any) -> None:
-        self._mesh = mesh
-
-    def __len__(self) -> int:
-        return 0
-
-    def __getitem__(self, index: Any) -> Any:
-        raise errors.MeshEndedError.of(self._mesh)
-
-    def __iter__(self) -> Iterator[Any]:
-        raise errors.MeshEndedError.of(self._mesh)
-
-
-def check_not_ended(mesh: Any) -> None:
-    """Hold that a mesh has its processes.
-
-    Raises:
-        errors.MeshEndedError: it has ended.
-    """
-    if not mesh.workers:
-        raise errors.MeshEndedError.of(mesh)
-
-
-def end(mesh: Any, *, by_force: bool, limits: Limits) -> None:
-    """End all processes of a mesh and its service; the one way in which a mesh ends. Does nothing if it has ended.
-
-    Args:
-        mesh: Alpa's `DistributedPhysicalDeviceMesh`.
-        by_force: Do not let the processes finish what they do first, because they are stuck or gone.
-        limits: How long they may take otherwise.
-    """
-    workers, service = mesh.workers, mesh.service_server
-    if not workers:
-        return
-    mesh.workers, mesh.service_server, mesh.launched = _NoWorkers(mesh), None, False
-    if not by_force and references.can_be_asked(workers):
-        _finish(workers, mesh, limits)
-    _end(workers, service)
-
-
-def _finish(workers: Sequence[Any], mesh: Any, limits: Limits) -> None:
-    """Let the hosts finish moving what was saved, and leave the mesh together."""
-    try:
-        references.get([worker.sync_move_worker.remote() for worker in workers], limits.move_s)
-        references.get([worker.shutdown.remote() for worker in workers], limits.shutdown_s)
-    except Exception as error:  # noqa: BLE001
-        # What a checkpoint lacks, or that a host is gone, is told; the mesh is ended all the same.
-        reason = str(error).partition("\n")[0]
-        log.warning("the mesh of %s did not end by itself and is ended: %s", ", ".join(mesh.node_ips), reason)
-
-
-def _end(workers: Sequence[Any], service: jax_runtime.Service | None) -> None:
-    for worker in workers:
-        references.kill(worker)
-    if service is not None:
-        service.shutdown()

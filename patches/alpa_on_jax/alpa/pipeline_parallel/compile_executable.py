@@ -10,7 +10,7 @@ from typing import Any
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.global_env import temporarily
 from alpa_on_jax.alpa.pipeline_parallel.late_inlining import inlined
-from alpa_on_jax.in_process.launching import is_here
+from alpa_on_jax.in_process.place import is_here
 from alpa_on_jax.replacing import replace
 from alpa_on_jax.xla_extension.planner import Planner
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from alpa_cfp.cli.errors import UserError
-from alpa_cfp.cli.files import check_are_different, check_can_write, kind_of
+from alpa_cfp.cli.files import check_are_different, check_can_write
+from alpa_cfp.file_kinds import file_kind
 
 
 def test_what_is_at_a_path_is_said_without_opening_it(tmp_path: Path) -> None:
@@ -16,7 +17,7 @@ def test_what_is_at_a_path_is_said_without_opening_it(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
     os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
     names = ("nothing", "empty", "file", "link", "dangling", "pipe", "file/below", ".")
-    kinds = [kind_of(tmp_path / name) for name in names]
+    kinds = [file_kind(tmp_path / name) for name in names]
     assert kinds == ["absent", "empty", "file", "file", "absent", "other", "absent", "directory"]
 
 

@@ -10,7 +10,7 @@ from alpa import AutoShardingOption
 
 from alpa_cfp import CFPOption
 from alpa_on_jax.alpa.pipeline_parallel.compile_executable import _must_be_here
-from alpa_on_jax.in_process.launching import virtual_mesh
+from alpa_on_jax.in_process.place import virtual_mesh
 
 
 @pytest.mark.parametrize(("free", "is_here"), [(1.0, True), (2.0, False), (3.0, False)])

@@ -1,0 +1,21 @@
+"""Meshes of this process' devices, as alpa's virtual meshes: which there are, and which are such."""
+
+from typing import Any
+
+import jax
+
+from alpa_on_jax.ray_mesh import hosts
+
+IP = "127.0.0.1"
+_HERE = "InThisProcess"
+
+
+def virtual_mesh(virtual_mesh_class: Any) -> Any:
+    """This process' devices, as alpa's `VirtualPhysicalMesh` of one host."""
+    host = {hosts.KEY: IP, hosts.ADDRESS: IP, _HERE: True}
+    return virtual_mesh_class([0], [host], len(jax.local_devices()))
+
+
+def is_here(mesh: Any) -> bool:
+    """Whether a mesh, physical or virtual, is one of this process' devices."""
+    return bool(mesh.host_info[0].get(_HERE))
