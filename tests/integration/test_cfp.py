@@ -14,9 +14,9 @@ from alpa.util import count_communication_primitives
 from jax.sharding import PartitionSpec
 
 from alpa_cfp import CFPOption, CFPShardParallel
+from alpa_cfp.alpa import devices
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import OptionError, PlanError, ReplayError
-from alpa_cfp.planner.planner import session
 from alpa_cfp.search import NothingFitsError
 from alpa_cfp.spmd.compile.executable import MeshExecutable
 from alpa_cfp.spmd.ir import mlir
@@ -86,7 +86,7 @@ def test_profiles_are_replayed_without_the_devices_that_they_were_made_on(
 ) -> None:
     planned("mlp", "2x2", None, measured)
     # Nothing that could run a program.
-    monkeypatch.setattr(session, "Client", None)
+    monkeypatch.setattr(devices, "Client", None)
     replayed = dataclasses.replace(measured, costs="replay", plans=[])
     planned("mlp", "2x2", None, replayed)
     assert replayed.plans[-1].strategies == measured.plans[-1].strategies

@@ -25,7 +25,7 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.module.stages import slice_stages
 from alpa_cfp.spmd.propagation import propagate
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
-from alpa_on_jax.xla_extension.planner import EndShardings, PhaseCost, PlannedStage, PlanRequest
+from alpa_on_jax.xla_extension.planner import BoundaryShardings, PhaseCost, PlannedStage, PlanRequest
 from integration.pipelines import COVERING, FACTORS, Case, cases, hold_steps, pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_pipelines")]
@@ -158,7 +158,7 @@ class Priced(alpa.AutoShardingOption):
     power: int = 1
     composes = True
     sizes: list[int] = field(default_factory=list)
-    ends: dict[str, EndShardings] = field(default_factory=dict)
+    ends: dict[str, BoundaryShardings] = field(default_factory=dict)
 
     def annotate_module(self, module: HloModule, request: PlanRequest) -> None:
         mesh = LogicalMesh(tuple(request.logical_mesh.shape))
@@ -167,7 +167,7 @@ class Priced(alpa.AutoShardingOption):
         stages = {
             name: (stage.input_shardings or (), stage.output_shardings or ()) for name, stage in slice_stages(module)
         }
-        self.ends = {name: EndShardings(*shardings) for name, shardings in stages.items()}
+        self.ends = {name: BoundaryShardings(*shardings) for name, shardings in stages.items()}
 
     @contextlib.contextmanager
     def planning_stages(self, known: dict[str, Any]) -> Iterator["Priced"]:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 # As in an environment that lacks them: each import of them fails.
 WITHOUT = """
@@ -37,19 +38,21 @@ before = names()
 """
 
 
-def run(*code: str) -> None:
-    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu", "HOME": "/nowhere"}
+def run(home: Path, *code: str) -> None:
+    flags = "--xla_force_host_platform_device_count=8"
+    environment = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "HOME": str(home)}
     text = "\n".join(textwrap.dedent(each) for each in code)
     result = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, env=environment)
     assert result.returncode == 0, result.stderr
 
 
-def test_a_program_is_planned_and_run_where_alpa_and_what_it_needs_are_missing() -> None:
-    run(WITHOUT, PLANNED)
+def test_a_program_is_planned_and_run_where_alpa_and_what_it_needs_are_missing(tmp_path: Path) -> None:
+    run(tmp_path, WITHOUT, PLANNED)
 
 
-def test_planning_and_running_a_program_changes_no_attribute_of_jax_flax_optax_or_numpy() -> None:
+def test_planning_and_running_a_program_changes_no_attribute_of_jax_flax_optax_or_numpy(tmp_path: Path) -> None:
     run(
+        tmp_path,
         WATCHED,
         PLANNED,
         "import sys; assert not {'alpa', 'ray'} & set(sys.modules)",

@@ -139,6 +139,7 @@ def test_the_needed_versions_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = [
         *project["dependencies"],
+        *project["optional-dependencies"]["alpa"],
         *(line.replace("-cuda12x", "") for line in project["optional-dependencies"]["cuda12"]),
     ]
     assert set(tested.NEEDED.values()) <= set(needed)
@@ -430,7 +431,7 @@ def test_a_folder_that_cannot_be_looked_into_is_a_problem(monkeypatch: pytest.Mo
     def locked(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(profiles, "kind_of", locked)  # permissions do not bind the superuser
+    monkeypatch.setattr(profiles, "file_kind", locked)  # permissions do not bind the superuser
     finding = profiles.database(str(tmp_path / "locked" / "a.sqlite"), JAX)
     assert "a.sqlite cannot be looked at: Permission denied" in finding.found
     assert finding.fix.startswith(f"make {tmp_path / 'locked'} readable")
