@@ -44,33 +44,17 @@ class _StagePlanning:
 class CFPOption(AutoShardingOption):
     """Options of CFP, in the place of those of Alpa's ILP, whose fields say nothing to CFP.
 
+    The fields from `costs` to `plan` are those of `PlanOptions`. Of a pipeline whose stages alpa chooses, `refine` is
+    for those that it has chosen, where `stage_costs` is "profile"; candidates have the square root of `pruning_margin`.
+
     Attributes:
-        costs: "measure" runs candidate programs on the mesh, "replay" takes profiles that were recorded on such a mesh
-            (no device of that kind is needed), "estimate" counts work and communication.
-        memory_budget_bytes: What one device may hold; None without limit, or where alpa's own budget counts.
-        database: The profile database; None for the user's (see `ProfileDatabase.open`).
-        samples: How often each candidate is timed.
-        refine: How many of the best plans are compiled whole and timed beside the plain ones (data parallel, ZeRO,
-            Megatron-style); 0 takes the best predicted one. Of a pipeline whose stages alpa chooses, this is done for
-            those that it has chosen, where `stage_costs` is "profile".
-        pruning_margin: A candidate is measured only if a plan with it would be among the best when it was so many times
-            faster than estimated; inf measures all. For candidate stages of a pipeline, which are many, the square root
-            of it counts.
-        search_limit_s: How long one search may take; at the limit the best plan so far is taken, with a warning.
-        search_memory_bytes: How much memory the tables of one search may take, where it is planned. What needs more is
-            not searched exactly: the plan is good then, and a warning says by how much at most it could be beaten.
-        device_kind: Of which devices profiles are replayed, where the database has them of several.
-        seed: Of the order in which programs are timed.
-        progress: Whether profiling shows a progress bar.
-        logical_mesh_shapes: "given" plans for the logical mesh that it is given; "all" for each shape that its devices
-            can have in one or two axes, and takes the fastest plan.
         stage_costs: What a candidate stage of a pipeline costs: "profile" lets alpa compile it and time it, "compose"
             puts it together from profiles of its segments; no stage is compiled to choose stages then.
-        plan: A plan, or the file of one, that is used as it is; nothing is measured or searched then.
         plans: The plans that were made or used with this option in this process, the newest last.
         stage_plans: Of candidate stages of the last pipeline, by digests of programs and meshes, each with what it
             was learnt from where costs were composed. A stage that is chosen keeps the plan that it was chosen by, if
             that is not refined.
+        stage: What candidate stages are planned with, while they are.
     """
 
     costs: Costs = "measure"
@@ -132,20 +116,19 @@ class CFPOption(AutoShardingOption):
         """Plan a whole step, or a stage that is a part of the pipeline."""
         # Not at the top: alpa pickles options, and workers need no planner.
         from alpa_cfp.extraction.program import Program
-        from alpa_cfp.planner.planner import plan
+        from alpa_cfp.planner.planner import plan_whole
 
-        options, learnt, program = self.plan_options, None, None
+        options, learnt, program = self.plan_options, None, Program(module)
         if self.plan is None and self.stage_plans:
-            program = Program(module)
             chosen, learnt = self.stage_plans.get((program.digest, nontrivial_sizes(request.mesh.shape)), (None, None))
             if chosen is not None and self.refines_stages and request.mesh.num_devices > 1:
                 # Its candidates are measured. What has not been done for all candidate stages is done for this one.
                 options, learnt = options.with_closer_pruning(), None
             elif chosen is not None:
                 options = replace(options, plan=chosen)
-        made = plan(module, request, options)
+        made = plan_whole(program, request, options)
         module.become(made.module)
-        return made.plan if learnt is None or program is None else self._explained(program, made.plan, learnt, request)
+        return made.plan if learnt is None else self._explained(program, made.plan, learnt, request)
 
     def _explained(self, program: "Program", plan: Plan, learnt: "Learnt", request: "PlanRequest") -> Plan:
         from alpa_cfp.stages.planning import explain_stage
@@ -154,17 +137,21 @@ class CFPOption(AutoShardingOption):
 
     def _planned_stage(self, module: HloModule, request: "PlanRequest", stage: _StagePlanning) -> Plan:
         """Plan a candidate stage."""
-        from alpa_cfp.planner.planner import plan_program
+        from alpa_cfp.planner.planner import plan_program, use_plan
         from alpa_cfp.stages.planning import compose_stage
 
         session = stage.session
         program = session.programs.of(module)
-        if self.composes:
+        stage.composed = None
+        if self.composes and self.plan is None:
             # As it is: alpa is told what it costs, and where its stages' arguments and results are.
             stage.composed = compose_stage(program, request, session)
             plan, learnt = stage.composed.plan, stage.composed.composed.learnt
         else:
-            made = plan_program(program, request, session, needs_profiles=False)
+            if self.plan is None:
+                made = plan_program(program, request, session, needs_profiles=False)
+            else:
+                made = use_plan(program, request, self.plan_options)
             module.become(made.module)
             plan, learnt = made.plan, None
         stage.plan = plan
@@ -211,9 +198,7 @@ class CFPOption(AutoShardingOption):
         assert self.stage is not None
         if self.stage.composed is not None:
             composed = self.stage.composed.composed
-            costs = tuple(seam.PhaseCost(each.time_s, each.temporary_bytes) for each in composed.costs(phases))
-            ends = {name: seam.BoundaryShardings(each.inputs, each.outputs) for name, each in composed.ends.items()}
-            return seam.PlannedStage({}, costs, composed.device_bytes, ends)
+            return seam.PlannedStage({}, composed.costs(phases), composed.device_bytes, composed.ends)
         assert self.stage.plan is not None
         # Without why: it is for alpa's compile workers.
         return seam.PlannedStage({"plan": replace(self.stage.plan, account=None)})

@@ -4,8 +4,6 @@ Takes alpa's virtual mesh; gives what measures on devices like its own: those of
 it has been launched since, or free devices of the cluster. Imports alpa when it is called, and Ray where it is used.
 """
 
-import logging
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,14 +11,13 @@ from typing import Any
 import jax
 
 from alpa_cfp.errors import ProfilingError
+from alpa_cfp.planner.request import LocalDevices
 from alpa_cfp.profiling.keys import DeviceDescription
 from alpa_cfp.profiling.meshes.slots import Slot
 from alpa_cfp.profiling.options import MeasureOptions
 from alpa_cfp.profiling.profiler import Measurer
 from alpa_cfp.spmd.compile.executable import Client
 from alpa_on_jax.in_process.place import is_here
-
-logger = logging.getLogger(__name__)
 
 # Ray knows a moment late that devices are free again.
 _FREE_S = 20.0
@@ -61,17 +58,8 @@ def memory_of_submesh(virtual: Any) -> int:
         ProfilingError: the cluster has no such submesh free.
     """
     if is_here(virtual):
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // virtual.num_devices
-        device = jax.local_devices()[0]
-        limit = (device.memory_stats() or {}).get("bytes_limit")
-        if limit is None and device.platform != "cpu":  # CPU devices do share the machine's memory
-            logger.warning(
-                "the memory of %s is unknown: a stage's budget is a part of the machine's, %d bytes. "
-                "CFPOption(memory_budget_bytes=...) sets another one",
-                device.device_kind,
-                memory,
-            )
-        return memory if limit is None else limit
+        devices = tuple(jax.local_devices()[: virtual.num_devices])
+        return LocalDevices(devices, (len(devices),)).memory_bytes()
     if virtual.launched_physical_mesh is not None:
         return virtual.launched_physical_mesh.get_available_memory()
     from alpa_cfp.alpa.ray_slots import memory_of

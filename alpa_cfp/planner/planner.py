@@ -58,8 +58,12 @@ def plan(module: HloModule, request: PlanRequest, options: PlanOptions) -> Made:
         PlanError: the options have a plan, and it is for something else, or cannot be read.
         ReplayError: costs are to be replayed, and the database lacks profiles.
     """
+    return plan_whole(Program(module), request, options)
+
+
+def plan_whole(program: Program, request: PlanRequest, options: PlanOptions) -> Made:
+    """As `plan`, of a program of which more may be known."""
     started = time.perf_counter()
-    program = Program(module)
     if options.plan is not None:
         made = use_plan(program, request, options)
     else:

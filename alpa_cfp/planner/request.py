@@ -1,5 +1,6 @@
 """What a plan is made for: a mesh, the devices behind it, micro-batches and a memory budget, as a value."""
 
+import logging
 import os
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from alpa_cfp.errors import NoDevicesError
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Measurer
 from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+
+logger = logging.getLogger(__name__)
 
 Measured = Client | tuple[Measurer, DeviceDescription]
 
@@ -59,9 +62,17 @@ class LocalDevices:
 
     def memory_bytes(self) -> int:
         """Its own memory, or its part of the machine's."""
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // len(self.devices)
         device = self.devices[0]
-        limit = None if device is None else (device.memory_stats() or {}).get("bytes_limit")
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // len(self.devices) if limit is None else limit
+        limit = (device.memory_stats() or {}).get("bytes_limit")
+        if limit is None and device.platform != "cpu":  # CPU devices do share the machine's memory
+            logger.warning(
+                "the memory of %s is unknown: a stage's budget is a part of the machine's, %d bytes. "
+                "CFPOption(memory_budget_bytes=...) sets another one",
+                device.device_kind,
+                memory,
+            )
+        return memory if limit is None else limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from alpa_cfp.extraction.program import Programs
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import Devices
 from alpa_cfp.planner.session import Session
+from alpa_cfp.spmd.module.stage_programs import NO_LIMIT_BYTES
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.stages.stage_costs import NO_LIMIT_BYTES, Composer
+from alpa_cfp.stages.stage_costs import Composer
 
 
 class StageSession(Session):

@@ -28,6 +28,7 @@ from alpa_cfp.select.calibration import calibration_programs, rates_of
 from alpa_cfp.select.plan_search import Choosing, compiled_collectives, failure_of
 from alpa_cfp.select.profile_source import Source
 from alpa_cfp.select.search_problem import Boundaries, Crossing, find_boundaries
+from alpa_cfp.spmd.module.stage_programs import BoundaryShardings, PhaseCost
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 
@@ -41,31 +42,6 @@ _CALIBRATED = 10.0
 _ROUNDS = 3
 # How many times as long as the best plan one may take by estimates that is kept because it was measured.
 _WORTH = 1.02
-
-
-# What a device has of which nothing is known: alpa divides what is left by what a micro-batch needs.
-NO_LIMIT_BYTES = 1 << 60
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseCost:
-    """What one of a stage's programs costs on its mesh.
-
-    Attributes:
-        time_s: Of one micro-batch, without the sums of gradients that are done once a step.
-        temporary_bytes: What a device holds beside arguments and results while it runs.
-    """
-
-    time_s: float
-    temporary_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class BoundaryShardings:
-    """The shardings of the arguments and of the results of one of a stage's programs, in their order."""
-
-    inputs: tuple[ArraySharding, ...]
-    outputs: tuple[ArraySharding, ...]
 
 
 @dataclass(frozen=True, slots=True)

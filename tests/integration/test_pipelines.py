@@ -22,10 +22,11 @@ from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.extraction.program import Program
 from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.module.stage_programs import BoundaryShardings, PhaseCost
 from alpa_cfp.spmd.module.stages import slice_stages
 from alpa_cfp.spmd.propagation import propagate
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
-from alpa_on_jax.xla_extension.planner import BoundaryShardings, PhaseCost, PlannedStage, PlanRequest
+from alpa_on_jax.xla_extension.planner import PlannedStage, PlanRequest
 from integration.pipelines import COVERING, FACTORS, Case, cases, hold_steps, pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_pipelines")]

@@ -5,9 +5,9 @@ by JAX's distributed runtime, whose service lives in the driver. The driver has 
 partitions and sends programs, and knows arrays by number.
 
 In the order in which they are used: `attaching` (to which Ray cluster), `hosts` (which of its nodes, held how),
-`launching` (starts and ends the processes of a mesh), `jax_runtime` (joins them), `host_client` and `host_worker` (what
-a host process compiles, runs and keeps). `limits` has how long the driver waits for each. What of alpa calls them is
-replaced in `alpa_on_jax/alpa/distributed_mesh.py`.
+`launching` and `ending` (of the processes of a mesh), `host_worker` (what a host process compiles, runs and keeps). How
+processes join, and compile and run together, is `alpa_cfp.spmd.distributed`. `limits` has how long the driver waits for
+each. What of alpa calls them is replaced in `alpa_on_jax/alpa/distributed_mesh.py`.
 
 Invariant: nothing here imports Ray while it is imported, but `host_worker`, which only `launching` imports.
 """

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from alpa_cfp.spmd.module.hlo_module import HloModule
-from alpa_cfp.spmd.shardings.sharding import ArraySharding
+from alpa_cfp.spmd.module.stage_programs import NO_LIMIT_BYTES, BoundaryShardings, PhaseCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,31 +45,6 @@ class Planner(Protocol):
         What alpa has set on the module's inputs and outputs before (manual shardings) stays.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseCost:
-    """What one of a stage's programs costs on its mesh.
-
-    Attributes:
-        time_s: Of one micro-batch, without the sums of gradients that are done once a step.
-        temporary_bytes: What a device holds beside arguments and results while it runs.
-    """
-
-    time_s: float
-    temporary_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class BoundaryShardings:
-    """How the arguments and the results of one of a stage's programs lie, in their order."""
-
-    inputs: tuple[ArraySharding, ...]
-    outputs: tuple[ArraySharding, ...]
-
-
-# What a device has of which nothing is known: alpa divides what is left by what a micro-batch needs.
-NO_LIMIT_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)

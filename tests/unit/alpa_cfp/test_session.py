@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_cfp import CFPOption, PlanOptions
-from alpa_cfp.errors import NoDevicesError
+from alpa_cfp.errors import NoDevicesError, PlanError
 from alpa_cfp.extraction.program import Program, Programs
 from alpa_cfp.planner.mesh_shapes import refines
 from alpa_cfp.planner.planner import plan, plan_program
@@ -21,6 +21,7 @@ from alpa_cfp.planner.request import LocalDevices, PlanRequest
 from alpa_cfp.planner.session import Session
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp_bench.workloads.sizes import TINY
+from alpa_on_jax.xla_extension import planner as seam
 from unit.alpa_cfp.steps import model_module, two_layer_module
 
 
@@ -79,3 +80,19 @@ def test_what_was_found_out_about_a_program_is_known_again_for_an_equal_one() ->
     program = programs.of(module)
     assert programs.of(dataclasses.replace(module)) is program
     assert programs.of(dataclasses.replace(module, donated=tuple(not each for each in module.donated))) is not program
+
+
+def test_the_option_that_alpa_carries_has_each_plan_option_with_the_same_default() -> None:
+    assert CFPOption().plan_options == PlanOptions()
+    given = PlanOptions(costs="replay", samples=7, refine=0, seed=3, logical_mesh_shapes="all", device_kind="cpu")
+    fields = {each.name: getattr(given, each.name) for each in dataclasses.fields(PlanOptions)}
+    assert CFPOption(**fields).plan_options == given
+
+
+def test_a_plan_that_is_given_is_used_for_candidate_stages_too_and_not_ignored(tmp_path: Path) -> None:
+    other = PlanOptions(costs="estimate", progress=False)
+    of_other_program = plan(model_module("mlp", TINY), request_for((1, 2)), other).plan
+    option = CFPOption(costs="estimate", plan=of_other_program, database=tmp_path / "profiles.sqlite", progress=False)
+    request = seam.PlanRequest(LogicalDeviceMesh(None, np.arange(2).reshape(1, 2)), 1, (), None)
+    with option.planning_stages({}) as planning, pytest.raises(PlanError, match="the plan is for another program"):
+        planning.annotate_module(dataclasses.replace(two_layer_module()), request)
