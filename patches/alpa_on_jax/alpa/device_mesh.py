@@ -20,9 +20,9 @@ from alpa_cfp.spmd.compile.devices import Device
 from alpa_cfp.spmd.compile.executable import Client
 from alpa_on_jax import errors
 from alpa_on_jax.alpa import distributed_mesh, mesh_groups
-from alpa_on_jax.alpa.local_arrays import Placer, block_until_all_ready, device_memory, sharding_of_spec
+from alpa_on_jax.arrays.placement import Placer, block_until_all_ready, device_memory, sharding_of_spec
 from alpa_on_jax.in_process import place as in_process
-from alpa_on_jax.ray_mesh import attaching, hosts
+from alpa_on_jax.ray_mesh.cluster import attaching, hosts
 from alpa_on_jax.replacing import replace, replace_in_class
 
 

@@ -19,7 +19,10 @@ from jax._src.array import ArrayImpl
 
 from alpa_on_jax.in_process import launching as in_process
 from alpa_on_jax.in_process import place
-from alpa_on_jax.ray_mesh import ending, hosts, launching, references, waiting
+from alpa_on_jax.ray_mesh.asking import references
+from alpa_on_jax.ray_mesh.cluster import hosts
+from alpa_on_jax.ray_mesh.failures import ending, waiting
+from alpa_on_jax.ray_mesh.processes import launching
 from alpa_on_jax.replacing import replace, replace_in_class
 
 

@@ -1,4 +1,4 @@
-"""Putting arguments on a local mesh. Used by the replacements in `alpa.device_mesh` and `alpa.mesh_executable`.
+"""Putting arguments on a local mesh.
 
 Takes a program's arguments, whatever and wherever they are, with what each device is to hold of them; gives back
 `jax.Array`s that lie so. Invariant: an array that already does is handed on as the same object.
