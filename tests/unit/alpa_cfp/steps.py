@@ -10,8 +10,8 @@ import numpy as np
 
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.candidates.block_candidates import Unit, find_units
-from alpa_cfp.extraction.subprograms import find_parts
+from alpa_cfp.candidates.block_candidates import BlockCandidates, find_block_candidates
+from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.select.search_problem import Boundaries, find_boundaries
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
@@ -63,9 +63,9 @@ def two_layer_blocks() -> Blocks:
 
 
 @cache
-def two_layer_units() -> tuple[Unit, ...]:
+def two_layer_units() -> tuple[BlockCandidates, ...]:
     """Their candidates on `MESH`."""
-    return find_units(find_parts(two_layer_module(), two_layer_blocks()), MESH)
+    return find_block_candidates(find_subprograms(two_layer_module(), two_layer_blocks()), MESH)
 
 
 @cache

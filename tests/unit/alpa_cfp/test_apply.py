@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_cfp.apply.annotate import annotate
-from alpa_cfp.extraction.program import Program
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import partition_to_run
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import Kept, strategies_of
+from alpa_cfp.strategies.block_strategy import StateSharding, strategies_of
 from unit.alpa_cfp.steps import model_module
 
 MESH = LogicalMesh((2, 4))
@@ -21,9 +21,9 @@ MODELS = ("mlp", "gpt", "moe", "conv")
 
 
 @cache
-def program_of(name: str) -> Program:
+def program_of(name: str) -> AnalysedProgram:
     """The step of a model, looked at once."""
-    return Program(model_module(name))
+    return AnalysedProgram(model_module(name))
 
 
 def text(module: HloModule) -> str:
@@ -37,7 +37,7 @@ def text(module: HloModule) -> str:
 @settings(max_examples=4, deadline=None)
 def test_propagating_once_more_changes_nothing(name: str, data: st.DataObject) -> None:
     program = program_of(name)
-    kept = data.draw(st.sampled_from(Kept), label="where state is kept")
+    kept = data.draw(st.sampled_from(StateSharding), label="where state is kept")
     drawn = (data.draw(st.sampled_from(strategies_of(block, MESH.shape))) for block in program.blocks.blocks)
     chosen = [dataclasses.replace(strategy, kept=kept) for strategy in drawn]
     module = dataclasses.replace(program.module)

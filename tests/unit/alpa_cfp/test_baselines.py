@@ -6,14 +6,14 @@ from dataclasses import replace
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.candidates.block_candidates import find_units
+from alpa_cfp.candidates.block_candidates import find_block_candidates
 from alpa_cfp.costs import Rates, estimated_s
-from alpa_cfp.extraction.subprograms import find_parts
+from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.search import Solution
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.search_problem import find_boundaries, make_problem
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 from alpa_cfp_bench.workloads.sizes import TINY, Size
 from unit.alpa_cfp.steps import MESH, model_module, two_layer_blocks, two_layer_boundaries, two_layer_units
 
@@ -45,7 +45,7 @@ def test_data_parallelism_splits_the_samples_of_each_block() -> None:
 
 def test_zero_splits_the_samples_and_the_state() -> None:
     plans = found()
-    for name, kept in (("ZeRO-2", Kept.MOMENTS_SPLIT), ("ZeRO-3", Kept.ALL_SPLIT)):
+    for name, kept in (("ZeRO-2", StateSharding.ZERO2), ("ZeRO-3", StateSharding.ZERO3)):
         assert sides(plans[name]) == [[Side.LEFT], [Side.LEFT]]
         assert {strategy.kept for strategy in strategies(plans[name])} == {kept}
 
@@ -64,7 +64,7 @@ def plans_of(
     """A model's plain plans with estimated costs, and for each of their blocks and axes what is split."""
     module = model_module(model, size)
     blocks = find_blocks(read_graph(module.bytecode))
-    units = find_units(find_parts(module, blocks), mesh)
+    units = find_block_candidates(find_subprograms(module, blocks), mesh)
     times = [[estimated_s(candidate.work, RATES) for candidate in unit.candidates] for unit in units]
     plans = baselines(
         blocks.blocks, units, make_problem(units, find_boundaries(module, blocks, units), times, RATES), mesh
@@ -108,7 +108,7 @@ def test_data_parallelism_splits_all_blocks_by_the_same_samples_whatever_they_ta
     """Positions of a sequence are samples of a block too, and profiles are noisy: some blocks may seem faster so."""
     module = model_module("gpt")
     blocks = find_blocks(read_graph(module.bytecode))
-    units = find_units(find_parts(module, blocks), MESH)
+    units = find_block_candidates(find_subprograms(module, blocks), MESH)
     drawn = random.Random(0)
     times = [[drawn.uniform(1.0, 1.1) for _ in unit.candidates] for unit in units]
     problem = make_problem(units, find_boundaries(module, blocks, units), times, RATES)

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from alpa_cfp.candidates import block_candidates as candidates
-from alpa_cfp.candidates.block_candidates import Candidate, find_units
+from alpa_cfp.candidates.block_candidates import Candidate, find_block_candidates
 from alpa_cfp.costs import Work, read_local, work_of
-from alpa_cfp.extraction.program import Program
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.propagation import donation_pairs
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import Kept
+from alpa_cfp.strategies.block_strategy import StateSharding
 from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.steps import MESH, model_module, spectral_module, stage_module
 
@@ -25,7 +25,7 @@ SMALL = replace(TINY, layers=1)
 
 
 def found(module: HloModule, mesh: LogicalMesh = SQUARE) -> list[Candidate]:
-    return candidates.distinct(find_units(Program(module).parts, mesh, {}))
+    return candidates.distinct(find_block_candidates(AnalysedProgram(module).parts, mesh, {}))
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def test_about_half_of_the_programs_are_made(monkeypatch: pytest.MonkeyPatch) ->
     made: list[object] = []
     original = candidates._candidate
     monkeypatch.setattr(candidates, "_candidate", lambda *args: made.append(args) or original(*args))
-    base = [each for each in found(stage_module("gpt", SMALL)) if each.strategy.kept is Kept.AS_USED]
+    base = [each for each in found(stage_module("gpt", SMALL)) if each.strategy.kept is StateSharding.REPLICATED]
     assert len(base) / 2 <= len(made) < 0.65 * len(base)
 
 
 def test_the_program_of_a_mirrored_candidate_does_what_it_says() -> None:
     for candidate in found(stage_module("gpt", SMALL)):
-        if candidate.strategy.kept is Kept.AS_USED:
+        if candidate.strategy.kept is StateSharding.REPLICATED:
             program = candidate.module.partitioned
             assert program is not None
             assert program.input_shardings == candidate.inputs
@@ -68,14 +68,14 @@ def test_a_marked_stage_has_the_ways_to_keep_state_of_a_plain_step() -> None:
         for module in (stage_module("gpt", SMALL), model_module("gpt", SMALL))
     ]
     assert kept[0] == kept[1]
-    assert kept[0][Kept.ALL_SPLIT] > 0
+    assert kept[0][StateSharding.ZERO3] > 0
 
 
 @pytest.mark.parametrize("name", ["mlp", "gpt"])
 def test_what_a_marked_stage_keeps_is_counted_once(name: str) -> None:
     module, mesh = stage_module(name, SMALL), LogicalMesh((1, 1))
-    program = Program(module)
-    boundaries = find_boundaries(program.module, program.blocks, find_units(program.parts, mesh, {}))
+    program = AnalysedProgram(module)
+    boundaries = find_boundaries(program.module, program.blocks, find_block_candidates(program.parts, mesh, {}))
     arguments = sum(math.prod(shape.dims) * shape.dtype.itemsize for shape in module.shape.parameters)
     results = module.shape.results
     others = set(range(len(results))).difference(result for result, _ in donation_pairs(module))
@@ -83,9 +83,9 @@ def test_what_a_marked_stage_keeps_is_counted_once(name: str) -> None:
     assert sum(int(state[0]) for state in boundaries.state) == pytest.approx(arguments + left, rel=0.01)
 
 
-def of_samples(kept: Kept = Kept.AS_USED) -> Candidate:
+def of_samples(kept: StateSharding = StateSharding.REPLICATED) -> Candidate:
     """The candidate of a block that XLA partitions which splits samples."""
-    found = candidates.distinct(find_units(Program(spectral_module()).parts, MESH, {}))
+    found = candidates.distinct(find_block_candidates(AnalysedProgram(spectral_module()).parts, MESH, {}))
     return next(each for each in found if each.strategy.kept is kept and each.inputs[0].dims[0])
 
 
@@ -97,7 +97,7 @@ def test_the_sum_of_a_gradient_is_in_the_work_of_a_candidate_that_xla_partitions
 
 
 def test_where_state_is_shared_the_predicted_sum_becomes_a_reduce_scatter() -> None:
-    kinds = Counter(each.kind for each in of_samples(Kept.ALL_SPLIT).work.collectives)
+    kinds = Counter(each.kind for each in of_samples(StateSharding.ZERO3).work.collectives)
     assert kinds["reduce-scatter"] == 1
     assert kinds["all-reduce"] == 0
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from alpa_cfp.candidates.block_candidates import Unit, distinct
+from alpa_cfp.candidates.block_candidates import BlockCandidates, distinct
 from alpa_cfp.costs import Rates, Work, estimated_s
 from alpa_cfp.database import Collective, Profile, utc_now
-from alpa_cfp.select.plan_search import Choosing
+from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.spmd import partition
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.steps import two_layer_boundaries, two_layer_units
@@ -45,8 +45,8 @@ class Recorded:
         return dataclasses.replace(MEASURED, samples_s=(self.seconds[number],))
 
 
-def choosing(recorded: Recorded | None, margin: float) -> Choosing:
-    return Choosing(two_layer_units(), two_layer_boundaries(), RATES, recorded, margin)
+def choosing(recorded: Recorded | None, margin: float) -> PlanSearch:
+    return PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, recorded, margin)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -98,7 +98,7 @@ def test_the_same_profiles_give_the_same_plans() -> None:
     assert first == second
 
 
-def _said(chosen: Choosing) -> str:
+def _said(chosen: PlanSearch) -> str:
     chosen.best(1, None)
     chosen.add_caveats()
     return "\n".join(caveat.text for caveat in chosen.caveats.all)
@@ -112,7 +112,7 @@ def test_candidates_that_cannot_be_run_or_have_no_profile_are_counted_in_what_is
     missing = Recorded(1.2)
     everything = missing.__call__
     said = _said(
-        Choosing(
+        PlanSearch(
             two_layer_units(),
             two_layer_boundaries(),
             RATES,
@@ -123,7 +123,7 @@ def test_candidates_that_cannot_be_run_or_have_no_profile_are_counted_in_what_is
     assert "of blocks have no profile, so their strategies are in no plan" in said
 
 
-def _changed(**changes: Any) -> list[Unit]:
+def _changed(**changes: Any) -> list[BlockCandidates]:
     """The units with all their candidates changed."""
     return [
         dataclasses.replace(unit, candidates=tuple(dataclasses.replace(each, **changes) for each in unit.candidates))
@@ -132,14 +132,14 @@ def _changed(**changes: Any) -> list[Unit]:
 
 
 def test_candidates_whose_communication_is_not_known_are_counted_with_the_reason() -> None:
-    said = _said(Choosing(_changed(unread="a sort"), two_layer_boundaries(), RATES, None, 1.5))
+    said = _said(PlanSearch(_changed(unread="a sort"), two_layer_boundaries(), RATES, None, 1.5))
     assert (
         "of blocks are left to XLA's partitioner (a sort): what they communicate is not known, and is in no estimate"
     ) in said
 
 
 def test_candidates_whose_communication_is_predicted_are_counted_with_the_reason() -> None:
-    said = _said(Choosing(_changed(predicted="a sort"), two_layer_boundaries(), RATES, None, 1.5))
+    said = _said(PlanSearch(_changed(predicted="a sort"), two_layer_boundaries(), RATES, None, 1.5))
     assert (
         "of blocks are left to XLA's partitioner (a sort): they are estimated as if each device computed whole what "
         "Shardy does not split"
@@ -152,14 +152,16 @@ READ = dataclasses.replace(MEASURED, collectives=(Collective("all-reduce", 64, 8
 
 def test_what_was_read_from_a_compiled_program_is_known_and_no_prediction_is_spoken_of() -> None:
     units = _changed(predicted="a sort")
-    chosen = Choosing(units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [READ] * len(modules), math.inf)
+    chosen = PlanSearch(
+        units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [READ] * len(modules), math.inf
+    )
     assert {known.compiled for unit in units for known in chosen.known(unit)} == {(SUM, SUM)}
     assert _said(chosen) == ""
 
 
 def test_of_a_profile_from_before_compiled_programs_were_read_the_prediction_stays() -> None:
     units, old = _changed(predicted="a sort"), dataclasses.replace(READ, collectives=(), collectives_compiled=False)
-    chosen = Choosing(units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [old] * len(modules), math.inf)
+    chosen = PlanSearch(units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [old] * len(modules), math.inf)
     assert {known.compiled for unit in units for known in chosen.known(unit)} == {None}
     assert "as if each device computed whole what Shardy does not split" in _said(chosen)
 
@@ -168,7 +170,7 @@ def test_rates_are_fitted_to_what_compiled_programs_communicate() -> None:
     units = _changed(work=Work(0.0, 0.0, ()), predicted="a sort")
 
     def rates(profile: Profile) -> Rates:
-        return Choosing(
+        return PlanSearch(
             units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [profile] * len(modules), math.inf
         )._rates
 
@@ -198,7 +200,7 @@ def test_what_xla_partitions_is_measured_though_its_prediction_is_bad() -> None:
         asked.extend(modules)
         return [MEASURED] * len(modules)
 
-    Choosing(units, two_layer_boundaries(), RATES, profiles, 1.5).best(1, None)
+    PlanSearch(units, two_layer_boundaries(), RATES, profiles, 1.5).best(1, None)
     assert any(module is units[0].candidates[0].module for module in asked)
 
 

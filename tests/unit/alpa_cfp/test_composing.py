@@ -12,19 +12,19 @@ import pytest
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.apply.annotate import annotate
-from alpa_cfp.apply.micro_batch_programs import further_programs
+from alpa_cfp.apply.micro_batch_programs import micro_batch_programs
 from alpa_cfp.costs import Rates, estimated_s, read_local, work_of
 from alpa_cfp.database import Collective, Profile, utc_now
-from alpa_cfp.extraction.program import Program
-from alpa_cfp.search import NothingFitsError
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
+from alpa_cfp.search import MemoryBudgetError
 from alpa_cfp.select.profile_source import Source
 from alpa_cfp.spmd import partition
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.stages import stage_costs as composing
-from alpa_cfp.stages.stage_costs import Composed, Composer, kind_of
-from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
+from alpa_cfp.stages.stage_costs import Composed, StageCostModel, contraction_kind
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.steps import model_module, stage_module, two_layer_module
 from unit.alpa_on_jax.xla_extension.helpers import lower, marked
@@ -62,12 +62,14 @@ class Machine:
         )
 
 
-def composer(machine: Machine | None) -> Composer:
-    return Composer(MESH, 1 << 30, cast(Source, machine))
+def composer(machine: Machine | None) -> StageCostModel:
+    return StageCostModel(MESH, 1 << 30, cast(Source, machine))
 
 
-def composed(composer: Composer, module: HloModule, budget: int | None = None, micro_batches: int = 4) -> Composed:
-    return composer.compose(Program(module), {}, micro_batches, budget, 60.0)
+def composed(
+    composer: StageCostModel, module: HloModule, budget: int | None = None, micro_batches: int = 4
+) -> Composed:
+    return composer.compose(AnalysedProgram(module), {}, micro_batches, budget, 60.0)
 
 
 def gpt(layers: int) -> HloModule:
@@ -83,7 +85,7 @@ def micro_batch_s(machine: Machine, module: HloModule, plan: Sequence[BlockStrat
     """What alpa's programs of a further micro-batch take on a machine."""
     whole = dataclasses.replace(module)
     annotate(whole, find_blocks(read_graph(module.bytecode)), MESH, plan)
-    return sum(map(machine.seconds, further_programs(whole, Program(module))))
+    return sum(map(machine.seconds, micro_batch_programs(whole, AnalysedProgram(module))))
 
 
 def test_rates_are_fitted_to_what_compiled_segments_communicate() -> None:
@@ -113,7 +115,7 @@ def test_what_is_composed_for_a_machine_of_known_rates_is_what_a_micro_batch_tak
 
 def with_little_memory(machine: Machine, module: HloModule, times: float) -> Composed:
     """What is composed if a device may hold so many times the least."""
-    with pytest.raises(NothingFitsError) as too_little:
+    with pytest.raises(MemoryBudgetError) as too_little:
         composed(composer(None), module, budget=1)
     return composed(composer(machine), module, budget=int(times * too_little.value.least_bytes))
 
@@ -122,7 +124,7 @@ def with_little_memory(machine: Machine, module: HloModule, times: float) -> Com
 def test_where_weights_are_split_too_segments_gather_them_and_scatter_their_gradients(times: float) -> None:
     machine, module = Machine(), stage_module("gpt", dataclasses.replace(TINY, layers=2))
     found = with_little_memory(machine, module, times)
-    assert Kept.ALL_SPLIT in {strategy.kept for strategy in strategies(found)}
+    assert StateSharding.ZERO3 in {strategy.kept for strategy in strategies(found)}
     kinds = {each.kind for segment in machine.asked if segment.partitioned for each in segment.partitioned.collectives}
     assert kinds >= {"all-gather", "reduce-scatter"}
     seconds = micro_batch_s(machine, module, strategies(found))
@@ -153,7 +155,7 @@ def test_a_block_that_only_the_update_has_is_not_measured() -> None:
         text = str(mlir.parse(segment.bytecode))
     assert text.count("stablehlo.dot_general") == 2
     assert "stablehlo.tanh" not in text
-    assert len(known.slower) == 2
+    assert len(known.correction) == 2
 
 
 @pytest.mark.parametrize(("worth", "rounds"), [(float("inf"), 1), (1.0, 2)])
@@ -183,14 +185,14 @@ def test_a_block_is_of_the_same_kind_in_the_middle_and_at_the_end_of_a_stage() -
     kinds = []
     for layers in (2, 5):
         graph = read_graph(gpt(layers).bytecode)
-        kinds.append({kind_of(graph, block) for block in find_blocks(graph).blocks})
+        kinds.append({contraction_kind(graph, block) for block in find_blocks(graph).blocks})
     assert kinds[0] == kinds[1]
 
 
 def test_where_segments_cannot_be_measured_stages_are_estimated(caplog: pytest.LogCaptureFixture) -> None:
     broken = composer(Machine(is_broken=True))
     found = composed(broken, two_layer_module())
-    assert set(broken.slower.values()) == {1.0}
+    assert set(broken.correction.values()) == {1.0}
     assert "a segment cannot be measured" in caplog.text
     assert sum(found.passes_s) > 0
 

@@ -11,7 +11,7 @@ from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import find_segments
 from alpa_cfp.apply.annotate import annotate
-from alpa_cfp.extraction.extractor import Part, cut
+from alpa_cfp.extraction.extractor import Subprogram, cut
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import partition
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
@@ -39,7 +39,7 @@ def ops_of(blocks: Blocks, number: int) -> list[int]:
     return [op for op, block in enumerate(blocks.block_of_op) if block == number]
 
 
-def computed(part: Part, values: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+def computed(part: Subprogram, values: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
     """What a part makes of the values of the whole."""
     module, inputs = part.module, [values[value] for value in part.inputs]
     annotate(module, part.blocks, ONE_DEVICE, [strategies_of(block, (1,))[0] for block in part.blocks.blocks])

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from alpa_cfp.analysis.graph import BARRIER
-from alpa_cfp.apply.micro_batch_programs import further_programs
-from alpa_cfp.extraction.program import Program
+from alpa_cfp.apply.micro_batch_programs import micro_batch_programs
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import partition
@@ -35,7 +35,7 @@ def data_parallel(update: str = "0_apply_grad") -> HloModule:
 
 
 def further(module: HloModule) -> list[HloModule]:
-    return further_programs(module, Program(module))
+    return micro_batch_programs(module, AnalysedProgram(module))
 
 
 def _skipping(x: jax.Array, w: jax.Array, accumulated: jax.Array, skipped: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -89,7 +89,7 @@ def test_where_no_update_is_marked_nothing_is_known_of_it() -> None:
 
 
 def test_the_ops_of_the_update_are_those_behind_its_mark() -> None:
-    program = Program(data_parallel())
+    program = AnalysedProgram(data_parallel())
     names = [program.blocks.graph.ops[op].name for op in sorted(program.update)]
     assert [name for name in names if name != BARRIER] == ["stablehlo.subtract"]
-    assert Program(data_parallel(update="another")).update == frozenset()
+    assert AnalysedProgram(data_parallel(update="another")).update == frozenset()

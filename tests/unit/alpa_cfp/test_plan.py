@@ -16,7 +16,7 @@ from alpa_cfp import Plan
 from alpa_cfp.errors import PlanError
 from alpa_cfp.plan.signature import Placed, Signature
 from alpa_cfp.search import MemoryUse
-from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 from unit.alpa_cfp.explaining.drawn import accounts
 
 PLAN = Plan("ab" * 32, (2, 4), (BlockStrategy((0, None)), BlockStrategy((None, 3))), 0.1, MemoryUse(1, 2, 3), "measure")
@@ -37,7 +37,7 @@ plans = st.builds(
     Plan,
     st.text("0123456789abcdef", min_size=64, max_size=64),
     st.just((2, 4)),
-    st.lists(st.builds(BlockStrategy, factors, st.sampled_from(Kept)), max_size=5).map(tuple),
+    st.lists(st.builds(BlockStrategy, factors, st.sampled_from(StateSharding)), max_size=5).map(tuple),
     st.floats(0, 1e6),
     st.builds(MemoryUse, st.integers(0, 2**50), st.integers(0, 2**50), st.integers(0, 2**50)),
     st.sampled_from(["measure", "estimate"]),

@@ -9,10 +9,10 @@ import pytest
 
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.candidates.block_candidates import Unit, distinct, find_units
+from alpa_cfp.candidates.block_candidates import BlockCandidates, distinct, find_block_candidates
 from alpa_cfp.costs import Rates, estimated_s
-from alpa_cfp.extraction.subprograms import find_parts
-from alpa_cfp.search import NothingFitsError, SearchProblem, search
+from alpa_cfp.extraction.subprograms import find_subprograms
+from alpa_cfp.search import MemoryBudgetError, SearchProblem, search
 from alpa_cfp.select.search_problem import find_boundaries, make_problem
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
@@ -33,10 +33,10 @@ def update(w: Any, v: Any, x: Any) -> Any:
     return w - 0.1 * (x.T @ x), jnp.tanh(x @ w) @ v
 
 
-def problem_of(module: HloModule) -> tuple[tuple[Unit, ...], SearchProblem]:
+def problem_of(module: HloModule) -> tuple[tuple[BlockCandidates, ...], SearchProblem]:
     """The units and the problem, with estimated costs."""
     blocks = find_blocks(read_graph(module.bytecode))
-    units = find_units(find_parts(module, blocks), MESH)
+    units = find_block_candidates(find_subprograms(module, blocks), MESH)
     times = [[estimated_s(candidate.work, RATES) for candidate in unit.candidates] for unit in units]
     return units, make_problem(units, find_boundaries(module, blocks, units), times, RATES)
 
@@ -96,7 +96,7 @@ def test_what_waits_for_the_backward_pass_is_saved_by_the_block_that_leaves_it()
 @pytest.mark.parametrize("fraction", [1.0, 0.5, 0.0])
 def test_a_plan_within_a_budget_keeps_to_it(fraction: float) -> None:
     _, problem = problem_of(lower(update, (X, X, X), donated=(True, False, False)))
-    with pytest.raises(NothingFitsError) as caught:
+    with pytest.raises(MemoryBudgetError) as caught:
         search(problem, 1)
     least, free = caught.value.least_bytes, search(problem, None)[0].memory.total
     budget = int(least + fraction * (free - least))

@@ -9,13 +9,13 @@ import pytest
 
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import Collective, Profile, utc_now
-from alpa_cfp.errors import NothingRunsError
+from alpa_cfp.errors import NoRunnablePlanError
 from alpa_cfp.planner.planner import with_plan
-from alpa_cfp.search import NothingFitsError, Solution
+from alpa_cfp.search import MemoryBudgetError, Solution
 from alpa_cfp.select import refinement as refining
 from alpa_cfp.select.baselines import baselines
-from alpa_cfp.select.plan_search import Choosing
-from alpa_cfp.select.refinement import Refined, Refinement
+from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.select.refinement import MeasuredPlan, Refinement
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.steps import MESH, two_layer_blocks, two_layer_boundaries, two_layer_module, two_layer_units
 
@@ -60,7 +60,7 @@ class Machine:
         micro_batches: int = 1,
         further_s: Sequence[float] = (),
     ):
-        self.choosing = Choosing(
+        self.choosing = PlanSearch(
             two_layer_units(), two_layer_boundaries(), RATES, None, 1.5, micro_batches=micro_batches
         )
         self._time_s, self._needed, self._collectives, self._fails = time_s, needed, collectives, fails
@@ -112,7 +112,7 @@ class Machine:
         blocks, units = two_layer_blocks(), two_layer_units()
         return Refinement(blocks, units, MESH, self.choosing, self.profiles, self.planned, self.further, count, 1)
 
-    def best(self, budget_bytes: int | None = None, count: int = 3) -> Refined:
+    def best(self, budget_bytes: int | None = None, count: int = 3) -> MeasuredPlan:
         return self.refinement(count).best(budget_bytes)
 
 
@@ -123,7 +123,7 @@ def free_bytes() -> int:
 
 def least_bytes() -> int:
     """The least that any plan is predicted to need."""
-    with pytest.raises(NothingFitsError) as caught:
+    with pytest.raises(MemoryBudgetError) as caught:
         Machine().choosing.best(1, 1)
     return caught.value.least_bytes
 
@@ -230,8 +230,8 @@ def test_of_several_micro_batches_the_first_is_a_step_and_each_other_takes_what_
 def test_where_a_further_micro_batch_cannot_be_measured_what_is_done_once_a_step_is_estimated(fails: bool) -> None:
     machine = Machine(lambda predicted: 0.25, micro_batches=4, further_s=(math.nan,) if fails else ())
     best = machine.best()
-    assert best.measured_s == machine.choosing.of_step(best.solution.choices, 0.25)
-    assert 0.25 < machine.choosing.of_step(best.solution.choices, 0.25) < 4 * 0.25
+    assert best.measured_s == machine.choosing.step_time_s(best.solution.choices, 0.25)
+    assert 0.25 < machine.choosing.step_time_s(best.solution.choices, 0.25) < 4 * 0.25
 
 
 def test_plans_that_need_more_than_predicted_are_searched_for_again_with_less() -> None:
@@ -252,7 +252,7 @@ def test_where_less_is_needed_than_predicted_a_budget_below_all_predictions_may_
 
 def test_where_nothing_fits_the_error_says_what_the_least_plan_really_needs() -> None:
     least = least_bytes()
-    with pytest.raises(NothingFitsError) as caught:
+    with pytest.raises(MemoryBudgetError) as caught:
         Machine(needed=lambda predicted: predicted + 1000).best(least)
     assert caught.value.least_bytes == least + 1000
     best = Machine(needed=lambda predicted: predicted + 1000).best(least + 1000)
@@ -268,7 +268,7 @@ def test_a_plan_that_cannot_be_run_whole_is_not_taken() -> None:
 
 @pytest.mark.parametrize("budget", [None, 10**9])
 def test_where_no_plan_can_be_run_whole_the_error_says_why(budget: int | None) -> None:
-    with pytest.raises(NothingRunsError, match="crashed: it did\\. Where memory"):
+    with pytest.raises(NoRunnablePlanError, match="crashed: it did\\. Where memory"):
         Machine(fails=lambda choices: True).best(budget)
 
 

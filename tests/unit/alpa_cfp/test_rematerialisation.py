@@ -14,9 +14,9 @@ import pytest
 
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.candidates.block_candidates import find_units
+from alpa_cfp.candidates.block_candidates import find_block_candidates
 from alpa_cfp.costs import Rates
-from alpa_cfp.extraction.subprograms import find_parts
+from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.search import MemoryUse
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.search_problem import find_boundaries, make_problem
@@ -65,7 +65,7 @@ def predicted(plan: tuple[tuple[int, ...], str], layers: int, *, remat: bool) ->
     text = str(step(layers, remat=remat).compiler_ir("stablehlo"))
     module = HloModule.from_stablehlo("step", text, (True,) * 4 * layers + (False,))
     blocks = find_blocks(read_graph(module.bytecode))
-    units = find_units(find_parts(module, blocks), mesh)
+    units = find_block_candidates(find_subprograms(module, blocks), mesh)
     times_s = [[1.0] * len(unit.candidates) for unit in units]
     problem = make_problem(units, find_boundaries(module, blocks, units), times_s, Rates())
     if shape == (1,):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from alpa_cfp import CFPOption, PlanOptions
 from alpa_cfp.errors import NoDevicesError, PlanError
-from alpa_cfp.extraction.program import Program, Programs
+from alpa_cfp.extraction.analysed_program import AnalysedProgram, AnalysedPrograms
 from alpa_cfp.planner.mesh_shapes import refines
 from alpa_cfp.planner.planner import plan, plan_program
 from alpa_cfp.planner.request import LocalDevices, PlanRequest
@@ -39,7 +39,7 @@ def test_candidate_stages_are_pruned_closer_and_not_refined(tmp_path: Path, marg
 
 def test_a_candidate_stage_for_one_device_needs_no_profiles(tmp_path: Path) -> None:
     options = PlanOptions(database=tmp_path / "profiles.sqlite", progress=False)
-    program = Program(two_layer_module())
+    program = AnalysedProgram(two_layer_module())
     with Session(options) as session:
         made = plan_program(program, request_for((1, 1)), session, needs_profiles=False)
         assert made.plan.costs == "estimate"
@@ -70,13 +70,13 @@ def test_a_mesh_of_fewer_axes_is_left_out_where_costs_are_composed_only() -> Non
     fine, coarse = (LogicalDeviceMesh(None, np.arange(4).reshape(shape)) for shape in [(2, 2), (4, 1)])
     for stage_costs, is_covered in [("compose", True), ("profile", False)]:
         option = CFPOption(costs="estimate", stage_costs=cast(Any, stage_costs), progress=False)
-        assert option.covers(fine, coarse) == is_covered
-        assert not option.covers(coarse, fine)
-        assert not option.covers(fine, fine)
+        assert option.dominates(fine, coarse) == is_covered
+        assert not option.dominates(coarse, fine)
+        assert not option.dominates(fine, fine)
 
 
 def test_what_was_found_out_about_a_program_is_known_again_for_an_equal_one() -> None:
-    programs, module = Programs(), two_layer_module()
+    programs, module = AnalysedPrograms(), two_layer_module()
     program = programs.of(module)
     assert programs.of(dataclasses.replace(module)) is program
     assert programs.of(dataclasses.replace(module, donated=tuple(not each for each in module.donated))) is not program

@@ -13,7 +13,7 @@ from alpa_cfp.strategies.block_strategy import BlockStrategy, strategies_of
 
 def block(*factors: tuple[Side, int], dead: tuple[int, ...] = ()) -> ParallelBlock:
     """A block of nothing but factors: (side, ways)."""
-    made = tuple(BlockFactor(side, ways, i not in dead, ()) for i, (side, ways) in enumerate(factors))
+    made = tuple(BlockFactor(side, max_shards, i not in dead, ()) for i, (side, max_shards) in enumerate(factors))
     return ParallelBlock(0, (), made, (), (), (), (), None)
 
 
@@ -65,4 +65,4 @@ def test_parts_are_equal_and_no_strategy_is_given_twice(factors, mesh_shape):
     assert strategies[0].factors == (None,) * len(mesh_shape)
     for strategy in strategies:
         for index, factor in enumerate(made.factors):
-            assert factor.ways % math.prod(mesh_shape[axis] for axis in strategy.axes_of(index)) == 0
+            assert factor.max_shards % math.prod(mesh_shape[axis] for axis in strategy.axes_of(index)) == 0

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from alpa_cfp.analysis.backward import backward_start, repeated_parts
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.graph import BARRIER, STEP_BARRIER
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.analysis.repeated import repeated_parts, turn_of
 from alpa_cfp.jit.tracing import trace
 from unit.alpa_on_jax.xla_extension.helpers import lower
 
@@ -34,12 +34,12 @@ def two_layers(a: Any, b: Any, c: Any, d: Any, x: Any) -> Any:
 def test_the_backward_pass_begins_with_the_first_gradient() -> None:
     blocks = blocks_of(lambda v, w, x: jnp.sum(layer(x, v, w) ** 2), 3)
     entries = [entry for block in blocks.blocks for entry in block.entries]
-    assert turn_of(blocks) == min(entry.op for entry in entries if entry.role == "gradient")
+    assert backward_start(blocks) == min(entry.op for entry in entries if entry.role == "gradient")
 
 
 def test_a_program_without_gradients_has_no_backward_pass() -> None:
     blocks = find_blocks(read_graph(lower(layer, (ARRAY,) * 3).bytecode))
-    assert turn_of(blocks) == len(blocks.graph.ops)
+    assert backward_start(blocks) == len(blocks.graph.ops)
     assert repeated_parts(blocks) == ()
 
 
@@ -61,13 +61,13 @@ def test_the_backward_pass_begins_with_what_its_first_gradient_needs_computed_ag
     blocks = blocks_of(whole, 3)
     gradient = min(entry.op for block in blocks.blocks for entry in block.entries if entry.role == "gradient")
     (part,) = repeated_parts(blocks)
-    assert part == range(turn_of(blocks), gradient)
+    assert part == range(backward_start(blocks), gradient)
     assert blocks.graph.ops[part.start].name == BARRIER
 
 
 def test_a_barrier_of_the_forward_pass_is_not_where_the_backward_pass_begins() -> None:
     blocks = blocks_of(lambda v, w, x: jnp.sum(layer(jax.lax.optimization_barrier(jnp.tanh(x @ v)), v, w) ** 2), 3)
-    assert blocks.graph.ops[turn_of(blocks)].name == "stablehlo.dot_general"
+    assert blocks.graph.ops[backward_start(blocks)].name == "stablehlo.dot_general"
 
 
 def test_what_keeps_the_steps_of_an_unrolled_loop_apart_is_not_taken_for_the_barrier_of_a_recomputation() -> None:
@@ -79,5 +79,5 @@ def test_what_keeps_the_steps_of_an_unrolled_loop_apart_is_not_taken_for_the_bar
     assert sum(op.name == STEP_BARRIER for op in blocks.graph.ops) == 6
     assert repeated_parts(blocks) == ()
     entries = [entry for block in blocks.blocks for entry in block.entries]
-    assert turn_of(blocks) == min(entry.op for entry in entries if entry.role == "gradient")
+    assert backward_start(blocks) == min(entry.op for entry in entries if entry.role == "gradient")
     assert [len(block.entries) for block in blocks.blocks] == [3, 3, 3]

@@ -8,9 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.plan_report import Account, Alternative, BlockAccount, Communication, Kind, Move, Role, Source, Tried
+from alpa_cfp.plan.plan_report import (
+    Alternative,
+    BlockReport,
+    Communication,
+    Kind,
+    Move,
+    PlanReport,
+    Role,
+    Source,
+    Tried,
+)
 from alpa_cfp.search import MemoryUse
-from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 
 MESH = (2, 4)
 AXES = ("axis 0", "axis 1")
@@ -33,7 +43,7 @@ def alternative(
     weight_bytes: int,
     saved_bytes: int,
     *,
-    kept: Kept = Kept.AS_USED,
+    kept: StateSharding = StateSharding.REPLICATED,
     source: Source = "measured",
     failure: str = "",
 ) -> Alternative:
@@ -46,7 +56,7 @@ def alternative(
         communication.append(Communication("all-reduce", sample_axes, weight_bytes // ways, 1, "gradient"))
     if split_axes:
         communication.append(Communication("all-reduce", split_axes, saved_bytes // 2, 2))
-    sharing = 8 // ways if kept is not Kept.AS_USED else 1
+    sharing = 8 // ways if kept is not StateSharding.REPLICATED else 1
     return Alternative(
         roles=roles,
         kept=kept.value,
@@ -69,14 +79,16 @@ def kind(
         alternative(roles, factor * time_s, weight_bytes, saved_bytes, source="estimated" if factor > 7 else "measured")
         for roles, factor in _ROLES
     ]
-    found.append(alternative(("samples", "samples"), 1.35 * time_s, weight_bytes, saved_bytes, kept=Kept.MOMENTS_SPLIT))
-    found.append(alternative(("samples", "samples"), 1.6 * time_s, weight_bytes, saved_bytes, kept=Kept.ALL_SPLIT))
+    found.append(
+        alternative(("samples", "samples"), 1.35 * time_s, weight_bytes, saved_bytes, kept=StateSharding.ZERO2)
+    )
+    found.append(alternative(("samples", "samples"), 1.6 * time_s, weight_bytes, saved_bytes, kept=StateSharding.ZERO3))
     failure = "XlaRuntimeError: RESOURCE_EXHAUSTED: out of memory\n while allocating <buffer>"
     found.append(alternative(("rows", "rows"), None, weight_bytes, saved_bytes, failure=failure))
     return Kind(contraction, 14, without_rule, tuple(found))
 
 
-def with_memory(kinds: Sequence[Kind], blocks: Sequence[BlockAccount]) -> tuple[BlockAccount, ...]:
+def with_memory(kinds: Sequence[Kind], blocks: Sequence[BlockReport]) -> tuple[BlockReport, ...]:
     """Blocks that hold what their alternatives do."""
     own = [kinds[block.kind].alternatives[block.chosen] for block in blocks]
     return tuple(
@@ -90,7 +102,7 @@ def with_memory(kinds: Sequence[Kind], blocks: Sequence[BlockAccount]) -> tuple[
     )
 
 
-def gpt(layers: int = 2) -> Account:
+def gpt(layers: int = 2) -> PlanReport:
     """A GPT of width 1024, as Megatron would split it along axis 1; one of its plans could not be run whole."""
     kinds = (
         kind("lookup in 51200x1024", 0.00052, 210 * MB, 4 * MB),
@@ -100,15 +112,15 @@ def gpt(layers: int = 2) -> Account:
         kind("dot 1024x4096 by 4096x1024", 0.00069, 17 * MB, 2 * MB),
         kind("dot 1024x1024 by 1024x51200", 0.0018, 210 * MB, 26 * MB),
     )
-    blocks = [BlockAccount("embeddings/word", 0, 0, ("params/embeddings/word/embedding",), 0)]
+    blocks = [BlockReport("embeddings/word", 0, 0, ("params/embeddings/word/embedding",), 0)]
     names = ("attention/qvk_combined", "attention/output", "mlp/up", "mlp/down")
     chosen = (0, 1, 0, 1)
     for layer in range(layers):
         for number, name in enumerate(names):
             path = f"encoder/layer/{layer}/{name}"
             weights = (f"params/{path}/kernel", f"params/{path}/bias")
-            blocks.append(BlockAccount(path, 1 + number, chosen[number], weights, 1, layer))
-    blocks.append(BlockAccount("lm_head", 5, 0, ("params/lm_head/kernel",), 2))
+            blocks.append(BlockReport(path, 1 + number, chosen[number], weights, 1, layer))
+    blocks.append(BlockReport("lm_head", 5, 0, ("params/lm_head/kernel",), 2))
     moves = [Move(0, 1, 0.00009, 1 * MB, 1)]
     moves += [Move(2 + 4 * layer, 3 + 4 * layer, 0.00004, MB // 2, 1) for layer in range(layers)]
     moves += [Move(4 * layers, 4 * layers + 1, 0.00011, 2 * MB, 2)]
@@ -119,10 +131,10 @@ def gpt(layers: int = 2) -> Account:
         Tried("data parallel", 1.25 * whole, 1.41 * whole, 1_900 * MB, 1, "", False),
         Tried("ZeRO-3", 1.28 * whole, None, None, 0, "out of memory: RESOURCE_EXHAUSTED", False),
     )
-    return Account(AXES, kinds, with_memory(kinds, blocks), tuple(moves), tried, 0.00012, 54)
+    return PlanReport(AXES, kinds, with_memory(kinds, blocks), tuple(moves), tried, 0.00012, 54)
 
 
-def moe() -> Account:
+def moe() -> PlanReport:
     """A mixture of experts: dense layers and layers of experts by turns, experts split along axis 1."""
     expert = kind("8 dots 512x1024 by 1024x4096", 0.0014, 134 * MB, 16 * MB, ("top_k", "sort"))
     split = alternative(("samples", "experts"), 0.0011, 134 * MB, 16 * MB)
@@ -141,21 +153,21 @@ def moe() -> Account:
             names = {"attention": (0, 0), "router": (2, 4), "experts": (3, len(expert.alternatives))}
         for name, (own, chosen) in names.items():
             weights = (f"params/{path}/{name}/kernel",)
-            blocks.append(BlockAccount(f"{path}/{name}", own, chosen, weights, segment, repetition))
-    return Account(AXES, kinds, with_memory(kinds, blocks), (Move(1, 2, 0.0002, 4 * MB, 2),), (), 0.0001, 0)
+            blocks.append(BlockReport(f"{path}/{name}", own, chosen, weights, segment, repetition))
+    return PlanReport(AXES, kinds, with_memory(kinds, blocks), (Move(1, 2, 0.0002, 4 * MB, 2),), (), 0.0001, 0)
 
 
-def unmeasured() -> Account:
+def unmeasured() -> PlanReport:
     """A small program that was only estimated, with nothing known of one block's time."""
     known = kind("dot 64x32 by 32x128", 0.0001, 16_384, 8_192)
     unknown = replace(known, alternatives=tuple(replace(each, time_s=None) for each in known.alternatives))
     estimated = replace(known, alternatives=tuple(replace(each, source="estimated") for each in known.alternatives))
     kinds = (estimated, unknown)
-    blocks = (BlockAccount("block 0", 0, 0, (), 0), BlockAccount("block 1", 1, 0, (), 1))
-    return Account(AXES, kinds, with_memory(kinds, blocks), (), (), 0.0, 0)
+    blocks = (BlockReport("block 0", 0, 0, (), 0), BlockReport("block 1", 1, 0, (), 1))
+    return PlanReport(AXES, kinds, with_memory(kinds, blocks), (), (), 0.0, 0)
 
 
-def hostile() -> Account:
+def hostile() -> PlanReport:
     """Names that would break a page that does not escape them."""
     account = gpt(2)
     evil = "</script><script>alert(1)</script>&\"'"
@@ -165,14 +177,15 @@ def hostile() -> Account:
     return replace(account, blocks=blocks, kinds=kinds, tried=tried, axis_names=("<b>0</b>", '"1"'))
 
 
-def plan_of(account: Account | None, program: str = "ab" * 32, blocks: int = 3) -> Plan:
+def plan_of(account: PlanReport | None, program: str = "ab" * 32, blocks: int = 3) -> Plan:
     """The plan of an account; without one, a plan of `blocks` blocks."""
     if account is None:
         strategies = (BlockStrategy((0, None)),) * (blocks - 1) + (BlockStrategy((None, None)),)
         return Plan(program, MESH, strategies, 0.012, MemoryUse(3 * MB, 2 * MB, 1 * MB), "measure")
     chosen = [account.kinds[block.kind].alternatives[block.chosen] for block in account.blocks]
     strategies = tuple(
-        BlockStrategy(tuple(None if role is None else 0 for role in each.roles), Kept(each.kept)) for each in chosen
+        BlockStrategy(tuple(None if role is None else 0 for role in each.roles), StateSharding(each.kept))
+        for each in chosen
     )
     memory = MemoryUse(
         sum(block.state_bytes for block in account.blocks),

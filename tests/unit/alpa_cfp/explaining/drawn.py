@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from alpa_cfp.plan.plan_report import Account, Alternative, BlockAccount, Communication, Kind, Move, Tried
+from alpa_cfp.plan.plan_report import Alternative, BlockReport, Communication, Kind, Move, PlanReport, Tried
 
 seconds = st.floats(0, 1e6)
 sizes = st.integers(0, 2**50)
@@ -48,21 +48,19 @@ tried = st.builds(
 
 
 @st.composite
-def accounts(draw: st.DrawFn) -> Account:
+def accounts(draw: st.DrawFn) -> PlanReport:
     """An account whose indices are those of what it has."""
     its_kinds = tuple(draw(st.lists(kinds, min_size=1, max_size=2)))
-    blocks: list[BlockAccount] = []
+    blocks: list[BlockReport] = []
     for _ in range(draw(st.integers(1, 3))):
         kind = draw(st.integers(0, len(its_kinds) - 1))
         chosen = draw(st.integers(0, len(its_kinds[kind].alternatives) - 1))
         paths = tuple(draw(st.lists(st.text(max_size=9), max_size=2)))
         numbers = tuple(draw(st.lists(st.integers(0, 99), max_size=2)))
-        blocks.append(
-            BlockAccount(draw(st.text()), kind, chosen, paths, draw(sizes), draw(sizes), numbers, draw(sizes))
-        )
+        blocks.append(BlockReport(draw(st.text()), kind, chosen, paths, draw(sizes), draw(sizes), numbers, draw(sizes)))
     ends = st.integers(0, len(blocks) - 1)
     moves = draw(st.lists(st.builds(Move, ends, ends, seconds, sizes, sizes), max_size=2))
-    return Account(
+    return PlanReport(
         tuple(draw(st.lists(st.text(max_size=9), max_size=2))),
         its_kinds,
         tuple(blocks),

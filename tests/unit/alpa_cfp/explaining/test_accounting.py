@@ -20,10 +20,10 @@ from alpa_cfp import CFPOption, CFPShardParallel, Plan, autoshard
 from alpa_cfp.candidates.block_candidates import distinct
 from alpa_cfp.costs import Rates, estimated_s
 from alpa_cfp.database import Profile, utc_now
-from alpa_cfp.evidence.accounting import Planned, segments_of, signed, trained_parameters
-from alpa_cfp.plan.plan_report import Account
-from alpa_cfp.select.plan_search import Choosing
-from alpa_cfp.select.refinement import Refined
+from alpa_cfp.evidence.plan_evidence import PlanEvidence, segments_of, signed, trained_parameters
+from alpa_cfp.plan.plan_report import PlanReport
+from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.select.refinement import MeasuredPlan
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp_bench.workloads.meshes import logical_mesh
 from alpa_cfp_bench.workloads.model import train_step
@@ -54,12 +54,12 @@ def gpt_plan(shape: tuple[int, ...]) -> Plan:
     return autoshard(step, mesh, model.state, model.batch, donate_argnums=0, option=ESTIMATE)
 
 
-def account_of(plan: Plan) -> Account:
+def account_of(plan: Plan) -> PlanReport:
     assert plan.account is not None
     return plan.account
 
 
-def sum_s(account: Account) -> float:
+def sum_s(account: PlanReport) -> float:
     """Of the chosen alternatives, the moves and the overhead."""
     times = [account.kinds[block.kind].alternatives[block.chosen].time_s for block in account.blocks]
     moves = [move.time_s for move in account.moves]
@@ -67,12 +67,12 @@ def sum_s(account: Account) -> float:
 
 
 def planned(
-    choosing: Choosing, choices: Sequence[int], micro_batches: int = 1, tried: Sequence[Refined] = ()
-) -> Planned:
+    choosing: PlanSearch, choices: Sequence[int], micro_batches: int = 1, tried: Sequence[MeasuredPlan] = ()
+) -> PlanEvidence:
     """What is known of a plan of the two-layer step."""
-    return Planned(
+    return PlanEvidence(
         two_layer_module(), two_layer_blocks(), MESH, two_layer_units(), two_layer_boundaries(), choosing,
-        micro_batches, Refined(choosing.problem.solution(choices)), tried, 0.25, 7,
+        micro_batches, MeasuredPlan(choosing.problem.solution(choices)), tried, 0.25, 7,
     )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def planned(
 @given(st.data(), st.integers(1, 4))
 def test_blocks_moves_and_overhead_add_up_to_what_is_predicted(data: st.DataObject, micro_batches: int) -> None:
     chosen = tuple(data.draw(st.integers(0, len(unit.candidates) - 1)) for unit in two_layer_units())
-    choosing = Choosing(two_layer_units(), two_layer_boundaries(), RATES, None, 1.5, micro_batches=micro_batches)
+    choosing = PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, None, 1.5, micro_batches=micro_batches)
     account = planned(choosing, chosen, micro_batches).account()
     assert sum_s(account) == pytest.approx(choosing.problem.time(chosen) + 0.25)
 
@@ -180,7 +180,7 @@ class Measured:
 
 
 def test_what_was_not_measured_is_told_as_an_estimate() -> None:
-    choosing = Choosing(two_layer_units(), two_layer_boundaries(), RATES, Measured(), 1.5)
+    choosing = PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, Measured(), 1.5)
     solution = choosing.best(1, None)[0]
     account = planned(choosing, solution.choices).account()
     assert sum_s(account) == pytest.approx(solution.time_s + 0.25)
@@ -193,18 +193,18 @@ def test_what_was_not_measured_is_told_as_an_estimate() -> None:
 
 def test_an_alternative_that_cannot_be_run_says_why() -> None:
     failing = frozenset({1})
-    choosing = Choosing(two_layer_units(), two_layer_boundaries(), RATES, Measured(failing), math.inf)
+    choosing = PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, Measured(failing), math.inf)
     account = planned(choosing, choosing.best(1, None)[0].choices).account()
     every = [each for kind in account.kinds for each in kind.alternatives]
     assert [(each.time_s, each.failure) for each in every if each.failure] == [(None, "crashed: it did")]
 
 
 def test_the_whole_plans_that_were_timed_are_told_with_the_chosen_one() -> None:
-    choosing = Choosing(two_layer_units(), two_layer_boundaries(), RATES, None, 1.5)
+    choosing = PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, None, 1.5)
     first, other = choosing.best(2, None)
     tried = [
-        Refined(first, 0.5, 100, 3, name="best predicted"),
-        Refined(other, failure="crashed: it did", name="data parallel"),
+        MeasuredPlan(first, 0.5, 100, 3, name="best predicted"),
+        MeasuredPlan(other, failure="crashed: it did", name="data parallel"),
     ]
     found = planned(choosing, first.choices, tried=tried).account().tried
     assert [(each.name, each.measured_s, each.failure, each.chosen) for each in found] == [

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from alpa_cfp.candidates.block_candidates import find_units
+from alpa_cfp.candidates.block_candidates import find_block_candidates
 from alpa_cfp.evidence.communicating import Communications, source_of
 from alpa_cfp.evidence.roles import roles_of
-from alpa_cfp.extraction.program import Program
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.plan.plan_report import Communication, Purpose
 from alpa_cfp.spmd.partition import Collective
-from alpa_cfp.strategies.block_strategy import Kept
+from alpa_cfp.strategies.block_strategy import StateSharding
 from unit.alpa_cfp.steps import MESH, WIDTH, spectral_module, two_layer_blocks, two_layer_units
 
 WEIGHTS = {0, 1}
@@ -40,12 +40,12 @@ def of_samples(*, made: bool) -> dict[str, tuple[Communication, ...]]:
 @pytest.mark.parametrize("made", [True, False])
 def test_gradients_are_summed_and_where_state_is_shared_scattered_and_weights_gathered(*, made: bool) -> None:
     found = of_samples(made=made)
-    assert found[Kept.AS_USED] == (Communication("all-reduce", (0,), SIZE, 1, "gradient"),)
+    assert found[StateSharding.REPLICATED] == (Communication("all-reduce", (0,), SIZE, 1, "gradient"),)
     shared: set[tuple[str, int, Purpose | None]] = {
         ("reduce-scatter", SIZE, "gradient"),
         ("all-gather", SIZE // 8, "weight"),
     }
-    for kept in (Kept.MOMENTS_SPLIT, Kept.ALL_SPLIT):
+    for kept in (StateSharding.ZERO2, StateSharding.ZERO3):
         assert {(each.kind, each.size_bytes, each.purpose) for each in found[kept]} == shared
 
 
@@ -54,7 +54,7 @@ GRADIENT = Communication("all-reduce", (0,), 4 * 32 * 32, 1, "gradient")
 
 def of_spectral(*compiled: Collective) -> tuple[Communication, ...]:
     """What a block communicates that XLA partitions and that splits samples, read from its compiled program if any."""
-    (unit,) = find_units(Program(spectral_module()).parts, MESH, {})
+    (unit,) = find_block_candidates(AnalysedProgram(spectral_module()).parts, MESH, {})
     candidate = next(each for each in unit.candidates if each.inputs[0].dims[0])
     (found,) = Communications(MESH, [candidate], [("samples",)], [True], [compiled or None], {1}, [True]).all()
     return found

@@ -3,13 +3,13 @@
 import re
 from dataclasses import replace
 
-from alpa_cfp.plan.plan_report import Account
+from alpa_cfp.plan.plan_report import PlanReport
 from alpa_cfp.report.comparing import diff, differences
 from alpa_cfp.strategies.block_strategy import BlockStrategy
 from unit.alpa_cfp.explaining.accounts import gpt, moe, plan_of, unmeasured
 
 
-def with_mlp_split_by_samples(account: Account) -> Account:
+def with_mlp_split_by_samples(account: PlanReport) -> PlanReport:
     """`account` with its first halves of MLPs data parallel."""
     blocks = (replace(block, chosen=2) if block.name.endswith("mlp/up") else block for block in account.blocks)
     return replace(account, blocks=tuple(blocks))

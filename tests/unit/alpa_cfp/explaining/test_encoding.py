@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 
 from alpa_cfp.plan.codec import from_content, to_content
-from alpa_cfp.plan.plan_report import Account, Alternative, BlockAccount, Caveat, Communication, Kind, Move, Tried
+from alpa_cfp.plan.plan_report import Alternative, BlockReport, Caveat, Communication, Kind, Move, PlanReport, Tried
 from unit.alpa_cfp.explaining.accounts import gpt
 from unit.alpa_cfp.explaining.drawn import accounts
 
 ALTERNATIVE = Alternative(
     ("samples", None), "as used", None, "measured", "crashed", 1, 2, 3, 4.0, (Communication("all-reduce", (0,), 8, 2),)
 )
-ACCOUNT = Account(
+ACCOUNT = PlanReport(
     axis_names=("data", "model"),
     kinds=(Kind("dot 2x2 by 2x2", 3, ("sort",), (ALTERNATIVE,)),),
-    blocks=(BlockAccount("layer", 0, 0, ("w",), 0), BlockAccount("layer (2)", 0, 0, ("w",), 0, 1)),
+    blocks=(BlockReport("layer", 0, 0, ("w",), 0), BlockReport("layer (2)", 0, 0, ("w",), 0, 1)),
     moves=(Move(0, 1, 0.1, 64, 1),),
     tried=(Tried("best predicted", 0.2, None, None, 0, "crashed: it did", True),),
     overhead_s=0.0,
@@ -27,7 +27,7 @@ ACCOUNT = Account(
 
 
 @given(accounts())
-def test_an_account_that_is_read_back_is_an_equal_one(account: Account) -> None:
+def test_an_account_that_is_read_back_is_an_equal_one(account: PlanReport) -> None:
     assert from_content(json.loads(json.dumps(to_content(account)))) == account
 
 

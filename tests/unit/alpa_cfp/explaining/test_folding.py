@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.plan.plan_report import Account
+from alpa_cfp.plan.plan_report import PlanReport
 from alpa_cfp.report.folding import fold, fold_moves, span
 from unit.alpa_cfp.explaining.accounts import gpt, moe
 
 
-def choosing(account: Account, choices: dict[int, int]) -> Account:
+def choosing(account: PlanReport, choices: dict[int, int]) -> PlanReport:
     """`account` with other choices for some blocks."""
     blocks = (replace(each, chosen=choices.get(i, each.chosen)) for i, each in enumerate(account.blocks))
     return replace(account, blocks=tuple(blocks))

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from alpa_cfp.plan.plan_report import Account, Caveat
+from alpa_cfp.plan.plan_report import Caveat, PlanReport
 from alpa_cfp.report.report import report
 from unit.alpa_cfp.explaining.accounts import gpt, hostile, moe, plan_of, unmeasured
 
@@ -49,11 +49,11 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(params=ACCOUNTS.values(), ids=ACCOUNTS)
-def account(request: pytest.FixtureRequest) -> Account | None:
+def account(request: pytest.FixtureRequest) -> PlanReport | None:
     return request.param
 
 
-def test_a_page_refers_to_nothing_outside_itself(account: Account | None) -> None:
+def test_a_page_refers_to_nothing_outside_itself(account: PlanReport | None) -> None:
     page = Page(report(plan_of(account)))
     assert not LOADING.intersection(tag for tag, _ in page.tags)
     assert not ADDRESSES.intersection(name for _, own in page.tags for name in own)
@@ -62,7 +62,7 @@ def test_a_page_refers_to_nothing_outside_itself(account: Account | None) -> Non
     assert not [text for text in styles if "url(" in text or "@import" in text]
 
 
-def test_a_page_forbids_the_browser_to_load_anything(account: Account | None) -> None:
+def test_a_page_forbids_the_browser_to_load_anything(account: PlanReport | None) -> None:
     (policy,) = [own["content"] or "" for tag, own in Page(report(plan_of(account))).tags if "http-equiv" in own]
     assert policy.startswith("default-src 'none'; ")
 
@@ -88,7 +88,7 @@ def test_every_move_has_a_bar() -> None:
     assert len(Page(report(plan_of(own))).values("data-move")) == len(own.moves)
 
 
-def test_links_lead_to_what_is_there(account: Account | None) -> None:
+def test_links_lead_to_what_is_there(account: PlanReport | None) -> None:
     page = Page(report(plan_of(account)))
     ids = page.values("id")
     assert len(ids) == len(set(ids))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from alpa_cfp.plan.plan_report import Account
+from alpa_cfp.plan.plan_report import PlanReport
 from alpa_cfp.report.report import report
 from unit.alpa_cfp.explaining.accounts import gpt, hostile, plan_of
 from unit.alpa_cfp.explaining.devtools import BROWSER, FLAGS, LIMIT_S, NO_BROWSER
@@ -14,7 +14,7 @@ from unit.alpa_cfp.explaining.devtools import BROWSER, FLAGS, LIMIT_S, NO_BROWSE
 pytestmark = pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
 
 
-def drawn(account: Account | None, folder: Path, fragment: str = "") -> str:
+def drawn(account: PlanReport | None, folder: Path, fragment: str = "") -> str:
     """The page as the browser has it when its script has run."""
     page = folder / "plan.html"
     page.write_text(report(plan_of(account)), encoding="utf-8")

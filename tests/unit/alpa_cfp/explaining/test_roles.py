@@ -23,7 +23,7 @@ BATCH, LENGTH, HEADS, WIDTH, EXPERTS = 8, 4, 2, 16, 4
 def shared_dims(blocks: Blocks, weights: set[int], name: str = "") -> dict[int, Role]:
     """For each dim that both operands of a block's first contraction have its role, by its size."""
     return {
-        factor.ways: role
+        factor.max_shards: role
         for block in blocks.blocks
         for factor, role in zip(block.factors, roles_of(blocks.graph, block, weights, name), strict=True)
         if factor.side is Side.BATCH

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from alpa_cfp.plan.plan_report import Account, Caveat
+from alpa_cfp.plan.plan_report import Caveat, PlanReport
 from alpa_cfp.report.text import explain
 from unit.alpa_cfp.explaining.accounts import gpt, moe, plan_of, unmeasured
 
@@ -80,7 +80,7 @@ def test_a_plan_without_account_is_explained_from_its_strategies() -> None:
 
 
 @pytest.mark.parametrize("account", [gpt(2), moe(), unmeasured(), None])
-def test_no_words_of_the_search_are_used(account: Account | None) -> None:
+def test_no_words_of_the_search_are_used(account: PlanReport | None) -> None:
     said = explain(plan_of(account), everything=True)
     assert not re.search(r"\b(factor|candidate|variable|None|nan|inf)\b", said)
     assert not re.search(r"\bkind \d", said)

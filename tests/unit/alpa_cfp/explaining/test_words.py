@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from alpa_cfp import quantities
 from alpa_cfp.plan.plan_report import Communication, CommunicationSource
 from alpa_cfp.report import words
-from alpa_cfp.strategies.block_strategy import Kept
+from alpa_cfp.strategies.block_strategy import StateSharding
 from unit.alpa_cfp.explaining.accounts import AXES, MESH, Roles, alternative
 
 
@@ -88,9 +88,9 @@ def test_an_axis_of_a_single_device_is_not_mentioned() -> None:
 
 
 def test_shared_state_is_shared_along_the_axes_whose_devices_have_equal_weights() -> None:
-    own = alternative(("samples", "columns"), 1.0, 8, 8, kept=Kept.MOMENTS_SPLIT)
+    own = alternative(("samples", "columns"), 1.0, 8, 8, kept=StateSharding.ZERO2)
     assert words.strategy(own, MESH, AXES).endswith("; optimizer state shared along axis 0")
-    own = alternative(("samples", None), 1.0, 8, 8, kept=Kept.ALL_SPLIT)
+    own = alternative(("samples", None), 1.0, 8, 8, kept=StateSharding.ZERO3)
     assert words.strategy(own, MESH, AXES).endswith("; weights and optimizer state shared along axes 0 and 1")
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from alpa_cfp.jit.autoshard import say_by_whole_axes
-from alpa_cfp.jit.tracing import Program, trace
+from alpa_cfp.jit.tracing import TracedFunction, trace
 from alpa_cfp.spmd.partition import partition
 from alpa_cfp.spmd.propagation import propagate
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
@@ -15,7 +15,7 @@ MESH = LogicalMesh((8,))
 WHOLE = Axis(0, 1, 8)
 
 
-def annotated(fn: Any, *shapes: tuple[int, ...], dims: tuple[tuple[Axis, ...], ...]) -> Program:
+def annotated(fn: Any, *shapes: tuple[int, ...], dims: tuple[tuple[Axis, ...], ...]) -> TracedFunction:
     """The program of `fn`, whose first argument is split as `dims` say, with what propagation makes of that."""
     program = trace(fn, [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes], {}, (), "cpu")
     inputs = [ArraySharding(MESH, dims), *[None] * (len(shapes) - 1)]

@@ -17,10 +17,10 @@ import pytest
 from alpa_cfp.database import Profile, ProfileDatabase
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling import MeasureOptions, Profiler, measure
-from alpa_cfp.profiling.process import isolated, setups
-from alpa_cfp.profiling.process.isolated import Worker
+from alpa_cfp.profiling.process import setups, subprocess_runner
 from alpa_cfp.profiling.process.setups import setup_of
-from alpa_cfp.profiling.profiler import InTurn
+from alpa_cfp.profiling.process.subprocess_runner import SubprocessRunner
+from alpa_cfp.profiling.profiler import SequentialBackend
 from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.distributed.host_place import HostPlace
 from unit.alpa_cfp.profiling.programs import (
@@ -57,7 +57,7 @@ def client() -> Client:
 def dying(client: Client, death: str, stage: str = "run", options: MeasureOptions = QUIET) -> Profile:
     """The profile that a program gets of which the process dies, or does not go on, in this way."""
     command = [sys.executable, "-c", _FAKE.format(stage=stage, death=death)]
-    with Worker(partial(setup_of, client), options, command) as worker:
+    with SubprocessRunner(partial(setup_of, client), options, command) as worker:
         ((finished),) = worker.measure([scaled(2)], random.Random(0))
         assert worker.pid is None  # it is over
     return finished.profile
@@ -108,9 +108,9 @@ def test_a_process_that_is_killed_tells_of_its_program_for_good_only_if_memory_w
 ) -> None:
     before, after = kills
     # Counted before the compilation, before the runs, and at the end.
-    monkeypatch.setattr(isolated, "_kills_for_memory", iter([before, before, after]).__next__)
+    monkeypatch.setattr(subprocess_runner, "_kills_for_memory", iter([before, before, after]).__next__)
     command = [sys.executable, "-c", _FAKE.format(stage="run", death="os.kill(os.getpid(), signal.SIGKILL)")]
-    with Worker(partial(setup_of, client), QUIET, command) as worker:
+    with SubprocessRunner(partial(setup_of, client), QUIET, command) as worker:
         ((finished),) = worker.measure([scaled(2)], random.Random(0))
     assert (finished.profile.failure, finished.is_lasting) == (failure, is_lasting)
     assert "SIGKILL" in finished.profile.failure_message
@@ -120,7 +120,7 @@ def test_what_was_killed_from_outside_is_left_out_for_now_and_measured_by_the_ne
     options, database = dataclasses.replace(QUIET, group=1), ProfileDatabase.in_memory()
     killed = [sys.executable, "-c", _FAKE.format(stage="run", death="os.kill(os.getpid(), signal.SIGKILL)")]
     with Profiler(client, database, options) as profiler:
-        profiler._measurer = InTurn(Worker(partial(setup_of, client), options, killed))
+        profiler._measurer = SequentialBackend(SubprocessRunner(partial(setup_of, client), options, killed))
         before = profiler.measure([scaled(2)])
         assert profiler.measure([scaled(2)]) == before
     assert [profile.status for profile in before] == ["failed"]
@@ -151,7 +151,7 @@ worker.main()
     modules = [scaled(2), product(name="bad"), scaled(3)]
     profiles: dict[int, Profile] = {}
     options = dataclasses.replace(QUIET, run_limit_s=20.0)
-    with Worker(partial(setup_of, client), options, [sys.executable, "-c", code]) as worker:
+    with SubprocessRunner(partial(setup_of, client), options, [sys.executable, "-c", code]) as worker:
         left = dict(enumerate(modules))
         while left:
             numbers = list(left)
@@ -170,7 +170,7 @@ def test_a_program_that_takes_too_long_to_compile_is_given_up(client: Client) ->
 
 
 def test_a_process_that_is_killed_while_it_has_nothing_to_do_costs_nothing(client: Client) -> None:
-    with Worker(partial(setup_of, client), QUIET) as worker:
+    with SubprocessRunner(partial(setup_of, client), QUIET) as worker:
         worker.start()
         first = worker.pid
         assert worker._process is not None
@@ -191,7 +191,7 @@ def test_a_process_that_is_killed_while_it_has_nothing_to_do_costs_nothing(clien
 def test_a_process_that_cannot_be_started_is_an_error_with_its_reason(
     client: Client, command: Sequence[str], reason: str
 ) -> None:
-    worker = Worker(partial(setup_of, client), QUIET, command)
+    worker = SubprocessRunner(partial(setup_of, client), QUIET, command)
     with pytest.raises(ProfilingError, match=reason):
         worker.start()
     assert worker.pid is None
@@ -200,7 +200,10 @@ def test_a_process_that_cannot_be_started_is_an_error_with_its_reason(
 def test_a_process_that_dies_before_its_first_program_is_an_error(client: Client) -> None:
     code = "from alpa_cfp.profiling.process import worker; worker.measure_group = lambda *_: 1 / 0; worker.main()"
     command = [sys.executable, "-c", code]
-    with Worker(partial(setup_of, client), QUIET, command) as worker, pytest.raises(ProfilingError, match="Zero"):
+    with (
+        SubprocessRunner(partial(setup_of, client), QUIET, command) as worker,
+        pytest.raises(ProfilingError, match="Zero"),
+    ):
         list(worker.measure([scaled(2)], random.Random(0)))
 
 
@@ -209,7 +212,7 @@ def test_a_process_that_does_not_begin_with_its_first_program_is_an_error(client
         "import time; from alpa_cfp.profiling.process import worker; worker.measure_group = lambda *_: time.sleep(1e3)"
     )
     options = dataclasses.replace(QUIET, run_limit_s=0.5)
-    worker = Worker(partial(setup_of, client), options, [sys.executable, "-c", f"{code}; worker.main()"])
+    worker = SubprocessRunner(partial(setup_of, client), options, [sys.executable, "-c", f"{code}; worker.main()"])
     with worker, pytest.raises(ProfilingError, match=r"it has not begun for 0\.5 s"):
         list(worker.measure([scaled(2)], random.Random(0)))
     assert worker.pid is None
@@ -232,7 +235,10 @@ class _Device:
     ],
 )
 def test_a_process_without_the_devices_of_the_mesh_is_refused(device: Any, reason: str) -> None:
-    with Worker(partial(setup_of, Client([device])), QUIET) as worker, pytest.raises(ProfilingError, match=reason):
+    with (
+        SubprocessRunner(partial(setup_of, Client([device])), QUIET) as worker,
+        pytest.raises(ProfilingError, match=reason),
+    ):
         worker.start()
 
 
@@ -246,7 +252,7 @@ def test_the_process_has_the_settings_of_jax_that_this_one_has(client: Client) -
 
 
 def test_the_process_is_another_one_when_the_settings_of_jax_have_changed(client: Client) -> None:
-    with Worker(partial(setup_of, client), QUIET) as worker:
+    with SubprocessRunner(partial(setup_of, client), QUIET) as worker:
         worker.start()
         first = worker.pid
         worker.start()

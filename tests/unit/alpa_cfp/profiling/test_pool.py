@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_cfp.errors import ProfilingError
-from alpa_cfp.profiling.groups import Work
 from alpa_cfp.profiling.meshes import hosts
 from alpa_cfp.profiling.meshes.pool import Pool
 from alpa_cfp.profiling.process.events import Finished
 from alpa_cfp.profiling.process.protocol import CompileTask, Task
+from alpa_cfp.profiling.queue import ProfilingQueue
 from unit.alpa_cfp.profiling.fake_hosts import FATES, Cluster, FakeHost, Fate, Module, tasks_of
 
 _DEADLINE_S = 30.0
@@ -29,12 +29,12 @@ def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "_GRACE_S", 0.05)
 
 
-def work_of(number: int, size: int, *, together: bool = False) -> Work:
+def work_of(number: int, size: int, *, together: bool = False) -> ProfilingQueue:
     modules: Any = {f"key {index}": Module(f"module {index}") for index in range(number)}
-    return Work(modules, 1, size, random.Random(0), together=together)
+    return ProfilingQueue(modules, 1, size, random.Random(0), together=together)
 
 
-def all_of(pool: Pool, work: Work) -> list[tuple[Any, Finished]]:
+def all_of(pool: Pool, work: ProfilingQueue) -> list[tuple[Any, Finished]]:
     """The name of each program that is finished, with what is said of it."""
     pool.start()
     with contextlib.closing(pool.measure(work)) as events:

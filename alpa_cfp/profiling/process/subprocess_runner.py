@@ -27,9 +27,9 @@ from alpa_cfp.profiling.process.events import Finished, Stage, failed
 from alpa_cfp.profiling.process.phases import Done, measure_in_phases
 from alpa_cfp.profiling.process.protocol import (
     Activity,
-    Board,
     CompileTask,
     Messages,
+    ProgressFile,
     Ready,
     Setup,
     Suspected,
@@ -47,7 +47,7 @@ _LAST_WORDS = 2000  # bytes of what a process wrote before it died
 _CONNECTION_LOST = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
-class Worker:
+class SubprocessRunner:
     """A process that measures groups of programs on a mesh; a context manager that ends it.
 
     It starts with the first group, is used for all later ones, and is started anew after it hung or died, and where the
@@ -119,7 +119,7 @@ class Worker:
         """
         if self._connection is None or self._board_file is None:
             raise ProfilingError.no_worker("its process ended")
-        board = Board(self._board_file.fileno())
+        board = ProgressFile(self._board_file.fileno())
         board.clear()
         self._words_before, kills = self._written_bytes(), _kills_for_memory()
         done, finished = False, set[int]()
@@ -164,7 +164,7 @@ class Worker:
         self._connection = self._board_file = self._errors = None
         self._words_before = 0
 
-    def __enter__(self) -> "Worker":
+    def __enter__(self) -> "SubprocessRunner":
         return self
 
     def __exit__(
@@ -204,7 +204,7 @@ class Worker:
         if ready.refusal:
             raise ProfilingError.no_worker(ready.refusal)
 
-    def _wait(self, board: Board) -> Activity | None:
+    def _wait(self, board: ProgressFile) -> Activity | None:
         """Wait for a message, or the end of the connection; gives what takes too long if that comes first.
 
         Raises:

@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.analysis.contractions import find_contractions
 from alpa_cfp.analysis.graph import Graph
-from alpa_cfp.analysis.segments import tiles
+from alpa_cfp.analysis.segments import repeated_runs
 from alpa_cfp.analysis.structure import find_structure
 from alpa_cfp.analysis.updates import find_updates
-from alpa_cfp.candidates.block_candidates import Unit
+from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.evidence.communicating import Communications, source_of
 from alpa_cfp.evidence.naming import block_names, contraction_of, is_number, ops_without_rule, parameter_paths
 from alpa_cfp.evidence.roles import roles_of
-from alpa_cfp.plan.plan_report import Account, Alternative, BlockAccount, Caveat, Kind, Move, Role, Tried
+from alpa_cfp.plan.plan_report import Alternative, BlockReport, Caveat, Kind, Move, PlanReport, Role, Tried
 from alpa_cfp.plan.signature import Signature
 from alpa_cfp.quantities import ordinal
 from alpa_cfp.search import SearchProblem
-from alpa_cfp.select.plan_search import Choosing
-from alpa_cfp.select.refinement import Refined
+from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.select.refinement import MeasuredPlan
 from alpa_cfp.select.search_problem import Boundaries
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.propagation import donation_pairs
@@ -36,7 +36,7 @@ _SLICES = frozenset({"stablehlo.slice", "stablehlo.dynamic_slice"})
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanEvidence:
     """What is known of a plan when it is made.
 
     Attributes:
@@ -57,23 +57,23 @@ class Planned:
     module: HloModule
     blocks: Blocks
     mesh: LogicalMesh
-    units: Sequence[Unit]
+    units: Sequence[BlockCandidates]
     boundaries: Boundaries
-    choosing: Choosing
+    choosing: PlanSearch
     micro_batches: int
-    refined: Refined
-    tried: Sequence[Refined]
+    refined: MeasuredPlan
+    tried: Sequence[MeasuredPlan]
     overhead_s: float
     programs_measured: int
     caveats: Sequence[Caveat] = ()
 
-    def account(self) -> Account:
+    def account(self) -> PlanReport:
         """The account of the plan."""
         problem = self.choosing.problem
         firsts = [unit for unit in self.units if unit.kind == unit.block]
         names = block_names(self.module.bytecode, self.blocks)
         trained = trained_parameters(self.module, self.blocks)
-        return Account(
+        return PlanReport(
             axis_names=_axis_names(len(self.mesh.shape)),
             kinds=tuple(self._kind(unit, names[unit.block], trained, problem) for unit in firsts),
             blocks=self._blocks({unit.kind: number for number, unit in enumerate(firsts)}, names, trained, problem),
@@ -85,7 +85,7 @@ class Planned:
             caveats=tuple(self.caveats),
         )
 
-    def _kind(self, unit: Unit, name: str, trained: frozenset[int], problem: SearchProblem) -> Kind:
+    def _kind(self, unit: BlockCandidates, name: str, trained: frozenset[int], problem: SearchProblem) -> Kind:
         graph, block, variable = self.blocks.graph, self.blocks.blocks[unit.block], problem.variables[unit.block]
         costs = self.choosing.known(unit)
         of_factors = roles_of(graph, block, trained, name)
@@ -120,16 +120,16 @@ class Planned:
 
     def _blocks(
         self, kinds: dict[int, int], names: Sequence[str], trained: frozenset[int], problem: SearchProblem
-    ) -> tuple[BlockAccount, ...]:
+    ) -> tuple[BlockReport, ...]:
         paths = parameter_paths(self.module.bytecode)
         segments = segments_of([unit.kind for unit in self.units])
-        accounts: list[BlockAccount] = []
+        accounts: list[BlockReport] = []
         for unit, chosen in zip(self.units, self.refined.solution.choices, strict=True):
             variable = problem.variables[unit.block]
             used = tuple(each for each in self.blocks.blocks[unit.block].parameters if each in trained)
             segment, repetition = segments[unit.block]
             accounts.append(
-                BlockAccount(
+                BlockReport(
                     name=names[unit.block],
                     kind=kinds[unit.kind],
                     chosen=int(chosen),
@@ -154,7 +154,7 @@ class Planned:
                 moves.append(Move(crossing.first, crossing.second, float(edge.time_s[pair]), round(size), round(count)))
         return tuple(moves)
 
-    def _tried(self, each: Refined) -> Tried:
+    def _tried(self, each: MeasuredPlan) -> Tried:
         return Tried(
             name=each.name,
             predicted_s=each.solution.time_s + self.overhead_s,
@@ -166,7 +166,7 @@ class Planned:
         )
 
 
-def signed(account: Account, signature: Signature) -> Account:
+def signed(account: PlanReport, signature: Signature) -> PlanReport:
     """`account` with the names of the mesh's axes, and with the paths of weights that its program only numbers.
 
     Args:
@@ -174,7 +174,7 @@ def signed(account: Account, signature: Signature) -> Account:
         signature: That of the planned function.
     """
 
-    def with_paths(block: BlockAccount) -> BlockAccount:
+    def with_paths(block: BlockReport) -> BlockReport:
         known = zip(block.weights, block.parameters, strict=True)
         weights = (signature.inputs[number].path if is_number(path) else path for path, number in known)
         return replace(block, weights=tuple(weights))
@@ -215,7 +215,7 @@ def segments_of(kinds: Sequence[int]) -> list[tuple[int, int]]:
     number_of: dict[tuple[int, ...], int] = {}
     count_of: dict[int, int] = {}
     found: list[tuple[int, int]] = []
-    for start, stop in tiles(kinds):
+    for start, stop in repeated_runs(kinds):
         number = number_of.setdefault(tuple(kinds[start:stop]), len(number_of))
         repetition = count_of.get(number, 0)
         count_of[number] = repetition + 1
@@ -223,7 +223,9 @@ def segments_of(kinds: Sequence[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _weights_of(graph: Graph, unit: Unit, weights: frozenset[int]) -> tuple[frozenset[int], tuple[bool, ...]]:
+def _weights_of(
+    graph: Graph, unit: BlockCandidates, weights: frozenset[int]
+) -> tuple[frozenset[int], tuple[bool, ...]]:
     """Which inputs of a unit are weights, and for each output whether it has the shape of one, maybe transposed."""
     values = {graph.parameters[number] for number in weights}
     inputs = frozenset(number for number, value in enumerate(unit.inputs) if graph.origin(value) in values)

@@ -38,7 +38,7 @@ class Group:
     left: dict[int, ProfileKey]
 
 
-class Work:
+class ProfilingQueue:
     """Programs to be measured.
 
     Args:

@@ -9,7 +9,7 @@ from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.analysis.graph import BARRIER
 
 
-def turn_of(blocks: Blocks) -> int:
+def backward_start(blocks: Blocks) -> int:
     """Where the backward pass begins: at the first gradient, or at the barrier before what that needs computed again.
 
     The number of ops where there is no backward pass.
@@ -24,7 +24,7 @@ def turn_of(blocks: Blocks) -> int:
 def repeated_parts(blocks: Blocks) -> tuple[range, ...]:
     """The parts that compute again, each from its barrier to the first gradient that needs it."""
     found: list[range] = []
-    turn, gradients = turn_of(blocks), sorted(_entries(blocks, "gradient"), reverse=True)
+    turn, gradients = backward_start(blocks), sorted(_entries(blocks, "gradient"), reverse=True)
     for op in blocks.graph.ops[turn:]:
         while gradients and gradients[-1] < op.index:
             gradients.pop()

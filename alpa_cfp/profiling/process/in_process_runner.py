@@ -13,7 +13,7 @@ from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 
-class Here:
+class InProcessRunner:
     """Measures in this process."""
 
     def __init__(self, client: Client) -> None:

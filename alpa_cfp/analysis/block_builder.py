@@ -10,34 +10,34 @@ member would need communication for it.
 import math
 
 from alpa_cfp.analysis.contractions import Contraction, Side
-from alpa_cfp.analysis.gradients import Family
+from alpa_cfp.analysis.gradients import GradientGroup
 from alpa_cfp.analysis.graph import BARRIER, Graph, Op
-from alpa_cfp.analysis.growing import Factor, Growing, Step, Tags
+from alpa_cfp.analysis.partial_block import DimFactors, Extension, Factor, PartialBlock
 from alpa_cfp.analysis.rules import FactorKind, Rule
 from alpa_cfp.analysis.structure import Structure, is_parameter
 
 
-class Growth:
+class BlockBuilder:
     """The pass over a graph.
 
     After `run`, `block_of_op` has for each op the number of a block (see `root`) or -1, and `tags` has for each value
     how the block that it is inside of splits it.
     """
 
-    def __init__(self, graph: Graph, structure: Structure, families: tuple[Family, ...]):
-        self.graph, self.structure, self.families = graph, structure, families
-        self.family_of_op = {member.op: i for i, family in enumerate(families) for member in family.members}
-        self.forward_of = {family.forward.op: i for i, family in enumerate(families)}
+    def __init__(self, graph: Graph, structure: Structure, groups: tuple[GradientGroup, ...]):
+        self.graph, self.structure, self.groups = graph, structure, groups
+        self.group_of_op = {member.op: i for i, group in enumerate(groups) for member in group.members}
+        self.forward_of = {group.forward.op: i for i, group in enumerate(groups)}
         self.parent: list[int] = []  # blocks, as a forest
-        self.blocks: list[Growing] = []
+        self.blocks: list[PartialBlock] = []
         self.factors: list[Factor] = []
         self.factor_parent: list[int] = []
         self.block_of_value = [-1] * len(graph.values)
-        self.tags: list[Tags] = [{} for _ in graph.values]
+        self.tags: list[DimFactors] = [{} for _ in graph.values]
         self.descends = [0] * len(graph.values)
         self.block_of_op = [-1] * len(graph.ops)
 
-    def run(self) -> "Growth":
+    def run(self) -> "BlockBuilder":
         """Visit every op once."""
         for op in self.graph.ops:
             self.visit(op)
@@ -71,7 +71,7 @@ class Growth:
             number = equal[number]
 
     def visit(self, op: Op) -> None:
-        if self.graph.free[op.index]:
+        if self.graph.constant_derived[op.index]:
             return
         if op.name == BARRIER:
             for operand, result in zip(op.operands, op.results, strict=True):
@@ -88,20 +88,20 @@ class Growth:
             descends |= self.descends[operand]
         for result in op.results:
             self.descends[result] = descends
-        family = self.family_of_op.get(op.index)
-        if family is None:
+        group = self.group_of_op.get(op.index)
+        if group is None:
             self.try_to_join(op)
-        elif op.index in self.forward_of and not self.try_to_join_as_contraction(op, family):
-            self.start(op, family)
+        elif op.index in self.forward_of and not self.try_to_join_as_contraction(op, group):
+            self.start(op, group)
 
     def copy(self, source: int, target: int) -> None:
         self.block_of_value[target] = self.block_of_value[source]
         self.tags[target] = self.tags[source]
         self.descends[target] = self.descends[source]
 
-    def start(self, op: Op, family: int) -> None:
+    def start(self, op: Op, group: int) -> None:
         """Start a block at a contraction."""
-        contraction = self.families[family].forward
+        contraction = self.groups[group].forward
         rule = op.rule
         if rule is None:
             return
@@ -113,17 +113,15 @@ class Growth:
             numbers[factor] = len(self.factors)
             self.factor_parent.append(len(self.factors))
             # A reduction factor splits the entry, but its result is then a partial sum that nothing grows through.
-            alive = side is not Side.REDUCTION
+            usable = side is not Side.REDUCTION
             self.factors.append(
-                Factor(number, side.swapped if swap else side, rule.sizes[factor], alive, [(op.index, factor)])
+                Factor(number, side.swapped if swap else side, rule.sizes[factor], usable, [(op.index, factor)])
             )
         self.parent.append(number)
-        shared = {
-            self.structure.origin[value]: (family, i) for i, value in reversed([*enumerate(contraction.operands)])
-        }
+        shared = {self.structure.origin[value]: (group, i) for i, value in reversed([*enumerate(contraction.operands)])}
         required = {side.swapped if swap else side for side in contraction.required}
         ancestors = self.descends[op.results[0]]
-        block = Growing([family], 1 << number, ancestors, frozenset(required), list(numbers.values()), shared)
+        block = PartialBlock([group], 1 << number, ancestors, frozenset(required), list(numbers.values()), shared)
         self.blocks.append(block)
         lhs, rhs, result = (
             {dim: numbers[f] for dim, f in enumerate(dims) if f is not None} for dims in contraction.dims
@@ -132,17 +130,17 @@ class Growth:
         needs = dict(zip(contraction.operands, (lhs, rhs), strict=True))
         # One value cannot be split in two ways: of a product of a value with itself only what both agree on can be.
         same = contraction.operands[0] == contraction.operands[1]
-        killed = {f for _, f in lhs.items() ^ rhs.items()} if same else set[int]()
-        self.accept(op, number, Step([result], killed, {}, {}, {}, needs))
+        invalidated = {f for _, f in lhs.items() ^ rhs.items()} if same else set[int]()
+        self.accept(op, number, Extension([result], invalidated, {}, {}, {}, needs))
 
-    def accept(self, op: Op, block: int, step: Step) -> None:
+    def accept(self, op: Op, block: int, step: Extension) -> None:
         for number, representative in step.equal.items():
             self.join_factors(number, representative)
-        for number in step.killed:
-            self.factors[self.factor(number)].alive = False
-        for number, ways in step.ways.items():
+        for number in step.invalidated:
+            self.factors[self.factor(number)].usable = False
+        for number, max_shards in step.max_shards.items():
             factor = self.factors[self.factor(number)]
-            factor.ways = math.gcd(factor.ways, ways)
+            factor.max_shards = math.gcd(factor.max_shards, max_shards)
         for rule_factor, number in step.of_rule.items():
             if op.index in self.forward_of:
                 self.factors[self.factor(number)].places.append((op.index, rule_factor))
@@ -163,14 +161,14 @@ class Growth:
             return
         gone, kept = self.factors[number], self.factors[representative]
         self.factor_parent[number] = representative
-        kept.ways = math.gcd(kept.ways, gone.ways)
-        kept.alive = kept.alive and gone.alive
+        kept.max_shards = math.gcd(kept.max_shards, gone.max_shards)
+        kept.usable = kept.usable and gone.usable
         kept.places += gone.places
 
     def operand_blocks(self, op: Op) -> list[int]:
         """The blocks that operands are inside of, the latest first."""
         found = {self.root(self.block_of_value[v]) for v in op.operands if self.block_of_value[v] >= 0}
-        return sorted(found, key=lambda block: self.blocks[block].families[-1], reverse=True)
+        return sorted(found, key=lambda block: self.blocks[block].groups[-1], reverse=True)
 
     def is_cut_off(self, op: Op, blocks: list[int]) -> bool:
         """Whether an operand descends from the entry of one of the blocks but is inside of none of them."""
@@ -196,16 +194,16 @@ class Growth:
             if self.try_step(op, [block], {}):
                 return
 
-    def try_to_join_as_contraction(self, op: Op, family: int) -> bool:
+    def try_to_join_as_contraction(self, op: Op, group: int) -> bool:
         """Take a contraction in if both operands are inside one block, or inside two that belong together."""
-        inside = [v for v in self.families[family].forward.operands if self.block_of_value[v] >= 0]
+        inside = [v for v in self.groups[group].forward.operands if self.block_of_value[v] >= 0]
         if len(inside) < 2:
             return False
         blocks = self.operand_blocks(op)
         equal = {} if len(blocks) == 1 else self.equal_factors(blocks[0], blocks[1]) if len(blocks) == 2 else None
         if equal is None or not self.try_step(op, blocks, equal):
             return False
-        self.blocks[self.root(self.block_of_op[op.index])].families.append(family)
+        self.blocks[self.root(self.block_of_op[op.index])].groups.append(group)
         return True
 
     def try_step(self, op: Op, blocks: list[int], equal: dict[int, int]) -> bool:
@@ -229,17 +227,17 @@ class Growth:
             return None
         if self.blocks[second].ancestors & self.blocks[first].mask:
             return None
-        for value, (family, operand) in self.blocks[first].shared.items():
+        for value, (group, operand) in self.blocks[first].shared.items():
             if value not in self.blocks[second].shared:
                 continue
             its_family, its_operand = self.blocks[second].shared[value]
-            mine, its = (self.by_origin_dim(f, i) for f, i in ((family, operand), (its_family, its_operand)))
+            mine, its = (self.by_origin_dim(f, i) for f, i in ((group, operand), (its_family, its_operand)))
             return {f: its[dim] for dim, f in mine.items() if dim in its and self.factor(f) != self.factor(its[dim])}
         return None
 
-    def by_origin_dim(self, family: int, operand: int) -> dict[int, int]:
+    def by_origin_dim(self, group: int, operand: int) -> dict[int, int]:
         """The block factors that split an entry operand, by the dim of its origin."""
-        contraction: Contraction = self.families[family].forward
+        contraction: Contraction = self.groups[group].forward
         numbers = self.entry_factors(contraction)
         dims = self.structure.origin_dims[contraction.operands[operand]]
         return {
@@ -261,7 +259,7 @@ class Growth:
     def merge(self, block: int, into: int) -> None:
         gone, kept = self.blocks[block], self.blocks[into]
         self.parent[block] = into
-        kept.families = sorted({*kept.families, *gone.families})
+        kept.groups = sorted({*kept.groups, *gone.groups})
         kept.mask |= gone.mask
         kept.ancestors |= gone.ancestors
         kept.required |= gone.required
@@ -270,9 +268,9 @@ class Growth:
         kept.needs = gone.needs | kept.needs
         kept.entry_operands |= gone.entry_operands
 
-    def step(self, op: Op, rule: Rule, blocks: list[int], equal: dict[int, int]) -> Step | None:
+    def step(self, op: Op, rule: Rule, blocks: list[int], equal: dict[int, int]) -> Extension | None:
         """What taking `op` in would do to the factors; None if a required side would lose its last one."""
-        step = Step([], set(), {}, equal, {}, {})
+        step = Extension([], set(), {}, equal, {}, {})
         place: dict[int, int] = {}  # block factor -> the op's factor that it splits
         for position, value in enumerate(op.operands):
             if self.is_inside(value, blocks):
@@ -281,44 +279,44 @@ class Growth:
             if not self.is_inside(value, blocks):
                 self.need_operand(value, rule, rule.operands[position], blocks, step)
         for dims in rule.results:
-            tags: Tags = {}
+            tags: DimFactors = {}
             for dim, factors in enumerate(dims):
                 major = rule.major_factor(factors)
                 if major in step.of_rule:
                     tags[dim] = step.of_rule[major]
-            step.killed |= place.keys() - tags.values()
+            step.invalidated |= place.keys() - tags.values()
             step.tags.append(tags)
         return step if self.keeps_required_sides(blocks, step) else None
 
     def place_operand(
-        self, rule: Rule, dims: tuple[tuple[int, ...], ...], tags: Tags, step: Step, place: dict[int, int]
+        self, rule: Rule, dims: tuple[tuple[int, ...], ...], tags: DimFactors, step: Extension, place: dict[int, int]
     ) -> None:
         for dim, number in tags.items():
             number = self.factor(number, step.equal)
-            if not self.factors[number].alive or number in step.killed:
+            if not self.factors[number].usable or number in step.invalidated:
                 continue
             major = rule.major_factor(dims[dim])
             if major is None or rule.kinds[major] is not FactorKind.PLAIN or place.get(number, major) != major:
-                step.killed.add(number)
+                step.invalidated.add(number)
                 continue
             present = step.of_rule.get(major)
             if present is not None and present != number:
                 if not self.can_be_one(present, number, place):
-                    step.killed.add(number)
+                    step.invalidated.add(number)
                     continue
                 step.equal[number] = present
                 number = present
             step.of_rule[major] = number
             place[number] = major
-            ways = math.gcd(self.factors[number].ways, rule.sizes[major])
-            step.ways[number] = math.gcd(step.ways.get(number, ways), ways)
+            max_shards = math.gcd(self.factors[number].max_shards, rule.sizes[major])
+            step.max_shards[number] = math.gcd(step.max_shards.get(number, max_shards), max_shards)
 
     def need_operand(
-        self, value: int, rule: Rule, dims: tuple[tuple[int, ...], ...], blocks: list[int], step: Step
+        self, value: int, rule: Rule, dims: tuple[tuple[int, ...], ...], blocks: list[int], step: Extension
     ) -> None:
         """Note how an operand from outside must be split; kill what another member needs to be split differently."""
         producer = self.graph.producer(value)
-        if not dims or (producer is not None and self.graph.free[producer.index]):
+        if not dims or (producer is not None and self.graph.constant_derived[producer.index]):
             return
         majors = (rule.major_factor(factors) for factors in dims)
         now = {d: step.of_rule[major] for d, major in enumerate(majors) if major in step.of_rule}
@@ -332,7 +330,7 @@ class Growth:
             for dim, number in before ^ set(now.items()):
                 # What an entry has whole every device can slice for itself.
                 if not is_entry_operand or number in split_before or (dim, number) in before:
-                    step.killed.add(number)
+                    step.invalidated.add(number)
         step.needs.setdefault(value, now)
 
     def can_be_one(self, present: int, other: int, place: dict[int, int]) -> bool:
@@ -340,12 +338,12 @@ class Growth:
         first, second = self.factors[present], self.factors[other]
         return first.side is second.side and other not in place and self.root(first.block) != self.root(second.block)
 
-    def keeps_required_sides(self, blocks: list[int], step: Step) -> bool:
+    def keeps_required_sides(self, blocks: list[int], step: Extension) -> bool:
         live: set[Side] = set()
         for tags in step.tags[:1]:
             for number in tags.values():
                 number = self.factor(number, step.equal)
-                ways = math.gcd(self.factors[number].ways, step.ways.get(number, 0))
-                if self.factors[number].alive and number not in step.killed and ways > 1:
+                max_shards = math.gcd(self.factors[number].max_shards, step.max_shards.get(number, 0))
+                if self.factors[number].usable and number not in step.invalidated and max_shards > 1:
                     live.add(self.factors[number].side)
         return all(side in live for block in blocks for side in self.blocks[block].required)

@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from alpa_cfp.analysis.ordering import Order
 from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.apply.micro_batch_programs import partition_accumulating
-from alpa_cfp.candidates.block_candidates import Unit
-from alpa_cfp.extraction.extractor import Part, cut, without_ops
-from alpa_cfp.extraction.program import Program
+from alpa_cfp.candidates.block_candidates import BlockCandidates
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
+from alpa_cfp.extraction.extractor import Subprogram, cut, without_ops
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import partition_to_run
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
-from alpa_cfp.strategies.block_strategy import Kept
-from alpa_cfp.strategies.state_sharding import Shared, shared_state
+from alpa_cfp.strategies.block_strategy import StateSharding
+from alpa_cfp.strategies.state_sharding import StateShardings, find_state_shardings
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class SegmentProgram:
     """Some blocks as a program of their own.
 
     Attributes:
@@ -38,9 +38,13 @@ class Segment:
     has_update: bool
 
 
-def segment_of(
-    program: Program, units: Sequence[Unit], choices: Sequence[int], blocks: Sequence[int], mesh: LogicalMesh
-) -> Segment | None:
+def segment_program(
+    program: AnalysedProgram,
+    units: Sequence[BlockCandidates],
+    choices: Sequence[int],
+    blocks: Sequence[int],
+    mesh: LogicalMesh,
+) -> SegmentProgram | None:
     """Some blocks of a stage; None where all they do is the update.
 
     Args:
@@ -61,33 +65,35 @@ def segment_of(
         part.module.partitioned = partition_to_run(part.module, predicts=True)
     else:
         whole = _shared_in_stage(program, units, choices, mesh)
-        shared = _shared_in_part(program, part, whole) if whole.parameters else None
-        annotate(part.module, part.blocks, mesh, strategies, shared=shared)
+        state_shardings = _shared_in_part(program, part, whole) if whole.parameters else None
+        annotate(part.module, part.blocks, mesh, strategies, state_shardings=state_shardings)
         partition_accumulating(part.module, part.outputs, program.gradients)
-    return Segment(blocks, part.module, part.inputs, has_update=not program.update)
+    return SegmentProgram(blocks, part.module, part.inputs, has_update=not program.update)
 
 
-def _shared_in_stage(program: Program, units: Sequence[Unit], choices: Sequence[int], mesh: LogicalMesh) -> Shared:
+def _shared_in_stage(
+    program: AnalysedProgram, units: Sequence[BlockCandidates], choices: Sequence[int], mesh: LogicalMesh
+) -> StateShardings:
     """What a stage shares, by its parameters and ops."""
     chosen = [unit.candidates[choice].strategy for unit, choice in zip(units, choices, strict=True)]
-    if all(strategy.kept is not Kept.ALL_SPLIT for strategy in chosen):
-        return Shared({}, {})
+    if all(strategy.kept is not StateSharding.ZERO3 for strategy in chosen):
+        return StateShardings({}, {})
     graph = program.blocks.graph
     used = {value: ArraySharding.replicated(mesh, len(graph.shape(value))) for value in graph.parameters}
     for unit, strategy in zip(reversed(units), reversed(chosen), strict=True):
-        as_used = replace(strategy, kept=Kept.AS_USED)
+        as_used = replace(strategy, kept=StateSharding.REPLICATED)
         candidate = next(each for each in unit.candidates if each.strategy == as_used)
         used.update(zip(unit.inputs, candidate.inputs, strict=True))  # the first use says how it lies
-    return shared_state(program.blocks, program.updates, chosen, [used[value] for value in graph.parameters])
+    return find_state_shardings(program.blocks, program.updates, chosen, [used[value] for value in graph.parameters])
 
 
-def _shared_in_part(program: Program, part: Part, whole: Shared) -> Shared:
+def _shared_in_part(program: AnalysedProgram, part: Subprogram, whole: StateShardings) -> StateShardings:
     """The same of a part of the stage, by its parameters and ops."""
     graph, inner = program.blocks.graph, part.blocks.graph
-    shared = Shared({}, {})
+    state_shardings = StateShardings({}, {})
     for number, value in enumerate(graph.values[value] for value in part.inputs):
         if value.op is None and value.position in whole.parameters:
-            shared.parameters[number] = whole.parameters[value.position]
+            state_shardings.parameters[number] = whole.parameters[value.position]
     for update in program.updates:
         if update.weights[0] not in whole.parameters:
             continue
@@ -96,8 +102,8 @@ def _shared_in_part(program: Program, part: Part, whole: Shared) -> Shared:
             add = inner.producer(result)
             if add is not None and output in taken and output in program.gradients:
                 # What was accumulated so far lies as the sum does.
-                shared.ops[add.index] = whole.ops[update.ops[0]]
+                state_shardings.ops[add.index] = whole.ops[update.ops[0]]
                 for value in (inner.values[operand] for operand in add.operands):
                     if value.op is None:
-                        shared.parameters[value.position] = whole.ops[update.ops[0]]
-    return shared
+                        state_shardings.parameters[value.position] = whole.ops[update.ops[0]]
+    return state_shardings

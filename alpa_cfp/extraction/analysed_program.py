@@ -14,13 +14,13 @@ from alpa_cfp.analysis.graph import BARRIER, Graph
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import digest_of
 from alpa_cfp.analysis.updates import Update, find_updates
-from alpa_cfp.extraction.subprograms import Parts, find_parts
+from alpa_cfp.extraction.subprograms import BlockSubprograms, find_subprograms
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.module.stages import UPDATE_SUFFIX, StageEnds, stage_ends
 from alpa_cfp.spmd.propagation import donation_pairs
 
 
-class Program:
+class AnalysedProgram:
     """A program, and what is known of it.
 
     Args:
@@ -38,8 +38,8 @@ class Program:
         return find_blocks(read_graph(self.module.bytecode))
 
     @cached_property
-    def parts(self) -> Parts:
-        return find_parts(self.module, self.blocks)
+    def parts(self) -> BlockSubprograms:
+        return find_subprograms(self.module, self.blocks)
 
     @cached_property
     def digest(self) -> str:
@@ -70,17 +70,17 @@ class Program:
         return _only_taken_by(self.blocks.graph, self.update)
 
 
-class Programs:
+class AnalysedPrograms:
     """Programs that were seen before, and what was found out about them."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], Program] = {}
+        self._known: dict[tuple[object, ...], AnalysedProgram] = {}
 
-    def of(self, module: HloModule) -> Program:
-        """What is known of a module; it is a new `Program` where none is equal."""
+    def of(self, module: HloModule) -> AnalysedProgram:
+        """What is known of a module; it is a new `AnalysedProgram` where none is equal."""
         key = (module.bytecode, module.donated, module.aliases, module.input_protos, module.output_protos)
         key += (module.combiner_limits,)
-        return self._known.setdefault(key, Program(module))
+        return self._known.setdefault(key, AnalysedProgram(module))
 
 
 def is_update(stage: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from alpa_cfp.analysis.contractions import Side
 
 # How a value is partitioned: for some of its dims the factor that splits it.
-Tags = dict[int, int]
+DimFactors = dict[int, int]
 
 
 @dataclass(slots=True)
@@ -25,13 +25,13 @@ class Factor:
 
     block: int
     side: Side
-    ways: int
-    alive: bool = True
+    max_shards: int
+    usable: bool = True
     places: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Growing:
+class PartialBlock:
     """A block while it grows.
 
     Attributes:
@@ -45,23 +45,23 @@ class Growing:
         entry_operands: The operands of the entry contractions.
     """
 
-    families: list[int]
+    groups: list[int]
     mask: int
     ancestors: int
     required: frozenset[Side]
     factors: list[int]
     shared: dict[int, tuple[int, int]]
-    needs: dict[int, Tags] = field(default_factory=dict)
+    needs: dict[int, DimFactors] = field(default_factory=dict)
     entry_operands: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
-class Step:
+class Extension:
     """What taking an op into a block would do."""
 
-    tags: list[Tags]
-    killed: set[int]
-    ways: dict[int, int]
+    tags: list[DimFactors]
+    invalidated: set[int]
+    max_shards: dict[int, int]
     equal: dict[int, int]
     of_rule: dict[int, int]
-    needs: dict[int, Tags]
+    needs: dict[int, DimFactors]

@@ -16,7 +16,7 @@ SLACK = 1e-11
 
 
 @dataclass(slots=True)
-class Known:
+class Incumbents:
     """The best plans met so far that fit."""
 
     problem: SearchProblem
