@@ -24,7 +24,7 @@ PYTEST := $(BIN)/pytest -q --numprocesses=auto --maxprocesses=8 --dist=loadgroup
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check quick bench format lint types unit integration cluster gpu clean interpreter
+.PHONY: help venv demo test check quick bench reference format lint types unit integration cluster gpu clean interpreter
 
 help: ## what can be made
 	@echo "make TARGET [PYTHON=python3.12] [VENV=.venv-3.12] [ARGS='-k name']"
@@ -86,12 +86,15 @@ cluster: $(INSTALLED) ## tests on a Ray cluster of two nodes, which they start o
 	$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/ray $(ARGS)
 
 gpu: $(INSTALLED) ## tests on a GPU (JAX_PLATFORMS=cuda make gpu), skipped where there is none
-	$(BIN)/pytest -q -m gpu tests/gpu $(wildcard tests/unit/alpa_on_jax/ray_mesh/transport) $(ARGS)
+	$(BIN)/pytest -q -m gpu tests/gpu $(ARGS)
 
 # Modules of the package benchmarks/ that are programs; they measure the models of alpa_cfp_bench.workloads.
 bench: $(INSTALLED) ## all benchmarks; they print what they measured
 	@set -e; for program in $(basename $(notdir $(shell grep -l 'machine.write' benchmarks/*.py))); do \
 		echo "== benchmarks.$$program"; $(BIN)/python -m benchmarks.$$program $(ARGS); done
+
+reference: $(INSTALLED) ## docs/reference.md from docstrings and the commands' help
+	$(BIN)/python tools/reference_page.py docs/reference.md
 
 format: $(INSTALLED) ## rewrite the sources in the house format
 	$(BIN)/ruff format .

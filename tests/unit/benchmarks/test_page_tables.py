@@ -1,10 +1,10 @@
-"""The README's table says what the results say, with both figures of the ILP."""
+"""The tables of the pages say what the results say, with both figures of the ILP."""
 
 from typing import Any
 
 import pytest
 
-from benchmarks import race_results, readme_table
+from benchmarks import page_tables, race_results
 
 
 def method(ratio: float, *, of_other_rounds: float | None = None, same: bool = False, **more: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def run(number: int, rows: list[dict[str, Any]], date: str = "2026-01-01 00:00 U
 def section(*runs: list[dict[str, Any]]) -> str:
     """The section of some runs of one code."""
     kept = [run(number, rows) for number, rows in enumerate(runs)]
-    return readme_table.section({"benchmark": "cfp_race", "codes": [{"code": "a", "runs": kept}]})
+    return page_tables.section({"benchmark": "cfp_race", "codes": [{"code": "a", "runs": kept}]})
 
 
 def test_the_ilp_with_all_shapes_and_on_the_mesh_as_given_both_stand_there() -> None:
@@ -79,7 +79,7 @@ def test_a_case_stands_there_as_the_last_code_measured_it_with_its_date() -> Non
         {"code": "a", "runs": [run(1, old)]},
         {"code": "b", "runs": [run(2, [case(0.95)], "2026-02-02 00:00 UTC")]},
     ]
-    text = readme_table.section({"benchmark": "cfp_race", "codes": codes})
+    text = page_tables.section({"benchmark": "cfp_race", "codes": codes})
     assert "0.60" not in text
     assert "| 2026-02-02 |" in text
     assert "| 2026-01-01 |" in text
@@ -93,6 +93,24 @@ def test_a_result_from_before_the_ilp_had_all_shapes_is_no_ratio_to_it() -> None
     assert "all shapes of the mesh" not in text
 
 
+def test_the_summary_has_the_mean_and_the_range_of_each_comparison() -> None:
+    report = {"benchmark": "cfp_race", "codes": [{"code": "a", "runs": [run(1, [case(0.8), case(0.5, mesh="2x4")])]}]}
+    rows = page_tables.summary(report).splitlines()
+    assert "| Alpa's ILP, the best of all mesh shapes | 0.63 | 0.50 to 0.80 | 2 |" in rows
+    assert "| Alpa's ILP, on the mesh as given | 0.53 | 0.40 to 0.70 | 2 |" in rows
+
+
+def test_each_section_of_a_page_is_made_anew_and_nothing_else_changes() -> None:
+    report = {"benchmark": "cfp_race", "codes": [{"code": "a", "runs": [run(1, [case(0.95)])]}]}
+    page = "before\n<!-- race summary: begin -->\nold\n<!-- race summary: end -->\nafter\n"
+    written = page_tables.with_sections(page, report)
+    assert written.startswith("before\n<!-- race summary: begin -->\n| CFP's step time")
+    assert written.endswith("<!-- race summary: end -->\nafter\n")
+    assert page_tables.with_sections(written, report) == written
+
+
 def test_a_page_without_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="race: begin"):
-        readme_table.with_section("no markers", "text")
+        page_tables.with_section("no markers", "race", "text")
+    with pytest.raises(ValueError, match="one of race, race summary"):
+        page_tables.with_sections("no markers", {})
