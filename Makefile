@@ -24,7 +24,7 @@ PYTEST := $(BIN)/pytest -q --numprocesses=auto --maxprocesses=8 --dist=loadgroup
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check quick bench format lint types unit integration cluster gpu clean interpreter
+.PHONY: help venv demo test check quick bench reference format lint types unit integration cluster gpu clean interpreter
 
 help: ## what can be made
 	@echo "make TARGET [PYTHON=python3.12] [VENV=.venv-3.12] [ARGS='-k name']"
@@ -92,6 +92,9 @@ gpu: $(INSTALLED) ## tests on a GPU (JAX_PLATFORMS=cuda make gpu), skipped where
 bench: $(INSTALLED) ## all benchmarks; they print what they measured
 	@set -e; for program in $(basename $(notdir $(shell grep -l 'machine.write' benchmarks/*.py))); do \
 		echo "== benchmarks.$$program"; $(BIN)/python -m benchmarks.$$program $(ARGS); done
+
+reference: $(INSTALLED) ## docs/reference.md from docstrings and the commands' help
+	$(BIN)/python tools/reference_page.py docs/reference.md
 
 format: $(INSTALLED) ## rewrite the sources in the house format
 	$(BIN)/ruff format .

@@ -21,7 +21,7 @@ import pytest
 from alpa_cfp.cli import main as cli
 from alpa_cfp_bench.table import lines
 from integration.pages import ROOT, Block, Output, blocks_of
-from unit.alpa_cfp.bench.comparisons import MACHINE, comparison
+from unit.benchmarks.alpa_cfp_bench.comparisons import MACHINE, comparison
 
 PAGES = sorted(
     [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "examples" / "README.md"], key=lambda page: page.name
@@ -46,7 +46,8 @@ NOT_CODE = {
     "cluster.md": "what a bench printed on two hosts; tests/ray/test_bench.py runs one",
     "faults.md": "how training goes on on a cluster; tests/ray/test_faults.py does so",
     "pipelines.md": "what a bench printed on two hosts; tests/ray/test_bench.py runs one",
-    "README.md": "what `make demo` prints, and of its plan; its labels are held against the bench's below",
+    "reference.md": "signatures and help, made by `make reference`; tests/unit/test_reference_page.py holds them",
+    "demo.md": "what `make demo` prints, and of its plan; its labels are held against the bench's below",
 }
 _COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*((?:make|python|pip|alpa-cfp|git|ray|export) \S|\.ci/run|\.venv[\w-]*/bin/)")
 _LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
@@ -176,8 +177,8 @@ def test_blocks_are_of_a_language_that_is_run_or_compared() -> None:
     assert others == set(NOT_CODE)
 
 
-def test_the_readme_shows_the_lines_that_the_bench_prints() -> None:
-    shown, *_ = (block.text for block in blocks_of((ROOT / "README.md").read_text()) if not block.language)
+def test_the_page_of_the_demo_shows_the_lines_that_the_bench_prints() -> None:
+    shown, *_ = (block.text for block in blocks_of((ROOT / "docs" / "demo.md").read_text()) if not block.language)
     head, _, _ = "\n".join(lines(comparison(), MACHINE)).partition("\n\nplanning ")
     # Labels: what is printed whatever was measured.
     labels = [line for line in head.splitlines() if line.startswith(("method ", "communicated "))]
@@ -187,12 +188,13 @@ def test_the_readme_shows_the_lines_that_the_bench_prints() -> None:
         assert any(set(words) <= set(re.split(" {2,}", line)) for line in shown.splitlines()), label
 
 
-def test_the_readme_has_the_table_of_the_results(tmp_path: Path) -> None:
-    page = tmp_path / "README.md"
-    page.write_text((ROOT / "README.md").read_text())
-    command = [sys.executable, "-m", "benchmarks.readme_table", str(page)]
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "benchmarks.md"], ids=named)
+def test_a_page_has_the_table_of_the_results(page: Path, tmp_path: Path) -> None:
+    copy = tmp_path / page.name
+    copy.write_text(page.read_text())
+    command = [sys.executable, "-m", "benchmarks.page_tables", str(copy)]
     subprocess.run(command, check=True, timeout=60, cwd=ROOT)
-    assert page.read_text() == (ROOT / "README.md").read_text(), "run: python -m benchmarks.readme_table README.md"
+    assert copy.read_text() == page.read_text(), f"run: python -m benchmarks.page_tables {named(page)}"
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=named)
