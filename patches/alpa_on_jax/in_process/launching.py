@@ -7,10 +7,8 @@ from typing import Any
 
 import jax
 
-from alpa_cfp.spmd.distributed.host_place import HostPlace
-from alpa_on_jax.in_process.place import IP
 from alpa_on_jax.ray_mesh.asking.actors import Actor
-from alpa_on_jax.ray_mesh.failures.limits import Limits
+from alpa_on_jax.ray_mesh.processes import launching
 
 
 def launch(mesh: Any, config: Any) -> tuple[None, list[Actor]]:
@@ -23,21 +21,7 @@ def launch(mesh: Any, config: Any) -> tuple[None, list[Actor]]:
     from alpa_on_jax.in_process.host import InProcessHost
     from alpa_on_jax.ray_mesh.processes.host_worker import ALWAYS
 
-    limits: Limits = config.host_limits
     devices = [jax.local_devices()[number] for number in mesh.devices[0]]
-    wide = jax.config.values["jax_enable_x64"]
-    place = HostPlace(
-        "",
-        1,
-        0,
-        IP,
-        devices[0].platform,
-        len(devices),
-        wide,
-        limits.connect_s,
-        limits.heartbeat_s,
-        limits.shutdown_s,
-        limits.call_s,
-    )
+    place = launching.place_of(mesh, 0, "", config)
     seed = config.runtime_random_seed
     return None, [Actor(lambda: InProcessHost(place, devices, mesh.mesh_id, seed), ALWAYS, f"mesh {mesh.mesh_id}")]
