@@ -43,7 +43,7 @@ class _Reader(pickle.Unpickler):
 
 
 def load(file: BinaryIO) -> Any:
-    """What was pickled into `file`, also by `numpy.save` as an array of objects.
+    """Read the data pickled into `file`, also by `numpy.save` as an array of objects.
 
     Raises:
         errors.DataFileError: it names something that none of alpa's formats has.

@@ -93,7 +93,7 @@ def _settle() -> None:
 
 
 class _LazyModule(ModuleType):
-    """What `import ray` gives: the attributes are those of the real module, loaded with the first of them."""
+    """Stand-in that `import ray` gives: its attributes are those of the real module, loaded with the first of them."""
 
     def __getattr__(self, attribute: str) -> Any:
         name = self.__name__
@@ -119,7 +119,7 @@ def _submodule(module: ModuleType, name: str) -> ModuleType:
 
 
 class _LazyNames(ModuleType):
-    """What the machinery of `from ray.util import ActorPool` sees: any name is there, as a stand-in."""
+    """Stand-in for the module of `from ray.util import ActorPool`: every name is there, as a stand-in."""
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__") and attribute.endswith("__"):

@@ -41,5 +41,5 @@ def replace_in_class(cls: type, *functions: Any, **named_values: Any) -> None:
 
 
 def replacements() -> dict[str, tuple[str, ...]]:
-    """What has been replaced so far: alpa module name -> names, in the order in which they were replaced."""
+    """Names replaced so far: alpa module name -> names, in the order in which they were replaced."""
     return {module: tuple(names) for module, names in _replaced.items()}

@@ -36,7 +36,7 @@ def apply(module: ModuleType) -> None:
         build_random_seed: int,
         spmd_propagation_to_outputs: bool = False,
     ) -> CompileOptions:
-        """What of alpa's options matters here; a mesh compiles for its own devices."""
+        """The options of alpa's that matter here; a mesh compiles for its own devices."""
         return CompileOptions(num_partitions, spmd_propagation_to_outputs, build_random_seed)
 
     def jaxpr_to_hlo(
@@ -67,7 +67,7 @@ def apply(module: ModuleType) -> None:
     def compile_allgather(
         shape: Sequence[int], dtype: Any, src_spec: ShardingSpec, dst_spec: ShardingSpec, num_devices: int
     ) -> Any:
-        """A program that lets an array of `src_spec` lie as `dst_spec` says."""
+        """A program that reshards an array from `src_spec` to `dst_spec`."""
         array = jax.ShapeDtypeStruct(tuple(shape), dtype)
         return partitioned(small_programs.allgather(array, src_spec, dst_spec, num_devices, _platform(global_config)))
 
@@ -90,7 +90,7 @@ def apply(module: ModuleType) -> None:
     def get_index_select_computation(
         sharding_specs: Sequence[ShardingSpec], dim: int, avals: Sequence[core.ShapedArray], index_shape: Any
     ) -> Any:
-        """A program that takes of each array, along a dim, what an index says, and lets it lie as the array lay."""
+        """A program that takes of each array, along a dim, what an index says; the result keeps the array's spec."""
         arrays = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
         index = jax.ShapeDtypeStruct(tuple(index_shape.dimensions()), index_shape.numpy_dtype())
         selection = small_programs.index_select(arrays, index, dim, sharding_specs, _platform(global_config))

@@ -1,8 +1,8 @@
 """Replacements in `alpa.device_mesh`: the local mesh on `jax.Array`s, and which mesh is the global one.
 
-Where alpa kept a list of single-device buffers for each array, there is one `jax.Array` that lies on the mesh; an array
-that already lies as the program wants it goes through untouched. A local mesh does not need Ray; those that do are in
-`distributed_mesh`.
+Where alpa kept a list of single-device buffers for each array, there is one `jax.Array` on the mesh; an array
+that is already sharded as the program wants it goes through untouched. A local mesh does not need Ray; those that do
+are in `distributed_mesh`.
 """
 
 import contextlib

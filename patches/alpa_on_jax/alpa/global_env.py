@@ -45,7 +45,7 @@ def apply(module: ModuleType) -> None:
     config.host_limits = Limits()
 
     def ray_accelerator_name(self: Any) -> str:
-        """What a device is called in a Ray cluster."""
+        """The name of a device in a Ray cluster."""
         return RESOURCE_NAMES[self.backend]
 
     original_setattr = module.GlobalConfig.__setattr__

@@ -41,7 +41,7 @@ def _evaluate(closed: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
 
 
 def _results(eqn: core.JaxprEqn, values: list[Any]) -> list[Any]:
-    """What an equation gives, keys as bits, of values that are bits where it takes keys."""
+    """The results of an equation, keys as bits, from values that are bits where it takes keys."""
     if eqn.primitive.name in (_WRAP, _UNWRAP):
         return values
     marks = eqn.primitive.name == _MARKER

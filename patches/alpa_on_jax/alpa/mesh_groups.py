@@ -54,7 +54,7 @@ def apply(module: ModuleType) -> None:
         return mesh
 
     def __getstate__(self: Any) -> dict[str, Any]:
-        """What is sent to other processes: where the devices are is of no use there."""
+        """The state that is sent to other processes, without `virtual_mesh`, which is of no use there."""
         return {name: value for name, value in vars(self).items() if name != "virtual_mesh"}
 
     original_shutdown = module.PhysicalDeviceMeshGroup.shutdown

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class How(enum.Enum):
-    """What is done with the values of all micro-batches."""
+    """How the values of all micro-batches are combined."""
 
     MEAN = "averaged"
     SAME = "the same in each"
@@ -121,7 +121,7 @@ def how_to_combine(
 
 
 class _Program:
-    """What is known of the variables of a jaxpr."""
+    """Facts about the variables of a jaxpr."""
 
     def __init__(
         self, one: core.Jaxpr, two: core.Jaxpr | None, values: Sequence[Any], is_batch: Sequence[bool]

@@ -99,7 +99,7 @@ def _check_shard_parallel(module: ModuleType) -> None:
 
 
 def _batch_sizes(batch_invars: Sequence[bool], avals: Sequence[Any], num_micro_batches: int | None) -> set[int]:
-    """What the first dims of the batch's arrays have in one micro-batch; an invalid number of them is refused later."""
+    """Sizes of the first dims of the batch's arrays in one micro-batch; an invalid number of them is refused later."""
     parts = num_micro_batches if isinstance(num_micro_batches, int) and num_micro_batches > 0 else 1
     return {
         aval.shape[0] // parts for aval, is_batch in zip(avals, batch_invars, strict=True) if is_batch and aval.shape
@@ -160,7 +160,7 @@ def _check_follow_parallel(module: ModuleType) -> None:
             followed = self.src_func.get_last_executable().get_input_placement_specs()
             choices = [jax.tree.leaves(self.get_input_placement_specs()), jax.tree.leaves(followed)]
         else:
-            # A None is an array that may lie anywhere.
+            # A None is an array that may be placed anywhere.
             choices = [jax.tree.leaves(self.get_input_placement_specs(), is_leaf=lambda leaf: leaf is None)]
         fitting = [placements for placements in choices if _do_fit(placements, avals)]
         if not fitting:

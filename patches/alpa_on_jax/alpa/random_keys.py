@@ -66,7 +66,7 @@ def bits_of_keys(tree: Any) -> Any:
 
 
 def keys_of_bits(tree: Any) -> Any:
-    """The inverse of `bits_of_keys`; bits that lie on a cluster are fetched."""
+    """The inverse of `bits_of_keys`; bits that are on a cluster are fetched."""
     if not has_bits(tree):
         return tree
     return jax.tree.map(lambda leaf: _key(leaf) if is_bits(leaf) else leaf, tree, is_leaf=is_bits)
@@ -107,7 +107,7 @@ def _key(node: KeyBits) -> jax.Array:
     if isinstance(bits, jax.Array) and not isinstance(bits, Tracer):
         bits = jax.device_put(bits, _with_whole_keys(bits.sharding))
     elif not isinstance(bits, jax.Array):
-        bits = jnp.asarray(np.asarray(bits))  # it lies on a cluster
+        bits = jnp.asarray(np.asarray(bits))  # it is on a cluster
     return jax.random.wrap_key_data(bits, impl=node.kind)
 
 

@@ -108,7 +108,7 @@ def apply(module: ModuleType) -> None:
 
 @dataclass(frozen=True)
 class Traced:
-    """What is known of a jaxpr of one micro-batch.
+    """Facts about a jaxpr of one micro-batch.
 
     Attributes:
         is_batch: Which of its arguments are split.
@@ -178,7 +178,7 @@ def _micro_batch_avals(
 def abstractify_with_aval(x: Any) -> core.ShapedArray:
     """The shape and dtype of an argument, without the sharding that it has by chance.
 
-    A step's result lies on the mesh, its first argument did not, and both must find the same compiled program.
+    A step's result is on the mesh, its first argument was not, and both must find the same compiled program.
     """
     # Every leaf of a training state comes here in every call, so arrays are spared shaped_abstractify's way round.
     if isinstance(x, jax.Array):

@@ -35,7 +35,7 @@ def _replace_placement_groups(module: ModuleType) -> None:
         return hosts.hold(wanted, global_config.host_limits.reserve_s, name)
 
     def get_bundle2ip(pg: Any = None) -> list[str]:
-        """The names of the hosts (`hosts.host_key`) that the bundles of a placement group lie on."""
+        """The names of the hosts (`hosts.host_key`) that the bundles of a placement group are on."""
         nodes = {node["NodeID"]: node for node in ray.nodes()}
         by_bundle = hosts.node_of_bundle(pg)
         return [hosts.host_key(nodes[by_bundle[index]]) for index in sorted(by_bundle)]

@@ -1,7 +1,7 @@
 """Putting arguments on a local mesh.
 
 Takes a program's arguments, whatever and wherever they are, with what each device is to hold of them; gives back
-`jax.Array`s that lie so. Invariant: an array that already does is handed on as the same object.
+`jax.Array`s that are placed so. Invariant: an array that already is is handed on as the same object.
 """
 
 import functools
@@ -23,7 +23,7 @@ def sharding_of_spec(devices: Devices, spec: ShardingSpec) -> NamedSharding:
     shape = spec.mesh_shape or (len(devices),)
     sharding = ArraySharding.from_proto(LogicalMesh(shape), spec.sharding_proto(), len(spec.sharding))
     if sharding is None:
-        raise ValueError(f"{spec} says nothing about where an array lies")
+        raise ValueError(f"{spec} says nothing about the layout of an array")
     return named_sharding(devices, sharding)
 
 

@@ -1,4 +1,4 @@
-"""What all errors of this package have in common."""
+"""The base class of all errors of this package."""
 
 from alpa_cfp.spmd.errors import SpmdError
 

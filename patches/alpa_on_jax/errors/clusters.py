@@ -1,4 +1,4 @@
-"""What needs a cluster."""
+"""Errors of clusters, and of meshes on them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -213,5 +213,5 @@ def _first_line(error: Exception) -> str:
 
 
 def _last_line(error: Exception) -> str:
-    """What a remote exception says at its end, after the traceback."""
+    """The last line of a remote exception, which comes after the traceback."""
     return str(error).strip().rpartition("\n")[2].rstrip(".")

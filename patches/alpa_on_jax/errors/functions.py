@@ -1,4 +1,4 @@
-"""What a function that is to be parallelized, or what it is given, cannot be."""
+"""Errors of a function that is to be parallelized, and of its arguments."""
 
 from collections.abc import Sequence
 from typing import Any

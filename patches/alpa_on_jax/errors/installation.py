@@ -1,4 +1,4 @@
-"""What is wrong with what is installed: alpa, jax, ray, the ILP solver."""
+"""Errors of the installation: alpa, jax, ray, the ILP solver."""
 
 from collections.abc import Sequence
 

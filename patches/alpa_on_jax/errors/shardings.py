@@ -39,15 +39,15 @@ class AutoShardingInfeasibleError(AlpaOnJaxError, RuntimeError):
     @classmethod
     def aliases(cls, shape: Sequence[int]) -> "AutoShardingInfeasibleError":
         return cls(
-            f"a donated argument of shape {tuple(shape)} and the result that takes its buffer cannot lie in the same "
-            "way on the devices, because no strategy is common to both. Do not donate this argument (donate_argnums)"
+            f"a donated argument of shape {tuple(shape)} and the result that takes its buffer cannot be sharded in "
+            "the same way, because no strategy is common to both. Do not donate this argument (donate_argnums)"
         )
 
     @classmethod
     def conflicting_aliases(cls) -> "AutoShardingInfeasibleError":
         return cls(
-            "there is no sharding in which every donated argument lies as the result that takes its buffer. Donate "
-            "fewer arguments (donate_argnums)"
+            "there is no sharding in which every donated argument is sharded as the result that takes its buffer. "
+            "Donate fewer arguments (donate_argnums)"
         )
 
 

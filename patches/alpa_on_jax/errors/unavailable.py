@@ -1,4 +1,4 @@
-"""What of Alpa needs functions of its fork of jaxlib that stock jaxlib does not have."""
+"""Features of Alpa that need functions of its fork of jaxlib, which stock jaxlib does not have."""
 
 from alpa_on_jax.errors.base import AlpaOnJaxError
 

@@ -45,7 +45,7 @@ class InProcessHost(HostWorker):
         self.get_timer(name).reset()
 
     def get_tracer(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """What was traced on this mesh."""
+        """The events traced on this mesh."""
         tag = self._tag + "-"
         events = [event for event in tracer.events if tag in event.name]
         return SimpleNamespace(events=[event._replace(name=event.name.replace(tag, "-")) for event in events])

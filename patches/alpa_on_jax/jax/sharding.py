@@ -12,7 +12,7 @@ from alpa_on_jax.jax.interpreters.pxla import ShardingSpec
 
 
 def _sharding_spec(array: Any) -> ShardingSpec:
-    """How an array lies on its mesh, in alpa's terms; one on a single device is replicated on that one.
+    """The layout of an array on its mesh, in alpa's terms; one on a single device is replicated on that one.
 
     Raises:
         AttributeError: its sharding is not one over the axes of a mesh.

@@ -46,7 +46,7 @@ def run_spmd_partitioner(module: HloModule, options: CompileOptions) -> None:
     With the option "auto_sharding::rewrite_for_grad_acc" the reductions of the results that are gradients
     ("auto_sharding::rewrite_indices") are left out as far as they can be made once a step. A program that needs what
     other meshes compute is cut into phases, which are partitioned one by one. One that no sharding was ever chosen for
-    lies whole on all devices: alpa has such a one where a mesh has nothing to do.
+    is replicated on all devices: alpa has such a one where a mesh has nothing to do.
     """
     if module.partitioned is not None or module.phases:
         return

@@ -42,7 +42,7 @@ def known_batch_sizes(sizes: Iterable[int]) -> Iterator[None]:
 
 
 def get_batch_sizes() -> frozenset[int] | None:
-    """What `known_batch_sizes` was told; None where nothing is known."""
+    """The sizes given to `known_batch_sizes`; None if there are none."""
     return _batch_sizes.get()
 
 

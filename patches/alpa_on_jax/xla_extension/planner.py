@@ -19,7 +19,7 @@ from alpa_cfp.spmd.module.stage_programs import NO_LIMIT_BYTES, BoundarySharding
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What a planner is to plan for.
+    """The mesh, micro-batches and memory that a planner plans for.
 
     Attributes:
         logical_mesh: Alpa's `LogicalDeviceMesh`: shape, alpha and beta, and the physical mesh; its devices may be fake.
@@ -49,7 +49,7 @@ class Planner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """What a planner says of a candidate stage of a pipeline.
+    """A planner's result for a candidate stage of a pipeline.
 
     Attributes:
         fields: The fields of the option that are others where this stage is compiled again.
@@ -69,7 +69,7 @@ class StagePlanning(Planner, Protocol):
     """An option with which candidate stages are planned one after the other."""
 
     def plan_key(self, logical_mesh: Any, fields: dict[str, Any]) -> Hashable:
-        """What is equal for candidates that get the same plan if their programs are the same, and so cost the same.
+        """A key that is equal for candidates that get the same plan, and the same cost, if their programs are the same.
 
         Args:
             logical_mesh: Alpa's `LogicalDeviceMesh`, of the submesh that all candidates are for.
@@ -84,7 +84,7 @@ class StagePlanning(Planner, Protocol):
         ...
 
     def planned_stage(self, phases: int) -> PlannedStage:
-        """What there is to say of the stage that was annotated last, which has so many programs for a micro-batch."""
+        """The result for the stage that was annotated last, which has `phases` programs for a micro-batch."""
         ...
 
 

@@ -1,8 +1,8 @@
 """The programs that alpa does not trace but builds by hand, with the XLA builder of its fork of jaxlib.
 
-Takes shapes and alpa's `ShardingSpec`s, gives back annotated modules. Invariant: arguments and results lie exactly as
-the specs say. The logical mesh is flat, one axis of all devices, whatever the mesh of the specs: in row-major order of
-the devices, every spec is parts of that one axis.
+Takes shapes and alpa's `ShardingSpec`s, gives back annotated modules. Invariant: arguments and results are sharded
+exactly as the specs say. The logical mesh is flat, one axis of all devices, whatever the mesh of the specs: in
+row-major order of the devices, every spec is parts of that one axis.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from alpa_on_jax.jax.interpreters.pxla import ShardingSpec
 def allgather(
     array: jax.ShapeDtypeStruct, source: ShardingSpec, target: ShardingSpec, num_devices: int, platform: str
 ) -> HloModule:
-    """Takes an array that lies as `source` says and gives it as `target` says."""
+    """Reshards an array from `source` to `target`."""
     module = _lower("allgather", lambda x: x, [array], platform)
     return _annotate(module, [source], [target], num_devices)
 
@@ -29,7 +29,7 @@ def allgather(
 def concatenate(
     array: jax.ShapeDtypeStruct, count: int, dim: int, spec: ShardingSpec, num_devices: int, platform: str
 ) -> HloModule:
-    """Takes `count` arrays and gives them joined along `dim`; all lie as `spec` says."""
+    """Takes `count` arrays and gives them joined along `dim`; all are sharded as `spec`."""
     module = _lower("concatenate", lambda *parts: jax.numpy.concatenate(parts, dim), [array] * count, platform)
     return _annotate(module, [spec] * count, [spec], num_devices)
 
@@ -43,7 +43,7 @@ def index_select(
 ) -> HloModule:
     """Takes arrays, and an index that every device has, and gives of each array what the index says along `dim`.
 
-    Every result lies as its array does. As in XLA, an index that the array does not have stands for its nearest one.
+    Every result is sharded as its array. As in XLA, an index that the array does not have stands for its nearest one.
     """
 
     def select(*arguments: jax.Array) -> list[jax.Array]:
@@ -54,7 +54,7 @@ def index_select(
 
 
 def zero_constant(platform: str) -> HloModule:
-    """Takes nothing and gives a zero; without shardings, since it is not known on how many devices it will lie."""
+    """Takes nothing and gives a zero; without shardings, since it is not known on how many devices it will be."""
     return _lower("dummy_zero_constant", lambda: np.int32(0), [], platform)
 
 

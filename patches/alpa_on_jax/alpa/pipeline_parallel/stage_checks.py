@@ -1,4 +1,4 @@
-"""What must hold before stages are chosen by their times, which takes minutes: options, submeshes, free devices.
+"""Checks before stages are chosen by their times, which takes minutes: options, submeshes, free devices.
 
 Takes an `AutoStageOption` and the mesh that stages are for; gives the value in which their construction is kept, or
 ends with what is wrong. Invariant: nothing has been started by then.

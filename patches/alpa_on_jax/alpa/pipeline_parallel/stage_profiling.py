@@ -126,7 +126,7 @@ def _as_their_equals(equal: Sequence[tuple[Stage, Stage]], results: dict[Any, An
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Planned:
-    """What becomes of a candidate stage.
+    """The outcome of planning a candidate stage.
 
     Attributes:
         fields: Those of the option that are others for it.
@@ -165,7 +165,7 @@ def _size(stage: Stage) -> int:
 
 
 def _composed(module: ModuleType, config: Any, planned: PlannedStage, mesh_shape: Sequence[int]) -> Any:
-    """What alpa would have found out about a stage, from its shardings and what a planner says that it costs.
+    """Alpa's profile of a stage, composed of its shardings and the costs that a planner gives.
 
     Args:
         module: Alpa's.

@@ -69,7 +69,7 @@ class StageRun:
 
 
 def name_of(stage: Any) -> str:
-    """What a candidate stage is, in words."""
+    """The name of a candidate stage, for messages."""
     index, _, (logical_mesh, _) = stage
     first, last = (index[0], index[1]) if len(index) == 4 else (index[0], index[0])
     rows, columns = logical_mesh.shape

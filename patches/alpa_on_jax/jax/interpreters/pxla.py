@@ -117,7 +117,7 @@ class ShardingSpec:
         return tuple(cuts[m.axis] if isinstance(m, ShardedAxis) else m.replicas for m in self.mesh_mapping)
 
     def indices(self, shape: Sequence[int]) -> np.ndarray:
-        """What each device holds of an array of `shape`: an object array of the mesh's shape, of index tuples.
+        """The part of an array of `shape` that each device holds: an object array of the mesh's shape, of index tuples.
 
         Raises:
             errors.ShardingOptionError: `shape` has another rank, or a dim's length is not a multiple of its chunks.
@@ -208,7 +208,7 @@ def sharding_spec_sharding_proto(spec: ShardingSpec, special_axes: Mapping[int, 
 
 
 class ShardIndices(tuple):
-    """What each device holds of an array, in the order of the devices; it also remembers the spec that says so."""
+    """The part of an array that each device holds, in the order of the devices; keeps the spec, too."""
 
     spec: ShardingSpec
 
@@ -220,7 +220,7 @@ class ShardIndices(tuple):
 
 
 def spec_to_indices(shape: Sequence[int], spec: ShardingSpec) -> ShardIndices:
-    """What each device holds of an array of `shape`, in the order of the devices."""
+    """The part of an array of `shape` that each device holds, in the order of the devices."""
     return ShardIndices.of(shape, spec)
 
 

@@ -115,7 +115,7 @@ def end(actor: Actor) -> None:
 
 
 def get(references: Reference | Sequence[Reference], timeout: float | None = None) -> Any:
-    """What one reference stands for, or a list of what several do.
+    """The answer that one reference stands for, or the list of several answers.
 
     Raises:
         TimeoutError: not all is there in `timeout` seconds.

@@ -11,7 +11,7 @@ from alpa_on_jax.ray_mesh.asking import actors
 
 
 def get(references: Any, timeout: float | None = None) -> Any:
-    """What one reference stands for, or a list of what several do; see `is_timeout`, `is_of_host` and `is_gone`."""
+    """The answer of one reference, or a list of several; see `is_timeout`, `is_of_host` and `is_gone`."""
     if isinstance(references, Sequence) and not references:
         return []
     if _are_here(references):

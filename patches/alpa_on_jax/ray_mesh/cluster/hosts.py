@@ -1,7 +1,7 @@
 """The nodes of a Ray cluster that can be hosts, and how they are held: one bundle of a placement group for each.
 
 Takes what Ray says of its nodes and how many hosts and devices are wanted; gives back the placement group that holds
-them, and for each bundle the node that it lies on. A host's devices are GPUs, or virtual CPU devices, of which a node
+them, and for each bundle the node that it is on. A host's devices are GPUs, or virtual CPU devices, of which a node
 has as many as it offers of the custom resource `CPU_DEVICE`.
 
 Invariant: a host is known by Ray's id of its node. Alpa knows hosts by `NodeManagerAddress`, an IP that two nodes of
@@ -71,7 +71,7 @@ def wanted_devices(
 def bundles(
     resource: str, num_devices: Sequence[int], more: Mapping[str, float] | None = None
 ) -> list[dict[str, float]]:
-    """What a placement group asks for: on each host a CPU for the processes, the devices, and `more`."""
+    """The bundles of a placement group: on each host a CPU for the processes, the devices, and `more`."""
     return [{"CPU": 1, resource: number, **(more or {})} for number in num_devices]
 
 
@@ -103,7 +103,7 @@ def hold(
 
 
 def node_of_bundle(group: Any) -> dict[int, str]:
-    """The id of the node that each bundle of a placement group lies on."""
+    """The id of the node that each bundle of a placement group is on."""
     from ray.util import placement_group_table
 
     return {int(index): node for index, node in placement_group_table(group)["bundles_to_node_id"].items()}

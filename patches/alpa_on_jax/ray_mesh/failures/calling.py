@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 
 def call_on_hosts(mesh: Any, function: Callable[..., Answer], *args: Any, limit_s: float | None = None) -> list[Answer]:
-    """What `function(backend, *args)` gives on each host, in their order.
+    """Call `function(backend, *args)` on each host; the results, in the order of the hosts.
 
     The function must do the same on each: run the same programs in the same order. Where it does not, the hosts wait
     for each other, until the mesh is ended for it.

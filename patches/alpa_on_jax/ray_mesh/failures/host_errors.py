@@ -28,7 +28,7 @@ class Health:
 
 
 class KeepsErrors:
-    """What a host keeps of the calls that it was asked for.
+    """The error and the start time that a host keeps of its calls.
 
     Args:
         host_id: The host's number.

@@ -1,4 +1,4 @@
-"""What one host of a mesh does: alpa's `MeshHostWorker`, on stock JAX.
+"""One host of a mesh: alpa's `MeshHostWorker`, on stock JAX.
 
 Takes the calls of the driver in their order: arrays in and out, programs, runs. Most of alpa's methods are used as they
 are; here are those that touch devices. What a call raises that nobody waits for is kept (`host_errors`); what goes to
@@ -175,7 +175,7 @@ class HostWorker(ReshardingWorker):
         return max(device_memory(device, "peak_bytes_in_use") for device in self.local_devices)
 
     def get_available_memory(self) -> int:
-        """What each of this host's devices has free, in bytes; a virtual one of a CPU has its part of the machine's."""
+        """Free memory of each of this host's devices, in bytes; a virtual CPU device has its part of the machine's."""
         self.sync()
         if self.local_devices[0].platform == "cpu":
             return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // self.num_devices

@@ -77,7 +77,7 @@ def service_of(mesh: Any, config: Any) -> jax_runtime.Service:
 
 
 def place_of(mesh: Any, host: int, service: str, config: Any) -> HostPlace:
-    """What a process must know to be one of the mesh's hosts.
+    """The place of one of the mesh's hosts, which its process is started with.
 
     Args:
         mesh: Alpa's `DistributedPhysicalDeviceMesh`.

@@ -1,4 +1,4 @@
-"""What a host's process does between meshes: alpa's resharding tasks and all-reduces over meshes, on the transport.
+"""The part of a host between meshes: alpa's resharding tasks and all-reduces over meshes, on the transport.
 
 The part of `HostWorker` that pipelines need. Alpa's worker has the same calls, on NCCL through cupy.
 """

@@ -152,7 +152,7 @@ class _Place:
         self.reference, self.limit_s, self.end = reference, limit_s, time.monotonic() + limit_s
 
     def take_answer(self) -> tuple[Any, bool]:
-        """What came of what was waited for, and whether the worker is lost; it has nothing to do then."""
+        """The answer that was waited for, and whether the worker is lost; the worker is idle afterwards."""
         reference, self.reference, self.task = self.reference, None, None
         try:
             return references.get(reference, timeout=0), False
@@ -176,7 +176,7 @@ def _first_of(places: Sequence[_Place]) -> _Place:
 
 
 def _reason(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """The message of an error, in one line."""
     said = str(error).strip()
     if _IN_START in said:
         # After a traceback.

@@ -79,7 +79,7 @@ class Groups:
         self._of_key[key] = group, meshes
 
     def exchange(self, action: str, value: np.ndarray, num_devices: int) -> np.ndarray:
-        """What alpa's all-reduce over meshes gives for a scalar that all hosts of a mesh have.
+        """Alpa's all-reduce over meshes, of a scalar that all hosts of a mesh have.
 
         Alpa divides what is summed by the number of the mesh's devices, because in its fork of XLA all of them take
         part.

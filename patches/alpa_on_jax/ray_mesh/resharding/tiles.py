@@ -99,7 +99,7 @@ def _size(region: Sequence[slice]) -> tuple[int, ...]:
 
 
 def _before(part: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """What a device holds, in memory to write into."""
+    """A copy of a device's part, to write into."""
     if part is None or tuple(part.shape) != shape:
         return np.empty(shape, dtype)
     return np.array(part)

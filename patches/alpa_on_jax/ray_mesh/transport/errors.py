@@ -1,4 +1,4 @@
-"""What can go wrong between two ranks, worded once.
+"""Errors between two ranks, worded once.
 
 Takes ranks, tags and what was seen, and gives back exceptions. None of them is a `RuntimeError`: a program that answers
 those by ending its process (alpa's workers do) would take the reason with it.
@@ -12,7 +12,7 @@ class RankError(TransportError, ValueError):
 
 
 class ArrayMismatchError(TransportError, ValueError):
-    """What arrived is not what was asked for."""
+    """Another array arrived than was asked for."""
 
     def __init__(self, tag: str, source: int, sent: str, asked: str) -> None:
         super().__init__(

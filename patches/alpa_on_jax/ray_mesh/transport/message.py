@@ -27,7 +27,7 @@ GOODBYE = _LENGTHS.pack(_MAGIC, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What comes before an array's bytes."""
+    """Tag, dtype and shape, which are sent before an array's bytes."""
 
     tag: str
     dtype: str

@@ -41,7 +41,7 @@ def run_auto_sharding(module: HloModule, options: "CompileOptions") -> None:
     if get_option("auto_sharding::enable") and (math.prod(mesh.shape) > 1 or planner.current() is not None):
         _choose(module)
     else:
-        # Of a program in stages also the results: they are those of a stage, which lie as its end marker does.
+        # Of a program in stages also the results: they are those of a stage, sharded as its end marker.
         propagate(module, mesh, to_outputs=options.propagate_to_outputs or has_stages(module))
     if module.mesh is None:  # a planner that says what a candidate stage costs has left it as it is
         auto_sharding.set_auto_sharded_hlo_stages(([], []))

@@ -89,7 +89,7 @@ class _Writer:
             return mlir.create("sdy.sharding_constraint", [value.type], [value], {"sharding": sharding}).results[0]
 
     def _made_for(self, before: Operation, instruction: Instruction, spec: Spec) -> Value:
-        """A copy of a value that costs nothing, lying as `spec` says."""
+        """A copy of a value that costs nothing, sharded as `spec`."""
         key = (instruction, spec)
         if key not in self._moved:
             op = mlir.defining_op(instruction.value)
@@ -100,7 +100,7 @@ class _Writer:
         return self._moved[key]
 
     def place_results(self, op: Operation, results: list[Instruction]) -> None:
-        """Write where the results of `op` lie; what is wanted elsewhere at once is moved there."""
+        """Write the shardings of the results of `op`; a result that is changed at once is moved behind it."""
         if is_undecided(results[0]):
             return
         of_value = {result.value: result for result in results}
@@ -124,7 +124,7 @@ class _Writer:
         result.value = moved.results[0]
 
     def place_returned(self, terminator: Operation, graph: Graph) -> None:
-        """Bring the results of the program to where they are to lie."""
+        """Bring the results of the program to their shardings."""
         for i, result in enumerate(graph.results):
             spec = self._placement.seen_spec(result)
             if result.rank and spec != self._placement.spec(result):

@@ -1,4 +1,4 @@
-"""What communication costs: collectives along the axes of a logical mesh, and resharding a value from spec to spec.
+"""Costs of communication: collectives along the axes of a logical mesh, and resharding a value from spec to spec.
 
 The model is Alpa's (`ClusterEnvironment` and `ProfilingResult` in tensorflow-alpa's auto_sharding_strategy.h): alpha +
 beta times bytes, or, where the mesh was profiled, linear interpolation between the measured sizes. Costs have no unit
@@ -77,7 +77,7 @@ class Communication:
 
     @property
     def replicated_penalty(self) -> float:
-        """What a value that could be split costs where it is not, so that equal costs lead to split values."""
+        """Cost of a value that could be split and is not, so that equal costs lead to split values."""
         return _round(self.all_reduce(1, 0) + self.all_reduce(1, 1))
 
     def intern(self, specs: Sequence[Spec]) -> tuple[Spec, ...]:

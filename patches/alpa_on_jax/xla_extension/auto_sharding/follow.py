@@ -40,7 +40,7 @@ def follow_operand(
 
 
 def _along(operand: Instruction, spec: Spec) -> Spec:
-    """Where an operand that is not followed must lie: as the result does."""
+    """The spec that an operand must have that is not followed: that of the result."""
     return spec if operand.rank == len(spec) else replicated(operand.rank)
 
 

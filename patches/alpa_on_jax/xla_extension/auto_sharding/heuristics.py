@@ -1,9 +1,9 @@
 """Split parameters by a simple rule instead of solving: alpa's `force_simple_heuristic`.
 
 Takes an unoptimised module and the options; annotates the module in place. The rule gives each parameter its sharding,
-a result that takes a donated parameter's buffer lies as that parameter, the other results are replicated, and sharding
-propagation decides what is between. Invariant: a parameter that its rule would split unevenly is not split at all.
-Source: `AnnotateShardingWithSimpleHeuristic` in tensorflow-alpa's auto_sharding_util.cc.
+a result that takes a donated parameter's buffer is sharded as that parameter, the other results are replicated, and
+sharding propagation decides what is between. Invariant: a parameter that its rule would split unevenly is not split at
+all. Source: `AnnotateShardingWithSimpleHeuristic` in tensorflow-alpa's auto_sharding_util.cc.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ def shard_with_heuristic(module: HloModule, options: SolverOptions) -> None:
 
 
 def _split(rule: _Rule, mesh: Mesh, shape: Sequence[int]) -> Spec:
-    """What `rule` says for a parameter of `shape`, where that divides it; else not split."""
+    """The spec that `rule` gives a parameter of `shape`, if it divides it evenly; else replicated."""
     if not shape:
         return ()
     spec = rule(mesh, shape)

@@ -132,7 +132,7 @@ def build_ilp(
 
 
 def _accumulators(graph: Graph) -> list[tuple[Instruction, Instruction]]:
-    """What goes from one micro-batch to the next: the parameters that begin a stage, and what they are when it ends.
+    """Values carried from one micro-batch to the next: parameters that begin a stage, and their values when it ends.
 
     They are told by their use: an accumulator is added to, or its rows but the first are joined with a new one.
     """
@@ -150,7 +150,7 @@ def _accumulators(graph: Graph) -> list[tuple[Instruction, Instruction]]:
 
 
 def _given_specs(graph: Graph, given: Sequence[ArraySharding | None], mesh: Mesh) -> dict[Instruction, Spec]:
-    """What alpa has set on parameters, as it does for `stage_input_shardings`.
+    """The specs that alpa has set on parameters, as it does for `stage_input_shardings`.
 
     Raises:
         ShardingOptionError: one of them splits along a part of an axis.

@@ -14,7 +14,7 @@ _PREFIX = "auto_sharding::"
 
 @dataclass(frozen=True, slots=True)
 class SolverOptions:
-    """What the pass is to do.
+    """Options of the pass.
 
     Attributes:
         mesh_shape: The logical mesh, two axes.
@@ -22,7 +22,7 @@ class SolverOptions:
         profile: alpa's `ProfilingResult` of the physical mesh, or None.
         memory_budget_bytes: What the live values of one device may take; None without limit.
         all_gather_cost, all_to_all_cost: The cost of each such collective instead of the computed one; None: computed.
-        allow_replicated_parameters: Whether a parameter may lie on each device as a whole.
+        allow_replicated_parameters: Whether a parameter may be replicated.
         prefer_reduce_scatter: Whether all-reduces become reduce-scatters where that needs no further communication.
         reduce_scatter_grad_acc_friendly: Whether accumulated gradients stay whole nevertheless.
         reduce_scatter_aggressive_partition: Whether parameters are then split too, and gathered for their use.

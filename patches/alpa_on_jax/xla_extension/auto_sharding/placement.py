@@ -1,4 +1,4 @@
-"""Where each value of a program finally lies: the ILP's solution, and what later passes change of it.
+"""The final spec of each value of a program: the ILP's solution, and the changes of later passes.
 
 `SetHloSharding` of tensorflow-alpa's auto_sharding.cc reads it off the solution; `reduce_scatter` changes it.
 """
@@ -21,8 +21,8 @@ class Placement:
 
     Attributes:
         solution: What the ILP chose.
-        changed: Values that lie otherwise than it chose.
-        gathered: Values of which every user gets a copy that lies as given here.
+        changed: Values with another spec than it chose.
+        gathered: Values of which every user gets a copy with the spec given here.
         private: Pairs (user, operand) for which the operand is brought into place for this one use alone.
     """
 
@@ -33,20 +33,20 @@ class Placement:
     private: set[tuple[Instruction, Instruction]] = field(default_factory=set)
 
     def spec(self, instruction: Instruction) -> Spec:
-        """How a value lies."""
+        """The spec of a value."""
         changed = self.changed.get(instruction)
         return self.computed_spec(instruction) if changed is None else changed
 
     def seen_spec(self, instruction: Instruction) -> Spec:
-        """How a value lies for its users."""
+        """The spec of a value for its users."""
         gathered = self.gathered.get(instruction)
         return self.spec(instruction) if gathered is None else gathered
 
     def computed_spec(self, instruction: Instruction) -> Spec:
-        """How a value comes out of its op, before it is moved to where it was changed to lie.
+        """The spec with which a value comes out of its op, before it is moved to the changed one.
 
         A contraction or reduction is computed as it was; its partial sums are then reduced and split in one, which is a
-        reduce-scatter. A marker hands on what goes into it, so that a value lies in the same way in both stages.
+        reduce-scatter. A marker hands on what goes into it, so that a value has the same spec in both stages.
         """
         if instruction.opcode == "marker":
             return self._even(instruction)
@@ -55,7 +55,7 @@ class Placement:
         return self.changed[instruction]
 
     def required_specs(self, instruction: Instruction) -> tuple[Spec | None, ...]:
-        """How each operand has to lie; None where it does not matter."""
+        """The spec that each operand must have; None where it does not matter."""
         if instruction.opcode == "marker":
             return (self._even(instruction),)
         strategy = self.solution.strategy(instruction)
@@ -104,7 +104,7 @@ class Placement:
 
 
 def is_undecided(instruction: Instruction) -> bool:
-    """Whether a value costs nothing to make, so that each user gets its own, lying as it needs it."""
+    """Whether a value costs nothing to make, so that each user gets its own, with the spec it needs."""
     if instruction.opcode == "broadcast_in_dim":
         return not instruction.is_output and is_undecided(instruction.operands[0])
     return instruction.opcode in ("constant", "iota") and not instruction.is_output

@@ -60,7 +60,7 @@ def generate_reduce_scatters(
 
     Args:
         graph: The program.
-        placement: Where its values lie; changed in place.
+        placement: The specs of its values; changed in place.
         aliases: For each result of the program that takes a donated parameter's buffer, that parameter.
         depths: See `depths`.
         mesh: The logical mesh.
@@ -263,7 +263,7 @@ class _Pass:
 
 
 def scattered_spec(instruction: Instruction, strategy: Strategy, mesh: Mesh) -> Spec | None:
-    """How the result of `instruction` lies when its all-reduce is a reduce-scatter; None where it cannot be split.
+    """The spec of the result of `instruction` when its all-reduce is a reduce-scatter; None if it cannot be split.
 
     The axes of the all-reduce split the first dim that is free (`GetReduceScatterOutput`).
     """

@@ -28,7 +28,7 @@ _NAMED_AT_MOST = 4
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What was chosen.
+    """A solution of the ILP.
 
     Attributes:
         choices: For each node the number of its own strategy.

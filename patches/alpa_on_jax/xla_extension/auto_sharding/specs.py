@@ -120,12 +120,12 @@ class Mesh:
 
 
 def replicated(rank: int) -> Spec:
-    """The spec of a value that lies on each device as a whole."""
+    """The spec of a value that is not split."""
     return (NONE,) * rank
 
 
 def is_replicated(spec: Spec) -> bool:
-    """Whether a value lies on each device as a whole."""
+    """Whether a value is not split."""
     return not any(spec)
 
 

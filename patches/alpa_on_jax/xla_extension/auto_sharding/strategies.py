@@ -24,8 +24,8 @@ class Strategy:
 
     Attributes:
         name: For reading; "allreduce @ [axes]" in it says that partial sums are reduced.
-        spec: How the value then lies on the mesh.
-        operand_specs: How each operand has to lie; None for one that may lie in any way.
+        spec: The spec of the value then.
+        operand_specs: The spec that each operand must have; None for one that may have any.
         compute_cost, communication_cost: Of the op itself.
         all_reduce_axes: The axes over which its partial sums are reduced.
     """
@@ -75,7 +75,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a handler decides: strategies, and the node that they follow one by one, if any.
+    """A handler's decision: strategies, and the node that they follow one by one, if any.
 
     Attributes:
         strategies: What may be chosen.
@@ -91,7 +91,7 @@ class Choices:
 
 
 class StrategyBuilder:
-    """What the handlers need to know of the program and the mesh, and the nodes made so far.
+    """The program, the mesh, and the nodes made so far, for the handlers.
 
     An op without a handler is computed as a whole by each device, its operands and results replicated; it is then among
     `without_strategies`.
@@ -177,13 +177,13 @@ class StrategyBuilder:
                 continue
             targets = self.communication.intern([spec for spec in required if spec is not None])
             if len(targets) != len(required):
-                raise ValueError(f"some strategies of {instruction} say how operand {i} lies and some do not")
+                raise ValueError(f"some strategies of {instruction} need a spec of operand {i} and some do not")
             matrix = self.communication.resharding_matrix(operand.size_bytes, source.specs, targets)
             node.edges.append((source, matrix))
         return node
 
     def replicated_strategy(self, instruction: Instruction, penalty: float) -> Strategy:
-        """The value lies on each device as a whole."""
+        """The value and its operands are replicated."""
         whole = tuple(replicated(operand.rank) for operand in instruction.operands)
         return Strategy("R", replicated(instruction.rank), whole, compute_cost=penalty)
 
