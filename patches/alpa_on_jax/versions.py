@@ -1,4 +1,4 @@
-"""Which versions of alpa, jax and jaxlib this package is tested with, and the check against what is installed.
+"""The versions of alpa, jax and jaxlib that this package is tested with, and the check of those installed.
 
 Takes the installed distributions' metadata; gives nothing back when they are known, and otherwise one error (see
 `errors`) that names them. It runs before anything is patched, so that a refused version leaves the process as it was.

@@ -65,7 +65,7 @@ def _check_pipeshard_parallel(module: ModuleType) -> None:
 
 
 def _check_uniform(stage_option: Any, layer_option: Any) -> None:
-    """Of layers that are marked by hand, nobody knows yet how many there are."""
+    """Check the number of stages against that of layers, which is not known yet where layers are marked by hand."""
     stages, layers = stage_option.num_stages, getattr(layer_option, "layer_num", None)
     if stage_option.submesh_physical_shape is None and isinstance(layers, int) and stages not in (None, layers):
         raise errors.StageOptionError.uniform(stages, layers)

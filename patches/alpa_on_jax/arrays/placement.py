@@ -1,4 +1,4 @@
-"""Putting arguments on a local mesh.
+"""Puts arguments on a local mesh.
 
 Takes a program's arguments, whatever and wherever they are, with what each device is to hold of them; gives back
 `jax.Array`s that are placed so. Invariant: an array that already is is handed on as the same object.
@@ -19,7 +19,7 @@ from alpa_on_jax.jax.interpreters.pxla import ShardingSpec
 
 @functools.lru_cache(maxsize=65536)
 def sharding_of_spec(devices: Devices, spec: ShardingSpec) -> NamedSharding:
-    """Where alpa's `ShardingSpec` puts an array on `devices`."""
+    """The sharding over `devices` that alpa's `ShardingSpec` means."""
     shape = spec.mesh_shape or (len(devices),)
     sharding = ArraySharding.from_proto(LogicalMesh(shape), spec.sharding_proto(), len(spec.sharding))
     if sharding is None:

@@ -156,7 +156,7 @@ class MeshEndedError(ClusterError):
 
     @classmethod
     def of(cls, mesh: Any) -> "MeshEndedError":
-        """Of alpa's `DistributedPhysicalDeviceMesh`."""
+        """The error of alpa's `DistributedPhysicalDeviceMesh` `mesh`."""
         lost = getattr(mesh, "lost", None)
         why = f" because it was lost ({lost})" if lost else ""
         return cls(

@@ -105,7 +105,7 @@ def _plan(
 
 
 def _not_covered(stages: Sequence[Stage], planning: StagePlanning) -> list[Stage]:
-    """Those for which no other candidate, of the same layers, is at least as good."""
+    """The stages for which no other candidate, of the same layers, is at least as good."""
     meshes_of: dict[int, list[Any]] = {}
     for _, config, (logical_mesh, _) in stages:
         meshes_of.setdefault(id(config), []).append(logical_mesh)

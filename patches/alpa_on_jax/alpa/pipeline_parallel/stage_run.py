@@ -45,7 +45,7 @@ class StageRun:
     _compiling: WorkerPool | None = None
 
     def compile_workers(self, make: Callable[[], WorkerPool]) -> WorkerPool:
-        """Those that there are already, which need not be started again; or none yet, in a pool of `make()`."""
+        """The pool of compile workers, made by `make()` where there is none yet."""
         if self._compiling is None:
             self._compiling = make()
         return self._compiling

@@ -129,7 +129,7 @@ def apply(module: ModuleType) -> None:
 
 
 def timed_at_once(meshes: Sequence[Any], *, is_alone: bool) -> list[Any]:
-    """Those of some virtual meshes on which stages are timed at the same time.
+    """The virtual meshes on which stages are timed at the same time.
 
     Args:
         meshes: The meshes.

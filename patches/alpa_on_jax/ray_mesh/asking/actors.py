@@ -134,7 +134,7 @@ def get(references: Reference | Sequence[Reference], timeout: float | None = Non
 
 
 def wait(references: Sequence[Reference], num_returns: int, timeout: float) -> tuple[list[Reference], list[Reference]]:
-    """Those that are there, once there are `num_returns` or time is up, and the others."""
+    """The references that are answered, once there are `num_returns` or time is up, and the others."""
     waiting = {reference._future for reference in references}
     when = futures.FIRST_COMPLETED if num_returns == 1 else futures.ALL_COMPLETED
     done, _ = futures.wait(waiting, timeout, return_when=when)

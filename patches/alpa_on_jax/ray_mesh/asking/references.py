@@ -22,7 +22,7 @@ def get(references: Any, timeout: float | None = None) -> Any:
 
 
 def wait(references: Sequence[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
-    """Those that are answered, once there are `num_returns` or time is up, and the others."""
+    """The references that are answered, once there are `num_returns` or time is up, and the others."""
     if _are_here(references):
         return actors.wait(references, num_returns, timeout)
     import ray
@@ -70,7 +70,7 @@ def is_of_host(error: Exception) -> bool:
 
 
 def actor_of(reference: Any) -> Any:
-    """Whom a reference waits for, as a key; None if it does not wait for a host."""
+    """A key of the actor that a reference waits for; None if it does not wait for a host."""
     if isinstance(reference, actors.Reference):
         return reference.actor
     return reference.task_id().actor_id() if hasattr(reference, "task_id") else None

@@ -1,1 +1,1 @@
-"""Which Ray cluster `alpa.init` goes to, which of its nodes are hosts, and how they are held."""
+"""The Ray cluster that `alpa.init` joins, the nodes that become hosts, and how they are held."""

@@ -30,7 +30,7 @@ class Attachment:
     address: str | None
 
     def leave(self) -> None:
-        """Be no longer connected, if alpa connected this process; a cluster that alpa started ends."""
+        """Disconnect, if alpa connected this process; a cluster that alpa started ends."""
         if self.address is not None:
             import ray
 

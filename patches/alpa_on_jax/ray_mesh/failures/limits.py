@@ -1,4 +1,4 @@
-"""How long the driver waits for the hosts of a mesh, and the hosts for each other; in seconds, all in one value.
+"""Time limits of the driver's waits for hosts, and of the hosts' waits for each other: all in one value.
 
 `alpa.global_config.host_limits` is a `Limits`; another one may be put there (`dataclasses.replace`) before a mesh is
 made.

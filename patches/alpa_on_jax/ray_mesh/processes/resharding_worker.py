@@ -21,7 +21,7 @@ class ReshardingWorker(MeshHostWorker):
     """A host that exchanges arrays with hosts of other meshes."""
 
     def join_groups(self, place: HostPlace) -> None:
-        """Be ready to be in groups; to be called once, when the devices are known."""
+        """Prepare for groups; called once, when the devices are known."""
         limits = transport.Limits(open_s=place.connect_s, wait_s=place.call_s)
         self.groups = Groups(place.ip, limits)
         self.backend.exchange = lambda action, value: self.groups.exchange(action, value, self.backend.device_count())

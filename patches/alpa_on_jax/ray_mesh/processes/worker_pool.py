@@ -128,7 +128,7 @@ class WorkerPool:
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """Where a worker is started, and started anew.
+    """A slot of the pool, in which a worker is started, and started anew.
 
     Attributes:
         start: Starts one.

@@ -1,4 +1,4 @@
-"""How long a rank waits for the others, and how much it holds of what they sent."""
+"""Time limits of a rank's waits, and the size of its buffer."""
 
 from dataclasses import dataclass
 

@@ -38,7 +38,7 @@ _LOCAL_PREFIX = "\0alpa_on_jax.transport."
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a rank listens.
+    """The address on which a rank listens.
 
     Attributes:
         ip: Its IP address, and the only one that it listens on.

@@ -1,4 +1,4 @@
-"""Which dim of each value is the batch dim: from the first contraction of the program forwards, then backwards.
+"""The batch dim of each value: from the first contraction of the program forwards, then backwards.
 
 Takes a graph, gives a dict from instruction to dim; values without an entry have no batch dim that was found. The rules
 are those of `BuildInstructionBatchDimMap` in tensorflow-alpa's auto_sharding_util.cc: dim 0 of the first dot or
@@ -90,7 +90,7 @@ def _contracts_batch(instruction: Instruction, batch: BatchDims) -> bool:
 
 
 def _dims_through(instruction: Instruction) -> Sequence[Dims]:
-    """Which dims of its operands become which of its result; empty for an op that has no rule."""
+    """The dims of the result that the dims of each operand become; empty for an op without a rule."""
     rule = _RULES.get(instruction.opcode)
     return () if rule is None else rule(instruction)
 
@@ -112,7 +112,7 @@ def _of_broadcast(instruction: Instruction) -> Sequence[Dims]:
 
 
 def _of_reshape(instruction: Instruction) -> Sequence[Dims]:
-    """The dims before which all are equal; the last of them may have been split or merged."""
+    """Leading dims that keep their size, and the one after them, which may have been split or merged."""
     (operand,) = instruction.operands
     before, after = operand.shape, instruction.shape
     return [(operand, {dim: dim for dim in range(min(len(before), len(after))) if before[:dim] == after[:dim]})]

@@ -68,7 +68,7 @@ class _Contraction:
         return Strategy(name, spec, (lhs, rhs), compute_cost, cost, reduced)
 
     def choices(self, strategies: Iterator[Strategy]) -> Choices:
-        """Those that remain, different ones, where nothing is split unevenly."""
+        """The different strategies that remain when nothing is split unevenly."""
         even = {(each.spec, each.operand_specs): each for each in reversed([*map(self._even, strategies)])}
         return Choices(keep_batch_split(self.builder, self.instruction, tuple(reversed(even.values()))))
 
@@ -186,7 +186,7 @@ class _Conv(_Contraction):
                 yield self.split("R = Sk x Sk @ 0 (allreduce @ 0)", (self.in_features, _ALL))
 
     def depthwise(self) -> Iterator[Strategy]:
-        """Those of a convolution of each channel by itself, or of the gradient of its kernel."""
+        """Strategies of a convolution of each channel by itself, or of the gradient of its kernel."""
         d = self.dims
         lhs_features, lhs_batch = self.lhs.shape[d.lhs_feature], self.lhs.shape[d.lhs_batch]
         channels = self.rhs.shape[d.rhs_out_feature]

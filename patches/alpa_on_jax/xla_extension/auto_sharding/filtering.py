@@ -8,7 +8,7 @@ from alpa_on_jax.xla_extension.auto_sharding.strategies import Strategy, Strateg
 def keep_batch_split(
     builder: StrategyBuilder, instruction: Instruction, strategies: tuple[Strategy, ...]
 ) -> tuple[Strategy, ...]:
-    """Those of `strategies` with the batch dim on the forced axis; all where none is forced or there is no batch dim.
+    """The strategies with the batch dim on the forced axis; all if no axis is forced or there is no batch dim.
 
     What Alpa takes for a batch dim may be none: in `a @ a.T`, of parameters, it is dim 0 as well. So one that cannot be
     split over the axis is let be where it has not the size of a batch.

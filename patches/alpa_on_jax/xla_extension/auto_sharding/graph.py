@@ -24,7 +24,7 @@ from alpa_cfp.spmd.module.stages import MARKER
 
 @dataclass(frozen=True, slots=True)
 class DotDims:
-    """Which dims of a canonical dot are which: batch dims, then one free and one contracting dim on each side."""
+    """Dimension numbers of a canonical dot: batch dims, then one free and one contracting dim on each side."""
 
     lhs_batch: tuple[int, ...]
     rhs_batch: tuple[int, ...]
@@ -44,7 +44,7 @@ class DotDims:
 
 @dataclass(frozen=True, slots=True)
 class ConvDims:
-    """Which dims of a convolution are which."""
+    """Dimension numbers of a convolution."""
 
     lhs_batch: int
     lhs_feature: int
@@ -238,7 +238,7 @@ def _read_scatter(instruction: Instruction, op: Operation) -> None:
 
 
 def _whole_dims(instruction: Instruction, dims: Sequence[int]) -> tuple[int, ...]:
-    """Those of `dims` that have the same place and size in the operand: Alpa's pass expects all of them to."""
+    """The dims that have the same place and size in the operand: Alpa's pass expects all of them to."""
     operand = instruction.operands[0]
     return tuple(
         dim

@@ -1,4 +1,4 @@
-"""Which values are alive while each contraction runs: what the memory budget of the ILP counts.
+"""The live values while each contraction runs, which the memory budget of the ILP counts.
 
 Alpa limits the memory of the values that are live at each dot and convolution, in the order in which a scheduler of XLA
 would run the program. Here the order is that of the program, as JAX traced it.

@@ -151,7 +151,7 @@ class _Pass:
         return region
 
     def _users_with_alias(self, value: Instruction) -> list[Instruction]:
-        """Who uses a value, or the parameter whose buffer it takes."""
+        """The users of a value, and of the parameter whose buffer it takes."""
         parameter = self._aliases.get(value)
         further = parameter.users if parameter is not None else []
         return list(dict.fromkeys([*value.users, *further]))
@@ -179,7 +179,7 @@ class _Pass:
 
     @staticmethod
     def _join_boundary(region: _Region) -> None:
-        """Where both values of the boundary come from one value through ops of one operand, stop at that one."""
+        """Shrink a boundary of two values to their common source, if they come from it through ops of one operand."""
         if len(region.boundary) != 2:
             return
         path: OrderedSet = {}

@@ -118,7 +118,7 @@ def make_problem(
 
 
 def _alias_pairs(costs: CostGraph, aliases: Sequence[tuple[Node, Node]]) -> dict[tuple[int, int], np.ndarray]:
-    """Which choices of which nodes exclude each other, since aliased values must have the same spec."""
+    """Pairs of nodes with the choices that exclude each other, since aliased values must have the same spec."""
     pairs: dict[tuple[int, int], np.ndarray] = {}
     for pair in aliases:
         ends = []

@@ -135,12 +135,12 @@ def same_placement(a: Spec, b: Spec) -> bool:
 
 
 def transpose(spec: Spec, permutation: Sequence[int]) -> Spec:
-    """Of `transpose(x)`, where `x` has `spec`."""
+    """The spec of `transpose(x)`, where `x` has `spec`."""
     return tuple(spec[dim] for dim in permutation)
 
 
 def broadcast(spec: Spec, source_shape: Sequence[int], shape: Sequence[int], dims: Sequence[int]) -> Spec:
-    """Of `broadcast_in_dim(x)`, where dim `i` of `x` becomes `dims[i]`; new and stretched dims are not split."""
+    """The spec of `broadcast_in_dim(x)`: dim `i` of `x` becomes `dims[i]`; new and stretched dims are not split."""
     codes = [NONE] * len(shape)
     for source, dim in enumerate(dims):
         if source_shape[source] == shape[dim]:
@@ -149,18 +149,18 @@ def broadcast(spec: Spec, source_shape: Sequence[int], shape: Sequence[int], dim
 
 
 def keep_unchanged_dims(spec: Spec, before: Sequence[int], after: Sequence[int]) -> Spec | None:
-    """Of an op that works on each dim by itself (slice, pad); None where a split dim changes its size."""
+    """The spec behind an op that works on each dim by itself (slice, pad); None if a split dim changes its size."""
     changed = any(code and old != new for code, old, new in zip(spec, before, after, strict=True))
     return None if changed else spec
 
 
 def keep_window_dims(spec: Spec, window: Sequence[int]) -> Spec | None:
-    """Of an op that slides a window; None where the window is wider than one along a split dim."""
+    """The spec behind an op that slides a window; None if the window is wider than one along a split dim."""
     return None if any(code and size != 1 for code, size in zip(spec, window, strict=True)) else spec
 
 
 def reshape(mesh: Mesh, spec: Spec, before: Sequence[int], after: Sequence[int]) -> Spec | None:
-    """Of `reshape(x)`; None where no spec is found that places the elements in the same way.
+    """The spec of `reshape(x)`; None if no spec is found that places the elements in the same way.
 
     A reshape may add and drop dims of size 1, merge dims of which only the most major is split, and split dims. Uneven
     parts go through only along dims that keep their size: they would not meet the borders of the other ones.

@@ -134,7 +134,7 @@ class StrategyBuilder:
         return list(self.nodes.values())
 
     def _dividing(self, instruction: Instruction, choices: Choices) -> Choices:
-        """Those of `choices` that split the value and its operands into equal parts; else each device has the whole."""
+        """The choices that split the value and its operands into equal parts; else it is replicated."""
         kept = [i for i, strategy in enumerate(choices.strategies) if not self.uneven_axes(instruction, strategy)]
         if len(kept) == len(choices.strategies):
             return choices
