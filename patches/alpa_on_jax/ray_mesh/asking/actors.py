@@ -6,12 +6,14 @@ back from compiling or computing after that would abort the process.
 """
 
 import atexit
+import functools
 import queue
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent import futures
+from types import SimpleNamespace
 from typing import Any
 
 _EXIT_S = 60.0  # Within this the threads have ended when Python ends, or are not waited for.
@@ -51,12 +53,12 @@ class Actor:
         self._asked.put((made, make))
         self._object = made.result()
 
-    def __getattr__(self, name: str) -> "_Method":
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return _Method(self, name)
+        return SimpleNamespace(remote=functools.partial(self._ask, name))
 
-    def _ask(self, name: str, args: Sequence[Any], options: dict[str, Any]) -> Reference:
+    def _ask(self, name: str, /, *args: Any, **options: Any) -> Reference:
         future = futures.Future[Any]()
 
         def call() -> Any:
@@ -91,15 +93,6 @@ def _end_all() -> None:
     until = time.monotonic() + _EXIT_S
     for actor in actors:
         actor._thread.join(max(0.0, until - time.monotonic()))
-
-
-class _Method:
-    def __init__(self, actor: Actor, name: str):
-        self._actor, self._name = actor, name
-
-    def remote(self, *args: Any, **options: Any) -> Reference:
-        """Ask the actor to call it."""
-        return self._actor._ask(self._name, args, options)
 
 
 def _answer(future: futures.Future[Any], call: Callable[[], Any]) -> None:

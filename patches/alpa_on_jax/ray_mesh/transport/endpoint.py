@@ -1,8 +1,7 @@
 """One rank's end of a group: arrays to and from every other rank."""
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -64,14 +63,6 @@ class Endpoint:
         """Close the connections; waits of other threads and of other ranks end with an error. Twice is fine."""
         for channel in self._channels.values():
             channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _channel(self, peer: int) -> Channel:
         if peer not in self._channels:

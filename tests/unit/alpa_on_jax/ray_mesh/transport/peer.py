@@ -1,5 +1,6 @@
 """Rank 1 of a group of two, as a process: `peer.py WHAT IP PORT LOCAL TOKEN`; says where it listens."""
 
+import contextlib
 import signal
 import sys
 
@@ -26,7 +27,7 @@ def main(does: str, ip: str, port: str, local: str, token: str) -> None:
     listener = Listener("127.0.0.1", local=bool(local))
     print(listener.address.port, listener.address.local, flush=True)
     addresses = [Address(ip, int(port), local), listener.address]
-    with listener.open(1, addresses, bytes.fromhex(token)) as endpoint:
+    with contextlib.closing(listener.open(1, addresses, bytes.fromhex(token))) as endpoint:
         {"echo": echo, "sleep": sleep}[does](endpoint)
 
 

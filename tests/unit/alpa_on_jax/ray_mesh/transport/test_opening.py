@@ -4,6 +4,7 @@ import contextlib
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def test_what_does_not_know_the_token_is_hung_up_on_and_the_group_opens_all_the_
         with pytest.raises(handshake.WrongTokenError):
             handshake.ask(strangers[2], new_token(), 1, 0, 2, 10)
         opened = one.open(1, addresses, token)
-        with waiting.result() as endpoint, opened:
+        with closing(waiting.result()) as endpoint, closing(opened):
             opened.send("t", np.array(5), 0)
             assert endpoint.recv("t", (), int, 1) == 5
     strangers[0].settimeout(10)
@@ -63,7 +64,7 @@ def test_nothing_listens_any_more_once_the_group_is_open(connect, local):
     token = new_token()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(zero.open, 0, addresses, token)
-        with one.open(1, addresses, token), waiting.result():
+        with closing(one.open(1, addresses, token)), closing(waiting.result()):
             for address in addresses:
                 with pytest.raises(ConnectionRefusedError):
                     socket.create_connection(("127.0.0.1", address.port))
@@ -111,5 +112,5 @@ def test_an_address_of_another_machine_is_reached_by_tcp():
     token = new_token()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(zero.open, 0, addresses, token)
-        with one.open(1, [elsewhere, addresses[1]], token) as endpoint, waiting.result():
+        with closing(one.open(1, [elsewhere, addresses[1]], token)) as endpoint, closing(waiting.result()):
             assert endpoint.paths == {0: "tcp"}
