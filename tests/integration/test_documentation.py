@@ -240,6 +240,8 @@ def test_a_page_is_taken_apart_into_its_blocks() -> None:
         (("a",), ("a", "b"), "", False),
         (("a", "1"), ("b", "2"), "measured", True),
         (("a",), ("b", "2"), "measured", False),
+        (("a", "1", "..."), ("b",), "measured", True),
+        (("a", "..."), (), "measured", False),
     ],
 )
 def test_output_agrees_with_what_is_shown_but_for_what_may_vary(
