@@ -50,7 +50,9 @@ NOT_CODE = {
     "reference.md": "signatures and help, made by `make reference`; tests/unit/test_reference_page.py holds them",
     "demo.md": "what `make demo` prints, and of its plan; its labels are held against the bench's below",
 }
-_COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*((?:make|python|pip|alpa-cfp|git|ray|export|source) \S|\.ci/run|\.venv[\w-]*/bin/)")
+_COMMAND = re.compile(
+    r"(?:[A-Z_]+=\S+ )*((?:make|python|pip|alpa-cfp|git|ray|export|source) \S|\.ci/run|\.venv[\w-]*/bin/)"
+)
 _LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 
 pytestmark = pytest.mark.slow
