@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
+from alpa_on_jax.ray_mesh.cluster.hosts import CPU_DEVICE
 
 
 @contextlib.contextmanager

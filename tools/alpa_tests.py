@@ -191,7 +191,7 @@ def ray_cluster(num_nodes: int, num_devices: int) -> Iterator[str | None]:
         }
         from ray.cluster_utils import Cluster
 
-        from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
+        from alpa_on_jax.ray_mesh.cluster.hosts import CPU_DEVICE
 
         node = {
             "num_cpus": num_devices,

@@ -25,8 +25,8 @@ from alpa_cfp.profiling.process.protocol import CompileTask, Setup, Task
 from alpa_cfp.profiling.process.setups import jax_config
 from alpa_cfp.profiling.process.supervisor import Supervisor
 from alpa_cfp.spmd.distributed.runtime import Service
-from alpa_on_jax.ray_mesh import hosts as nodes
-from alpa_on_jax.ray_mesh import launching
+from alpa_on_jax.ray_mesh.cluster import hosts as nodes
+from alpa_on_jax.ray_mesh.processes import launching
 
 # A supervisor that has said nothing for so long is asked whether it is there, and may take so long to answer.
 _SILENT_S = 5.0

@@ -13,8 +13,8 @@ from typing import Any
 
 from alpa_cfp.profiling.meshes.machines import BOOT_ID, this_machine
 from alpa_cfp.profiling.meshes.slots import Node, Slot, SlotHost, free_slots
-from alpa_on_jax.ray_mesh import hosts
-from alpa_on_jax.ray_mesh.calling import call_on_hosts
+from alpa_on_jax.ray_mesh.cluster import hosts
+from alpa_on_jax.ray_mesh.failures.calling import call_on_hosts
 
 # How long a node has to say which machine it is on; after that it is not used.
 _ANSWER_S = 10.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from alpa_on_jax.ray_mesh.calling import call_on_hosts
+from alpa_on_jax.ray_mesh.failures.calling import call_on_hosts
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "alpa")
 # A host that has run a step knows what it is at once.

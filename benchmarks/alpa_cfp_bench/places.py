@@ -25,7 +25,7 @@ from alpa.device_mesh import (
 from alpa_cfp_bench import cluster as hosts_of
 from alpa_cfp_bench.case import Case, Cluster
 from alpa_on_jax.in_process.place import virtual_mesh
-from alpa_on_jax.ray_mesh.hosts import RESOURCE_NAMES
+from alpa_on_jax.ray_mesh.cluster.hosts import RESOURCE_NAMES
 
 # Of the CPUs of a cluster so many are left for the processes in which alpa compiles candidate stages.
 _COMPILERS = 2

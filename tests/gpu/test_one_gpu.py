@@ -31,7 +31,7 @@ from alpa.device_mesh import get_global_physical_mesh
 from alpa_cfp import CFPOption, CFPShardParallel
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
-from alpa_on_jax.ray_mesh.calling import call_on_hosts
+from alpa_on_jax.ray_mesh.failures.calling import call_on_hosts
 
 alpa.init(cluster="ray", cluster_address="local", num_devices_per_node=1)
 built = build("mlp")

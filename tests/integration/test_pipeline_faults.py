@@ -15,7 +15,7 @@ from alpa_cfp.spmd.distributed.host_client import HostExecutable
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import waiting
+from alpa_on_jax.ray_mesh.failures import waiting
 from integration.pipelines import NUM_MICRO_BATCHES, pipeline
 from integration.processes import wait_until
 from integration.serial import assert_equal_up_to_rounding, expected_steps

@@ -73,7 +73,7 @@ def cluster(ray_folder: str) -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
+    from alpa_on_jax.ray_mesh.cluster.hosts import CPU_DEVICE
 
     node = {
         "num_cpus": 4,
@@ -106,7 +106,7 @@ def initialised(cluster: Any) -> Iterator[None]:
     """Alpa on the cluster, for a test that breaks what it has; afterwards all that it held is free."""
     import ray
 
-    from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
+    from alpa_on_jax.ray_mesh.cluster.hosts import CPU_DEVICE
 
     alpa.init(cluster="ray")
     yield

@@ -22,7 +22,7 @@ from alpa_cfp.database import ProfileDatabase
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh.calling import call_on_hosts
+from alpa_on_jax.ray_mesh.failures.calling import call_on_hosts
 
 MODEL, NUM_STEPS = "mlp", 2
 

@@ -18,7 +18,7 @@ from alpa_cfp import CFPOption, CFPShardParallel
 from alpa_cfp.database import Profile, ProfileDatabase
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
-from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
+from alpa_on_jax.ray_mesh.cluster.hosts import CPU_DEVICE
 from integration.processes import processes_of, wait_until
 from integration.serial import assert_equal_up_to_rounding, expected_steps
 

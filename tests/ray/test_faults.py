@@ -23,9 +23,9 @@ from alpa.global_env import global_config
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import launching
-from alpa_on_jax.ray_mesh.calling import call_on_hosts
-from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
+from alpa_on_jax.ray_mesh.cluster.hosts import CPU_DEVICE
+from alpa_on_jax.ray_mesh.failures.calling import call_on_hosts
+from alpa_on_jax.ray_mesh.processes import launching
 from integration.processes import processes_of, wait_until, wait_until_ended
 from integration.serial import assert_equal_up_to_rounding, expected_steps
 

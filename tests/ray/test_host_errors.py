@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh.calling import call_on_hosts
+from alpa_on_jax.ray_mesh.failures.calling import call_on_hosts
 
 ARRAY = np.arange(16, dtype=np.float32).reshape(8, 2)
 

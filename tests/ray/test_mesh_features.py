@@ -16,7 +16,7 @@ from alpa.device_mesh import DistributedArray, get_global_cluster
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
 from alpa_on_jax.jax.interpreters.pxla import spec_to_indices
-from alpa_on_jax.ray_mesh.calling import call_on_hosts
+from alpa_on_jax.ray_mesh.failures.calling import call_on_hosts
 from integration.serial import assert_equal_up_to_rounding, run_serially
 
 

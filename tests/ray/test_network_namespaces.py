@@ -27,7 +27,7 @@ import jax
 import numpy as np
 import pytest
 
-from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
+from alpa_on_jax.ray_mesh.cluster.hosts import CPU_DEVICE
 from integration.serial import assert_equal_up_to_rounding, expected_steps
 
 PROGRAM = Path(__file__).with_name("program_on_two_hosts.py")

@@ -22,7 +22,7 @@ from alpa_cfp.errors import ProfilingError
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import launching
+from alpa_on_jax.ray_mesh.processes import launching
 from integration.processes import wait_until_ended
 from integration.serial import StepValues, assert_equal_up_to_rounding, expected_steps
 

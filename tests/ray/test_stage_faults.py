@@ -19,7 +19,7 @@ from alpa.pipeline_parallel import stage_profiling
 
 from alpa_on_jax import errors
 from alpa_on_jax.alpa.pipeline_parallel import stage_workers
-from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
+from alpa_on_jax.ray_mesh.cluster.hosts import CPU_DEVICE
 from integration.stages import ask, choose_stages, costs_of_stages, held, wait_until_clean
 
 # Asks a worker that has nothing to do yet; gives what happens when it has.

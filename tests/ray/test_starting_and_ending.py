@@ -17,8 +17,9 @@ from alpa.global_env import global_config
 from alpa.util import get_num_available_gpus
 
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import ending, launching
-from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE
+from alpa_on_jax.ray_mesh.cluster.hosts import CPU_DEVICE
+from alpa_on_jax.ray_mesh.failures import ending
+from alpa_on_jax.ray_mesh.processes import launching
 from integration.processes import wait_until, wait_until_ended
 
 ARRAY = np.arange(16, dtype=np.float32).reshape(8, 2)

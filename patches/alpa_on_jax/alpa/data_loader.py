@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from alpa_on_jax.ray_mesh import references
+from alpa_on_jax.ray_mesh.asking import references
 from alpa_on_jax.replacing import replace_in_class
 
 

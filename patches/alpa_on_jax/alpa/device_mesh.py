@@ -10,7 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,9 +20,10 @@ from alpa_cfp.spmd.compile.devices import Device
 from alpa_cfp.spmd.compile.executable import Client
 from alpa_on_jax import errors
 from alpa_on_jax.alpa import distributed_mesh, mesh_groups
-from alpa_on_jax.alpa.local_arrays import Placer, block_until_all_ready, device_memory, sharding_of_spec
+from alpa_on_jax.alpa.mesh_profiling import refused
+from alpa_on_jax.arrays.placement import Placer, block_until_all_ready, device_memory, sharding_of_spec
 from alpa_on_jax.in_process import place as in_process
-from alpa_on_jax.ray_mesh import attaching, hosts
+from alpa_on_jax.ray_mesh.cluster import attaching, hosts
 from alpa_on_jax.replacing import replace, replace_in_class
 
 
@@ -32,7 +33,8 @@ def apply(module: ModuleType) -> None:
     _replace_logical_meshes(module)
     distributed_mesh.apply(module)
     mesh_groups.apply(module)
-    _refuse_profiling(module)
+    # Each host would say so only in its own output.
+    replace_in_class(module.DistributedPhysicalDeviceMesh, profile_hlo_ops=refused("profile_hlo_ops"))
     _replace_globals(module)
 
 
@@ -160,18 +162,6 @@ def _replace_logical_meshes(module: ModuleType) -> None:
         return original(self, mesh_shape, mesh_alpha, mesh_beta, *args, **options)
 
     replace_in_class(module.PhysicalDeviceMesh, get_logical_mesh)
-
-
-def _refuse_profiling(module: ModuleType) -> None:
-    def profile_hlo_ops(self: Any, *args: Any, **options: Any) -> NoReturn:
-        """Not available.
-
-        Raises:
-            errors.NeedsForkError: always; each host would say so only in its own output.
-        """
-        raise errors.NeedsForkError.profiling("profile_hlo_ops")
-
-    replace_in_class(module.DistributedPhysicalDeviceMesh, profile_hlo_ops)
 
 
 def check_mesh_shape(shape: Any, num_devices: int) -> None:

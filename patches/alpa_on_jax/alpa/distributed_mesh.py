@@ -17,9 +17,13 @@ import jax
 import numpy as np
 from jax._src.array import ArrayImpl
 
+from alpa_on_jax.arrays.placement import without_shared_buffers
 from alpa_on_jax.in_process import launching as in_process
 from alpa_on_jax.in_process import place
-from alpa_on_jax.ray_mesh import ending, hosts, launching, references, waiting
+from alpa_on_jax.ray_mesh.asking import references
+from alpa_on_jax.ray_mesh.cluster import hosts
+from alpa_on_jax.ray_mesh.failures import ending, waiting
+from alpa_on_jax.ray_mesh.processes import launching
 from alpa_on_jax.replacing import replace, replace_in_class
 
 
@@ -80,7 +84,7 @@ def _replace_mesh(module: ModuleType) -> None:
         """
         ending.check_not_ended(self)
         if any(donated_invars) and len({id(arg) for arg in args}) < len(args):
-            args = _without_shared_buffers(donated_invars, args)
+            args = without_shared_buffers(donated_invars, args, np.asarray)
         return original_shard_args_to_bufs(self, shard_indices, donated_invars, batch_invars, num_micro_batches, args)
 
     replace_in_class(
@@ -105,18 +109,6 @@ def _if_connected(method: Callable[..., None]) -> Callable[..., None]:
             method(self, *args)
 
     return guarded
-
-
-def _without_shared_buffers(donated: Sequence[bool], args: Sequence[Any]) -> list[Any]:
-    """The arguments with values in place of arrays that occur twice and are donated: a buffer is given up once."""
-    given_up = {id(arg) for arg, is_donated in zip(args, donated, strict=True) if is_donated}
-    seen: set[int] = set()
-    unshared = []
-    for arg in args:
-        again = id(arg) in given_up and id(arg) in seen and hasattr(arg, "delete")
-        unshared.append(np.asarray(arg) if again else arg)
-        seen.add(id(arg))
-    return unshared
 
 
 def _replace_cluster(module: ModuleType) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh.hosts import RESOURCE_NAMES
-from alpa_on_jax.ray_mesh.limits import Limits
+from alpa_on_jax.ray_mesh.cluster.hosts import RESOURCE_NAMES
+from alpa_on_jax.ray_mesh.failures.limits import Limits
 from alpa_on_jax.replacing import replace_in_class
 
 # What alpa appends while it is imported, as one string.

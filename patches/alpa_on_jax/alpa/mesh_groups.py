@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import ending, groups
+from alpa_on_jax.ray_mesh.failures import ending
+from alpa_on_jax.ray_mesh.resharding import groups
 from alpa_on_jax.replacing import replace, replace_in_class
 
 

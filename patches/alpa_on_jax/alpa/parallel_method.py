@@ -20,6 +20,9 @@ from alpa_on_jax.replacing import replace_in_class
 from alpa_on_jax.xla_extension.pass_context import known_batch_sizes
 from alpa_on_jax.xla_extension.planner import StagePlanner
 
+# `compile_executable` takes fun, in_tree, out_tree_thunk, static_argnums, donated_invars, batch_invars, *avals.
+_ARGUMENTS_BEFORE_AVALS = 6
+
 
 def apply(module: ModuleType) -> None:
     """Check the options of the methods for one mesh; let pipelines without a cluster fail with a reason."""
@@ -72,16 +75,7 @@ def _check_shard_parallel(module: ModuleType) -> None:
     compile_original = module.ShardParallel.compile_executable
     kinds = (list, tuple, module.PhysicalDeviceMesh, module.LogicalDeviceMesh)
 
-    def compile_executable(
-        self: Any,
-        fun: Any,
-        in_tree: Any,
-        out_tree_thunk: Any,
-        static_argnums: Sequence[int],
-        donated_invars: Sequence[bool],
-        batch_invars: Sequence[bool],
-        *avals: Any,
-    ) -> Any:
+    def compile_executable(self: Any, *args: Any) -> Any:
         """As alpa's own, which does not tell the auto-sharding pass of the batch.
 
         Raises:
@@ -96,10 +90,10 @@ def _check_shard_parallel(module: ModuleType) -> None:
         _check_auto_sharding_option(module, self.as_option)
         if self.ms_option is not None and self.as_option.enable_auto_sharding:
             raise errors.HybridShardingError()
-        with known_batch_sizes(_batch_sizes(batch_invars, avals, self.num_micro_batches)):
-            return compile_original(
-                self, fun, in_tree, out_tree_thunk, static_argnums, donated_invars, batch_invars, *avals
-            )
+        *_, batch_invars = args[:_ARGUMENTS_BEFORE_AVALS]
+        sizes = _batch_sizes(batch_invars, args[_ARGUMENTS_BEFORE_AVALS:], self.num_micro_batches)
+        with known_batch_sizes(sizes):
+            return compile_original(self, *args)
 
     replace_in_class(module.ShardParallel, compile_executable)
 
@@ -153,21 +147,13 @@ def _check_follow_parallel(module: ModuleType) -> None:
             get_input_placement_specs = _train_step_placements(src_func)
         init_original(self, src_func, num_micro_batches, get_input_placement_specs, pipeline_schedule, layer_option)
 
-    def compile_executable(
-        self: Any,
-        fun: Any,
-        in_tree: Any,
-        out_tree_thunk: Any,
-        static_argnums: Sequence[int],
-        donated_invars: Sequence[bool],
-        batch_invars: Sequence[bool],
-        *avals: Any,
-    ) -> Any:
+    def compile_executable(self: Any, *args: Any) -> Any:
         """As alpa's own, which knows only of (state.params, batch): a function of (state, batch) follows, too.
 
         Raises:
             errors.FollowError: the function to be followed has not been compiled, or has other arguments.
         """
+        before, avals = args[:_ARGUMENTS_BEFORE_AVALS], args[_ARGUMENTS_BEFORE_AVALS:]
         if self.src_func.get_last_executable() is None:
             raise errors.FollowError.not_compiled(_name(self.src_func))
         if self.follows_train_step:
@@ -181,12 +167,7 @@ def _check_follow_parallel(module: ModuleType) -> None:
             numbers = [len(placements) for placements in choices]
             raise errors.FollowError.other_arguments(_name(self.src_func), numbers, len(avals))
         return module.compile_follow_parallel_executable(
-            fun,
-            in_tree,
-            out_tree_thunk,
-            static_argnums,
-            donated_invars,
-            batch_invars,
+            *before,
             self.src_func,
             self.num_micro_batches,
             fitting[0],

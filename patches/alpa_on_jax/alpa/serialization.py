@@ -1,13 +1,10 @@
 """Replacements in `alpa.serialization`: checkpoints of `jax.Array`s, and restoring on a local mesh.
 
-A checkpoint has alpa's own layout: a folder for each array with its shards as `.npy` data and a pickled metadata file,
-which is read as data alone (`data_pickles`), and one msgpack file with the tree. An array on a mesh is written shard by
-shard, every part once.
+A checkpoint has alpa's own layout: a folder for each array (`arrays.checkpoint_files`), and one msgpack file with the
+tree.
 """
 
 import os
-import pickle
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -16,8 +13,8 @@ import msgpack
 import numpy as np
 from flax.serialization import from_state_dict, to_state_dict
 
-from alpa_on_jax import data_pickles
 from alpa_on_jax.alpa.random_keys import bits_of_keys, like, plain
+from alpa_on_jax.arrays.checkpoint_files import load_array, load_sharded_array, save_array
 from alpa_on_jax.in_process.place import is_here
 from alpa_on_jax.replacing import replace
 
@@ -48,7 +45,7 @@ def apply(module: ModuleType) -> None:
                 array.save(path, cache)
                 meshes[id(array.device_mesh)] = array.device_mesh
             elif isinstance(leaf, (np.ndarray, jax.Array)):
-                _save_array(path, leaf)
+                save_array(path, leaf)
             else:
                 saved.append(leaf)
                 continue
@@ -77,60 +74,9 @@ def apply(module: ModuleType) -> None:
         specs = jax.tree.leaves(placement_specs)
         arrays = [
             # A number is in the tree itself.
-            _load_array(os.path.join(ckpt_dir, path)) if isinstance(path, str) else np.asarray(path, spec.aval.dtype)
+            load_array(os.path.join(ckpt_dir, path)) if isinstance(path, str) else np.asarray(path, spec.aval.dtype)
             for path, spec in zip(paths, specs, strict=True)
         ]
         return jax.tree.unflatten(tree, physical_mesh.shard_args_to_arrays_ps(specs, arrays))
 
     replace(module, load_sharded_array, save_checkpoint, restore_checkpoint)
-
-
-def load_sharded_array(ckpt_dir: str, metadatas: Sequence[str]) -> np.ndarray:
-    """The whole array that the parts named in `metadatas` (files in `ckpt_dir`) make up."""
-    parts = [_load_metadata(os.path.join(ckpt_dir, name)) for name in metadatas]
-    if not parts:
-        raise FileNotFoundError(f"{ckpt_dir} holds no array: there is no metadata file in it")
-    dtype = np.dtype(parts[0]["dtype"])
-    if parts[0]["shard_indices"] is None:
-        return _load_part(ckpt_dir, parts[0]["shard_names"][0], dtype)
-    whole = np.empty(parts[0]["global_shape"], dtype)
-    for metadata in parts:
-        for name, index in zip(metadata["shard_names"], metadata["shard_indices"], strict=True):
-            whole[index] = _load_part(ckpt_dir, name, dtype)
-    return whole
-
-
-def _load_metadata(path: str) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        return data_pickles.load(file)
-
-
-def _load_array(folder: str) -> np.ndarray:
-    return load_sharded_array(folder, sorted(name for name in os.listdir(folder) if name.startswith("metadata")))
-
-
-def _load_part(folder: str, name: str, dtype: np.dtype) -> np.ndarray:
-    part = np.load(os.path.join(folder, name))
-    # numpy's file format keeps only the size of a dtype that is not its own, such as bfloat16.
-    return part.view(dtype) if part.dtype != dtype else part
-
-
-def _save_array(folder: str, array: np.ndarray | jax.Array) -> None:
-    os.makedirs(folder, exist_ok=True)
-    if isinstance(array, jax.Array):
-        shards = [(s.index, np.asarray(s.data)) for s in array.addressable_shards if s.replica_id == 0]
-    else:
-        shards = [((slice(None),) * array.ndim, array)]
-    names = []
-    for number, (_, data) in enumerate(shards):
-        names.append(f"shard_0.{number}")
-        with open(os.path.join(folder, names[-1]), "wb") as file:
-            np.save(file, data)
-    metadata = {
-        "global_shape": array.shape,
-        "dtype": np.dtype(array.dtype),
-        "shard_names": names,
-        "shard_indices": [index for index, _ in shards] if len(shards) > 1 else None,
-    }
-    with open(os.path.join(folder, "metadata_0"), "wb") as file:
-        pickle.dump(metadata, file)

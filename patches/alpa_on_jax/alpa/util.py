@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import Any
 
 from alpa_on_jax.alpa import compiling, tracing
-from alpa_on_jax.ray_mesh import hosts
+from alpa_on_jax.ray_mesh.cluster import hosts
 from alpa_on_jax.replacing import replace
 
 

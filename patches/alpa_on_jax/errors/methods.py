@@ -1,5 +1,6 @@
 """Parallel methods and their options that do not fit: each other, the mesh, or another function."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -194,7 +195,7 @@ class MeshShapeError(AlpaOnJaxError, ValueError):
     @classmethod
     def of_shape(cls, shape: Sequence[int], num_devices: int) -> "MeshShapeError":
         return cls(
-            f"a logical mesh of shape {tuple(shape)} needs {_product(shape)} devices, but the physical mesh has "
+            f"a logical mesh of shape {tuple(shape)} needs {math.prod(shape)} devices, but the physical mesh has "
             f"{num_devices}. Choose a shape whose product is {num_devices}, or give LocalPhysicalDeviceMesh other "
             "devices"
         )
@@ -221,10 +222,3 @@ class MeshShapeError(AlpaOnJaxError, ValueError):
     @classmethod
     def no_devices(cls) -> "MeshShapeError":
         return cls("a physical mesh needs at least one device, but it was given an empty list of devices")
-
-
-def _product(shape: Sequence[int]) -> int:
-    result = 1
-    for size in shape:
-        result *= int(size)
-    return result

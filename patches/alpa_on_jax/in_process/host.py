@@ -13,7 +13,7 @@ from alpa.timer import timers, tracer
 from alpa_cfp.spmd.compile.devices import Device
 from alpa_cfp.spmd.distributed.host_client import HostClient
 from alpa_cfp.spmd.distributed.host_place import HostPlace
-from alpa_on_jax.ray_mesh.host_worker import HostWorker
+from alpa_on_jax.ray_mesh.processes.host_worker import HostWorker
 
 
 class InProcessHost(HostWorker):

@@ -1,16 +1,14 @@
 """How a mesh of this process' devices begins, for pipelines.
 
-Takes alpa's meshes; gives handles of hosts as `ray_mesh.launching` does, without a service.
+Takes alpa's meshes; gives handles of hosts as `ray_mesh.processes.launching` does, without a service.
 """
 
 from typing import Any
 
 import jax
 
-from alpa_cfp.spmd.distributed.host_place import HostPlace
-from alpa_on_jax.in_process.actors import Actor
-from alpa_on_jax.in_process.place import IP
-from alpa_on_jax.ray_mesh.limits import Limits
+from alpa_on_jax.ray_mesh.asking.actors import Actor
+from alpa_on_jax.ray_mesh.processes import launching
 
 
 def launch(mesh: Any, config: Any) -> tuple[None, list[Actor]]:
@@ -21,23 +19,9 @@ def launch(mesh: Any, config: Any) -> tuple[None, list[Actor]]:
         config: Alpa's `global_config`.
     """
     from alpa_on_jax.in_process.host import InProcessHost
-    from alpa_on_jax.ray_mesh.host_worker import ALWAYS
+    from alpa_on_jax.ray_mesh.processes.host_worker import ALWAYS
 
-    limits: Limits = config.host_limits
     devices = [jax.local_devices()[number] for number in mesh.devices[0]]
-    wide = jax.config.values["jax_enable_x64"]
-    place = HostPlace(
-        "",
-        1,
-        0,
-        IP,
-        devices[0].platform,
-        len(devices),
-        wide,
-        limits.connect_s,
-        limits.heartbeat_s,
-        limits.shutdown_s,
-        limits.call_s,
-    )
+    place = launching.place_of(mesh, 0, "", config)
     seed = config.runtime_random_seed
     return None, [Actor(lambda: InProcessHost(place, devices, mesh.mesh_id, seed), ALWAYS, f"mesh {mesh.mesh_id}")]

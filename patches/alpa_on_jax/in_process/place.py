@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from alpa_on_jax.ray_mesh import hosts
+from alpa_on_jax.ray_mesh.cluster import hosts
 
 IP = "127.0.0.1"
 _HERE = "InThisProcess"

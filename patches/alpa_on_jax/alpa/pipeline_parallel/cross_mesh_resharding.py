@@ -9,7 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from alpa_on_jax.jax.interpreters.pxla import Chunked
-from alpa_on_jax.ray_mesh import groups, waiting
+from alpa_on_jax.ray_mesh.failures import waiting
+from alpa_on_jax.ray_mesh.resharding import groups
 from alpa_on_jax.replacing import replace, replace_in_class
 
 

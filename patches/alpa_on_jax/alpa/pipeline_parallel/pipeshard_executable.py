@@ -3,7 +3,7 @@
 from types import ModuleType
 from typing import Any
 
-from alpa_on_jax.ray_mesh import waiting
+from alpa_on_jax.ray_mesh.failures import waiting
 from alpa_on_jax.replacing import replace, replace_in_class
 
 

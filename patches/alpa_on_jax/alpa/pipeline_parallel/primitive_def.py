@@ -21,9 +21,8 @@ from jax._src.interpreters import ad, batching, mlir
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
 
+from alpa_cfp.spmd.module.stages import MARKER
 from alpa_on_jax.replacing import replace
-
-MARKER_ATTRIBUTE = "alpa.marker"
 
 
 def apply(module: ModuleType) -> None:
@@ -42,7 +41,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: ir.Value, name: str, mark_t
         return operands
     barriers = [hlo.OptimizationBarrierOp([operand]) for operand in operands]
     for barrier in barriers:
-        barrier.operation.attributes[MARKER_ATTRIBUTE] = ir.StringAttr.get(f"{name}${mark_type}")
+        barrier.operation.attributes[MARKER] = ir.StringAttr.get(f"{name}${mark_type}")
     return [barrier.results[0] for barrier in barriers]
 
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from alpa_on_jax.ray_mesh.worker_pool import WorkerPool
+from alpa_on_jax.ray_mesh.processes.worker_pool import WorkerPool
 
 log = logging.getLogger("alpa_on_jax")
 

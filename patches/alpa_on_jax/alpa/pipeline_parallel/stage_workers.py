@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from alpa_on_jax.alpa.pipeline_parallel.stage_run import current
-from alpa_on_jax.ray_mesh import hosts
-from alpa_on_jax.ray_mesh.worker_pool import NoAnswer, WorkerPool
+from alpa_on_jax.ray_mesh.cluster import hosts
+from alpa_on_jax.ray_mesh.processes.worker_pool import NoAnswer, WorkerPool
 from alpa_on_jax.replacing import replace, replace_in_class
 
 

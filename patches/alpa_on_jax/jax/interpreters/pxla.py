@@ -53,9 +53,6 @@ _ShardedDeviceArray = ShardedDeviceArray
 class NoSharding:
     """The dim is not cut."""
 
-    def __repr__(self) -> str:
-        return "NoSharding()"
-
 
 @dataclass(frozen=True, slots=True, init=False)
 class Chunked:
@@ -86,18 +83,12 @@ class ShardedAxis:
 
     axis: int
 
-    def __repr__(self) -> str:
-        return f"ShardedAxis(axis={self.axis})"
-
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
     """The mesh axis, of length `replicas`, holds copies."""
 
     replicas: int
-
-    def __repr__(self) -> str:
-        return f"Replicated(replicas={self.replicas})"
 
 
 @dataclass(frozen=True, init=False)

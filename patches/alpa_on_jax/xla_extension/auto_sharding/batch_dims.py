@@ -9,7 +9,7 @@ the order of the program a backward stage may begin with the gradient of a weigh
 contraction over what is known to be the batch dim is passed over.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from alpa_on_jax.xla_extension.auto_sharding.graph import Graph, Instruction
 from alpa_on_jax.xla_extension.auto_sharding.opcodes import ELEMENTWISE
@@ -21,6 +21,12 @@ _DIMWISE = ELEMENTWISE | {
     "reverse", "pad", "slice", "concatenate", "dynamic_slice", "dynamic_update_slice", "reduce_window",
     "select_and_scatter",
 }  # fmt: skip
+_CONTRACTIONS = ("dot_general", "convolution")
+# Behind these, the batch dim that was found in an operand before is replaced by that of the result.
+_REPLACING = ("gather", "scatter", "sort")
+
+# For an operand, the dim of the result that each of its dims becomes.
+Dims = tuple[Instruction, dict[int, int]]
 
 
 def find_batch_dims(graph: Graph) -> BatchDims:
@@ -32,26 +38,40 @@ def find_batch_dims(graph: Graph) -> BatchDims:
         if source is not None:
             batch.setdefault(source, 0)
         _propagate_forward(graph, batch)
-        for instruction in reversed(graph.instructions):
-            backward = _BACKWARD.get(instruction.opcode)
-            if backward is not None and instruction in batch:
-                backward(instruction, batch)
+        _propagate_backward(graph, batch)
     return batch
 
 
 def _propagate_forward(graph: Graph, batch: BatchDims) -> None:
     for instruction in graph.instructions:
-        forward = _FORWARD.get(instruction.opcode)
-        dim = forward(instruction, batch) if forward is not None else None
-        if dim is not None:
-            batch[instruction] = dim
+        found = [
+            dims[batch[operand]]
+            for operand, dims in _dims_through(instruction)
+            if operand in batch and batch[operand] in dims
+        ]
+        if found:
+            # As in Alpa: the second side of a contraction decides, and the first operand of everything else.
+            batch[instruction] = found[-1 if instruction.opcode in _CONTRACTIONS else 0]
+
+
+def _propagate_backward(graph: Graph, batch: BatchDims) -> None:
+    for instruction in reversed(graph.instructions):
+        if instruction not in batch:
+            continue
+        for operand, dims in _dims_through(instruction):
+            sources = [source for source, dim in dims.items() if dim == batch[instruction]]
+            if instruction.opcode == "broadcast_in_dim":
+                # Alpa takes the last operand dim that goes to the batch dim or before it.
+                sources = [source for source, dim in dims.items() if dim <= batch[instruction]][-1:]
+            if sources and (operand not in batch or instruction.opcode in _REPLACING):
+                batch[operand] = sources[0]
 
 
 def _contractions_of_stages(graph: Graph) -> list[list[Instruction]]:
     """The contractions before the first start marker, and those behind each; nothing where there are none."""
     stages: list[list[Instruction]] = [[]]
     for instruction in graph.instructions:
-        if instruction.opcode in ("dot_general", "convolution"):
+        if instruction.opcode in _CONTRACTIONS:
             stages[-1].append(instruction)
         # A start marker is an instruction for each value that goes through.
         if instruction.stage.endswith("$start") and stages[-1]:
@@ -69,195 +89,64 @@ def _contracts_batch(instruction: Instruction, batch: BatchDims) -> bool:
     return any(batch.get(operand) == dim for operand, dim in zip(instruction.operands, contracted, strict=True))
 
 
-def _same_dim(a: Instruction, b: Instruction, dim: int) -> bool:
-    return a.rank == b.rank and a.shape[dim] == b.shape[dim]
+def _dims_through(instruction: Instruction) -> Sequence[Dims]:
+    """Which dims of its operands become which of its result; empty for an op that has no rule."""
+    rule = _RULES.get(instruction.opcode)
+    return () if rule is None else rule(instruction)
 
 
-def _same_leading_dims(a: Instruction, b: Instruction, count: int) -> bool:
-    """Whether the dims before `count` are equal; the dim there may have been split or merged."""
-    return count < min(a.rank, b.rank) and a.shape[:count] == b.shape[:count]
+def _same_dims(instruction: Instruction, operands: Sequence[Instruction]) -> Sequence[Dims]:
+    """Dims that keep their place and size."""
+    return [
+        (operand, {dim: dim for dim, size in enumerate(operand.shape) if size == instruction.shape[dim]})
+        for operand in dict.fromkeys(operands)
+        if operand.rank == instruction.rank
+    ]
 
 
-def _forward_dimwise(instruction: Instruction, batch: BatchDims) -> int | None:
-    for operand in dict.fromkeys(instruction.operands):
-        if operand in batch and _same_dim(operand, instruction, batch[operand]):
-            return batch[operand]
-    return None
-
-
-def _backward_dimwise(instruction: Instruction, batch: BatchDims) -> None:
-    dim = batch[instruction]
-    for operand in instruction.operands:
-        if operand not in batch and _same_dim(operand, instruction, dim):
-            batch[operand] = dim
-
-
-def _forward_broadcast(instruction: Instruction, batch: BatchDims) -> int | None:
+def _of_broadcast(instruction: Instruction) -> Sequence[Dims]:
+    # Without the operand dims that are stretched: in HLO a stretched one is dropped by a reshape in front.
     (operand,) = instruction.operands
-    if operand not in batch or batch[operand] not in _kept_dims(instruction):
-        return None
-    return instruction.dims[batch[operand]]
+    kept = [s for s, dim in enumerate(instruction.dims) if operand.shape[s] == instruction.shape[dim]]
+    return [(operand, {source: instruction.dims[source] for source in kept})]
 
 
-def _backward_broadcast(instruction: Instruction, batch: BatchDims) -> None:
+def _of_reshape(instruction: Instruction) -> Sequence[Dims]:
+    """The dims before which all are equal; the last of them may have been split or merged."""
     (operand,) = instruction.operands
-    # Alpa takes the last operand dim that goes to the batch dim or before it.
-    before = [source for source in _kept_dims(instruction) if instruction.dims[source] <= batch[instruction]]
-    if operand not in batch and before:
-        batch[operand] = before[-1]
+    before, after = operand.shape, instruction.shape
+    return [(operand, {dim: dim for dim in range(min(len(before), len(after))) if before[:dim] == after[:dim]})]
 
 
-def _kept_dims(broadcast: Instruction) -> list[int]:
-    """The operand dims that are not stretched: in HLO a stretched one is dropped by a reshape in front."""
-    (operand,) = broadcast.operands
-    return [source for source, dim in enumerate(broadcast.dims) if operand.shape[source] == broadcast.shape[dim]]
-
-
-def _forward_reshape(instruction: Instruction, batch: BatchDims) -> int | None:
-    (operand,) = instruction.operands
-    if operand in batch and _same_leading_dims(operand, instruction, batch[operand]):
-        return batch[operand]
-    return None
-
-
-def _backward_reshape(instruction: Instruction, batch: BatchDims) -> None:
-    (operand,) = instruction.operands
-    if operand not in batch and _same_leading_dims(operand, instruction, batch[instruction]):
-        batch[operand] = batch[instruction]
-
-
-def _forward_transpose(instruction: Instruction, batch: BatchDims) -> int | None:
-    (operand,) = instruction.operands
-    return instruction.dims.index(batch[operand]) if operand in batch else None
-
-
-def _backward_transpose(instruction: Instruction, batch: BatchDims) -> None:
-    (operand,) = instruction.operands
-    batch.setdefault(operand, instruction.dims[batch[instruction]])
-
-
-def _forward_reduce(instruction: Instruction, batch: BatchDims) -> int | None:
-    operand = instruction.operands[0]
-    return 0 if batch.get(operand) == 0 and 0 not in instruction.dims else None
-
-
-def _backward_reduce(instruction: Instruction, batch: BatchDims) -> None:
-    operand = instruction.operands[0]
-    if operand not in batch and batch[instruction] == 0 and 0 not in instruction.dims:
-        batch[operand] = 0
-
-
-def _forward_dot(instruction: Instruction, batch: BatchDims) -> int | None:
+def _of_dot(instruction: Instruction) -> Sequence[Dims]:
     dims = instruction.dot
     assert dims is not None
     lhs, rhs = instruction.operands
-    found = batch.get(instruction)
-    for operand, batch_dims, free, out in (
-        (lhs, dims.lhs_batch, dims.lhs_free, dims.out_lhs),
-        (rhs, dims.rhs_batch, dims.rhs_free, dims.out_rhs),
-    ):
-        if operand in batch:
-            if batch[operand] in batch_dims:
-                found = batch_dims.index(batch[operand])
-            elif batch[operand] == free:
-                found = out
-    return found
+    return [
+        (lhs, {dim: out for out, dim in enumerate(dims.lhs_batch)} | {dims.lhs_free: dims.out_lhs}),
+        (rhs, {dim: out for out, dim in enumerate(dims.rhs_batch)} | {dims.rhs_free: dims.out_rhs}),
+    ]
 
 
-def _backward_dot(instruction: Instruction, batch: BatchDims) -> None:
-    dims = instruction.dot
-    assert dims is not None
-    lhs, rhs = instruction.operands
-    dim = batch[instruction]
-    for operand, batch_dims, free, out in (
-        (lhs, dims.lhs_batch, dims.lhs_free, dims.out_lhs),
-        (rhs, dims.rhs_batch, dims.rhs_free, dims.out_rhs),
-    ):
-        if operand not in batch:
-            if dim < len(batch_dims):
-                batch[operand] = batch_dims[dim]
-            elif dim == out:
-                batch[operand] = free
-
-
-def _forward_conv(instruction: Instruction, batch: BatchDims) -> int | None:
+def _of_conv(instruction: Instruction) -> Sequence[Dims]:
     dims = instruction.conv
     assert dims is not None
     lhs, rhs = instruction.operands
-    found = batch.get(instruction)
-    if batch.get(lhs) == dims.lhs_batch:
-        found = dims.out_batch
-    if batch.get(rhs) == dims.rhs_out_feature:
-        found = dims.out_feature
-    return found
+    return [(lhs, {dims.lhs_batch: dims.out_batch}), (rhs, {dims.rhs_out_feature: dims.out_feature})]
 
 
-def _backward_conv(instruction: Instruction, batch: BatchDims) -> None:
-    dims = instruction.conv
-    assert dims is not None
-    lhs, rhs = instruction.operands
-    if batch[instruction] == dims.out_batch:
-        batch.setdefault(lhs, dims.lhs_batch)
-    if batch[instruction] == dims.out_feature:
-        batch.setdefault(rhs, dims.rhs_out_feature)
-
-
-def _forward_indexed(instruction: Instruction, batch: BatchDims) -> int | None:
-    operand = instruction.operands[0]
-    if operand in batch and _same_dim(operand, instruction, batch[operand]):
-        return batch[operand]
-    return None
-
-
-def _backward_indexed(instruction: Instruction, batch: BatchDims) -> None:
-    operand = instruction.operands[0]
-    if _same_dim(operand, instruction, batch[instruction]):
-        batch[operand] = batch[instruction]
-
-
-def _forward_sort(instruction: Instruction, batch: BatchDims) -> int | None:
-    found = (batch[operand] for operand in instruction.operands if operand in batch)
-    return next((dim for dim in found if dim not in instruction.dims), None)
-
-
-def _backward_sort(instruction: Instruction, batch: BatchDims) -> None:
-    if batch[instruction] not in instruction.dims:
-        for operand in instruction.operands:
-            batch[operand] = batch[instruction]
-
-
-def _forward_same(instruction: Instruction, batch: BatchDims) -> int | None:
-    return batch.get(instruction.operands[0])
-
-
-def _backward_same(instruction: Instruction, batch: BatchDims) -> None:
-    batch.setdefault(instruction.operands[0], batch[instruction])
-
-
-_FORWARD: dict[str, Callable[[Instruction, BatchDims], int | None]] = {
-    **dict.fromkeys(_DIMWISE, _forward_dimwise),
-    "broadcast_in_dim": _forward_broadcast,
-    "reshape": _forward_reshape,
-    "transpose": _forward_transpose,
-    "reduce": _forward_reduce,
-    "dot_general": _forward_dot,
-    "convolution": _forward_conv,
-    "gather": _forward_indexed,
-    "scatter": _forward_indexed,
-    "sort": _forward_sort,
-    "marker": _forward_same,
-}
-
-_BACKWARD: dict[str, Callable[[Instruction, BatchDims], None]] = {
-    **dict.fromkeys(_DIMWISE, _backward_dimwise),
-    "broadcast_in_dim": _backward_broadcast,
-    "reshape": _backward_reshape,
-    "transpose": _backward_transpose,
-    "reduce": _backward_reduce,
-    "dot_general": _backward_dot,
-    "convolution": _backward_conv,
-    "gather": _backward_indexed,
-    "scatter": _backward_indexed,
-    "sort": _backward_sort,
-    "marker": _backward_same,
+_RULES: dict[str, Callable[[Instruction], Sequence[Dims]]] = {
+    **dict.fromkeys(_DIMWISE, lambda each: _same_dims(each, each.operands)),
+    "broadcast_in_dim": _of_broadcast,
+    "reshape": _of_reshape,
+    "transpose": lambda each: [(each.operands[0], {source: dim for dim, source in enumerate(each.dims)})],
+    "reduce": lambda each: [(each.operands[0], {} if 0 in each.dims else {0: 0})],
+    "dot_general": _of_dot,
+    "convolution": _of_conv,
+    "gather": lambda each: _same_dims(each, each.operands[:1]),
+    "scatter": lambda each: _same_dims(each, each.operands[:1]),
+    "sort": lambda each: [
+        (operand, {dim: dim for dim in range(each.rank) if dim not in each.dims}) for operand in each.operands
+    ],
+    "marker": lambda each: [(each.operands[0], {dim: dim for dim in range(each.rank)})],
 }

@@ -3,20 +3,38 @@
 Dots are canonical here: batch dims, one free dim on each side, one contracting dim. In the names `S` is a split dim,
 `R` one that is not, `i`, `j`, `k`, `b` the free dims of the sides, the contracting dim and a batch dim; "@ {a,b}" are
 the mesh axes. Source: tensorflow-alpa's auto_sharding_dot_handler.cc and, for gathers, auto_sharding.cc.
+
+A contraction is described by its loops, as in an einsum: each loop is a dim of one or both operands and, unless it is
+summed over, of the result. A strategy splits loops along mesh axes; the specs of result and operands, and the axes of
+the all-reduce, follow from that.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from alpa_on_jax.xla_extension.auto_sharding.filtering import keep_batch_split
 from alpa_on_jax.xla_extension.auto_sharding.graph import ConvDims, DotDims, Instruction
-from alpa_on_jax.xla_extension.auto_sharding.specs import Spec, replicated
+from alpa_on_jax.xla_extension.auto_sharding.specs import NONE, Spec, replicated
 from alpa_on_jax.xla_extension.auto_sharding.strategies import Choices, Strategy, StrategyBuilder, strategies_of
 
 _BOTH_ORDERS = ((0, 1), (1, 0))
+_ALL = (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """One loop of a contraction: the dim that it is of the result, of the left and of the right operand, if it is one.
+
+    A loop that is no dim of the result is summed over.
+    """
+
+    out: int | None = None
+    lhs: int | None = None
+    rhs: int | None = None
 
 
 class _Contraction:
-    """What the strategies of one dot or convolution are made with."""
+    """Makes the strategies of one dot or convolution."""
 
     def __init__(self, builder: StrategyBuilder, instruction: Instruction):
         self.builder = builder
@@ -24,26 +42,32 @@ class _Contraction:
         self.options = builder.options
         self.instruction = instruction
         self.lhs, self.rhs = instruction.operands
-        self.recompute_cost = builder.communication.recompute(self.lhs.size_bytes + self.rhs.size_bytes)
 
-    def strategy(
-        self, name: str, spec: Spec, lhs: Spec, rhs: Spec, reduced: tuple[int, ...] = (), compute_cost: float = 0.0
+    def split(self, name: str, *loops: tuple[_Loop, Sequence[int]], compute_cost: float = 0.0) -> Strategy:
+        """The strategy that splits each of `loops` along its axes, with an all-reduce along those of summed loops."""
+        spec, lhs, rhs = (
+            self._spec(value, [(getattr(loop, side), axes) for loop, axes in loops])
+            for side, value in (("out", self.instruction), ("lhs", self.lhs), ("rhs", self.rhs))
+        )
+        reduced = tuple(axis for loop, axes in loops if loop.out is None for axis in axes)
+        return self._strategy(name, spec, lhs, rhs, reduced, compute_cost)
+
+    def _spec(self, value: Instruction, dims: Sequence[tuple[int | None, Sequence[int]]]) -> Spec:
+        codes = [NONE] * value.rank
+        for dim, axes in dims:
+            if dim is not None:
+                for axis in axes:
+                    codes[dim] |= self.mesh.code(axis)
+        return tuple(codes)
+
+    def _strategy(
+        self, name: str, spec: Spec, lhs: Spec, rhs: Spec, reduced: tuple[int, ...], compute_cost: float
     ) -> Strategy:
-        """The strategy of these specs, with an all-reduce along the axes `reduced`."""
         size_bytes = self.instruction.size_bytes / self.mesh.num_tiles(spec)
         cost = sum(self.builder.communication.all_reduce(size_bytes, axis) for axis in reduced)
         return Strategy(name, spec, (lhs, rhs), compute_cost, cost, reduced)
 
-    def out(self, dims: tuple[int, ...], axes: tuple[int, ...]) -> Spec:
-        return self.mesh.tile(self.instruction.rank, dims, axes)
-
-    def left(self, dims: tuple[int, ...], axes: tuple[int, ...]) -> Spec:
-        return self.mesh.tile(self.lhs.rank, dims, axes)
-
-    def right(self, dims: tuple[int, ...], axes: tuple[int, ...]) -> Spec:
-        return self.mesh.tile(self.rhs.rank, dims, axes)
-
-    def choices(self, strategies: list[Strategy]) -> Choices:
+    def choices(self, strategies: Iterator[Strategy]) -> Choices:
         """Those that remain, different ones, where nothing is split unevenly."""
         even = {(each.spec, each.operand_specs): each for each in reversed([*map(self._even, strategies)])}
         return Choices(keep_batch_split(self.builder, self.instruction, tuple(reversed(even.values()))))
@@ -64,252 +88,116 @@ class _Contraction:
         operand_bytes = self.lhs.size_bytes + self.rhs.size_bytes
         cost = sum(self.builder.communication.all_reduce(operand_bytes, axis) for axis in axes)
         name = f"{strategy.name}, not @ {','.join(map(str, sorted(axes)))}"
-        return self.strategy(name, spec, lhs, rhs, reduced, strategy.compute_cost + cost)
+        return self._strategy(name, spec, lhs, rhs, reduced, strategy.compute_cost + cost)
 
 
 class _Dot(_Contraction):
     def __init__(self, builder: StrategyBuilder, instruction: Instruction, dims: DotDims):
         super().__init__(builder, instruction)
-        self.dims = dims
+        self.batch = [_Loop(i, *sides) for i, sides in enumerate(zip(dims.lhs_batch, dims.rhs_batch, strict=True))]
+        self.i = _Loop(dims.out_lhs, lhs=dims.lhs_free)
+        self.j = _Loop(dims.out_rhs, rhs=dims.rhs_free)
+        self.k = _Loop(None, dims.lhs_contracting, dims.rhs_contracting)
+        self.sizes = {self.i: self.lhs.shape[dims.lhs_free], self.k: self.lhs.shape[dims.lhs_contracting]}
 
-    def all(self) -> list[Strategy]:
+    def all(self) -> Iterator[Strategy]:
         """Every strategy, in Alpa's order."""
-        batched = bool(self.dims.lhs_batch)
         always_batch = self.options.batch_matmul_always_split_batch and self.mesh.is_2d
-        found: list[Strategy] = []
-        if not (batched and always_batch):
-            found += self.free_dims()
-        found += self.one_batch_dim()
-        if not (len(self.dims.lhs_batch) == 2 and always_batch):
-            found += self.batch_and_another_dim()
-        found += self.two_batch_dims()
-        if self.options.allow_mixed_mesh_shape:
-            found += self.batch_dim_over_all_devices()
-        return found
+        if not (self.batch and always_batch):
+            yield from self.free_dims()
+        if self.mesh.is_2d:
+            if not (len(self.batch) == 2 and always_batch):
+                yield from self.batch_and_another_dim()
+            if len(self.batch) == 2:
+                for a, b in _BOTH_ORDERS:
+                    yield self.split(f"Sb = Sb x Sb @ {{{a},{b}}}", (self.batch[0], [a]), (self.batch[1], [b]))
+            if self.options.allow_mixed_mesh_shape:
+                for i, batch in enumerate(self.batch):
+                    yield self.split(f"Sb_{i} = Sb x Sb @ {{0}} 1d", (batch, _ALL))
+        else:
+            for i, batch in enumerate(self.batch):
+                for axis in self.mesh.axes:
+                    if self._fits(batch, axis):
+                        yield self.split(f"Sb_{i} = Sb x Sb @ {{{axis}}}", (batch, [axis]))
 
     def free_dims(self) -> Iterator[Strategy]:
-        for axes in _BOTH_ORDERS:
-            yield from self.both_free(*axes)
-        for axes in _BOTH_ORDERS:
-            yield from self.lhs_free_and_contracting(*axes)
-        for axes in _BOTH_ORDERS:
-            yield from self.rhs_free_and_contracting(*axes)
-        for axes in _BOTH_ORDERS:
-            yield from self.contracting_twice(*axes)
-        if self.options.allow_mixed_mesh_shape:
-            yield from self.data_parallel_over_all_devices()
-
-    def _fits(self, dim: int, axis: int) -> bool:
-        return self.instruction.shape[dim] >= self.mesh.shape[axis]
-
-    def both_free(self, a: int, b: int) -> Iterator[Strategy]:
-        d = self.dims
-        if self._fits(d.out_lhs, a) and self._fits(d.out_rhs, b):
-            yield self.strategy(
-                f"SS = SR x RS @ {{{a},{b}}}",
-                self.out((d.out_lhs, d.out_rhs), (a, b)),
-                self.left((d.lhs_free,), (a,)),
-                self.right((d.rhs_free,), (b,)),
-            )
-
-    def lhs_free_and_contracting(self, a: int, b: int) -> Iterator[Strategy]:
-        d = self.dims
-        if self.mesh.is_2d and self._fits(d.out_lhs, a):
-            yield self.strategy(
-                f"SR = SS x SR @ {{{a},{b}}} (allreduce @ {b})",
-                self.out((d.out_lhs,), (a,)),
-                self.left((d.lhs_free, d.lhs_contracting), (a, b)),
-                self.right((d.rhs_contracting,), (b,)),
-                (b,),
-            )
-
-    def rhs_free_and_contracting(self, a: int, b: int) -> Iterator[Strategy]:
-        d = self.dims
-        if self.mesh.shape[a] > 1 and self._fits(d.out_rhs, b):
-            yield self.strategy(
-                f"RS = RS x SS @ {{{a},{b}}} (allreduce @ {a})",
-                self.out((d.out_rhs,), (b,)),
-                self.left((d.lhs_contracting,), (a,)),
-                self.right((d.rhs_contracting, d.rhs_free), (a, b)),
-                (a,),
-            )
-
-    def contracting_twice(self, a: int, _: int) -> Iterator[Strategy]:
-        """The same partial sums on all devices along the other axis."""
-        d = self.dims
-        if self.mesh.is_2d:
-            yield self.strategy(
-                f"RR = RS x SR @ {{{a}}} (allreduce @ {a})",
-                replicated(self.instruction.rank),
-                self.left((d.lhs_contracting,), (a,)),
-                self.right((d.rhs_contracting,), (a,)),
-                (a,),
-                self.recompute_cost,
-            )
-
-    def data_parallel_over_all_devices(self) -> Iterator[Strategy]:
-        d, mesh = self.dims, self.mesh
+        i, j, k, mesh = self.i, self.j, self.k, self.mesh
+        for a, b in _BOTH_ORDERS:
+            if self._fits(i, a) and self._fits(j, b):
+                yield self.split(f"SS = SR x RS @ {{{a},{b}}}", (i, [a]), (j, [b]))
+        for a, b in _BOTH_ORDERS:
+            if mesh.is_2d and self._fits(i, a):
+                yield self.split(f"SR = SS x SR @ {{{a},{b}}} (allreduce @ {b})", (i, [a]), (k, [b]))
+        for a, b in _BOTH_ORDERS:
+            if mesh.shape[a] > 1 and self._fits(j, b):
+                yield self.split(f"RS = RS x SS @ {{{a},{b}}} (allreduce @ {a})", (k, [a]), (j, [b]))
         if not mesh.is_2d:
             return
-        if self.lhs.shape[d.lhs_free] % mesh.num_devices == 0:
-            yield self.strategy(
-                "Si = Si x R @ 0",
-                mesh.tile_1d(self.instruction.rank, d.out_lhs),
-                mesh.tile_1d(self.lhs.rank, d.lhs_free),
-                replicated(self.rhs.rank),
-            )
-        if self.lhs.shape[d.lhs_contracting] % mesh.num_devices == 0:
-            yield self.strategy(
-                "R = Sk x Sk @ 0 (allreduce @ 0)",
-                replicated(self.instruction.rank),
-                mesh.tile_1d(self.lhs.rank, d.lhs_contracting),
-                mesh.tile_1d(self.rhs.rank, d.rhs_contracting),
-                (0, 1),
-            )
-
-    def one_batch_dim(self) -> Iterator[Strategy]:
-        if self.mesh.is_2d:
-            return
-        for i, (lhs_dim, rhs_dim) in enumerate(zip(self.dims.lhs_batch, self.dims.rhs_batch, strict=True)):
-            for axis in self.mesh.axes:
-                if self._fits(i, axis):
-                    yield self.strategy(
-                        f"Sb_{i} = Sb x Sb @ {{{axis}}}",
-                        self.out((i,), (axis,)),
-                        self.left((lhs_dim,), (axis,)),
-                        self.right((rhs_dim,), (axis,)),
-                    )
+        # The same partial sums on all devices along the other axis.
+        recompute_cost = self.builder.communication.recompute(self.lhs.size_bytes + self.rhs.size_bytes)
+        for a in _ALL:
+            yield self.split(f"RR = RS x SR @ {{{a}}} (allreduce @ {a})", (k, [a]), compute_cost=recompute_cost)
+        if self.options.allow_mixed_mesh_shape:
+            for loop, name in ((i, "Si = Si x R @ 0"), (k, "R = Sk x Sk @ 0 (allreduce @ 0)")):
+                if self.sizes[loop] % mesh.num_devices == 0:
+                    yield self.split(name, (loop, _ALL))
 
     def batch_and_another_dim(self) -> Iterator[Strategy]:
-        d = self.dims
-        if not d.lhs_batch or not self.mesh.is_2d:
-            return
-        lhs_batch, rhs_batch = d.lhs_batch[0], d.rhs_batch[0]
-        for a, b in _BOTH_ORDERS:
-            yield self.strategy(
-                f"SbSi = SbSi x SbR @ {{{a},{b}}}",
-                self.out((0, d.out_lhs), (a, b)),
-                self.left((lhs_batch, d.lhs_free), (a, b)),
-                self.right((rhs_batch,), (a,)),
-            )
-        for a, b in _BOTH_ORDERS:
-            yield self.strategy(
-                f"SbSj = SbR x SbSj @ {{{a},{b}}}",
-                self.out((0, d.out_rhs), (a, b)),
-                self.left((lhs_batch,), (a,)),
-                self.right((rhs_batch, d.rhs_free), (a, b)),
-            )
-        for a, b in _BOTH_ORDERS:
-            yield self.strategy(
-                f"SbR = SbSk x SbSk @ {{{a},{b}}} (allreduce @ {b})",
-                self.out((0,), (a,)),
-                self.left((lhs_batch, d.lhs_contracting), (a, b)),
-                self.right((rhs_batch, d.rhs_contracting), (a, b)),
-                (b,),
-            )
+        for batch in self.batch[:1]:
+            for a, b in _BOTH_ORDERS:
+                yield self.split(f"SbSi = SbSi x SbR @ {{{a},{b}}}", (batch, [a]), (self.i, [b]))
+            for a, b in _BOTH_ORDERS:
+                yield self.split(f"SbSj = SbR x SbSj @ {{{a},{b}}}", (batch, [a]), (self.j, [b]))
+            for a, b in _BOTH_ORDERS:
+                name = f"SbR = SbSk x SbSk @ {{{a},{b}}} (allreduce @ {b})"
+                yield self.split(name, (batch, [a]), (self.k, [b]))
 
-    def two_batch_dims(self) -> Iterator[Strategy]:
-        d = self.dims
-        if len(d.lhs_batch) != 2 or not self.mesh.is_2d:
-            return
-        for a, b in _BOTH_ORDERS:
-            yield self.strategy(
-                f"Sb = Sb x Sb @ {{{a},{b}}}",
-                self.out((0, 1), (a, b)),
-                self.left(d.lhs_batch, (a, b)),
-                self.right(d.rhs_batch, (a, b)),
-            )
-
-    def batch_dim_over_all_devices(self) -> Iterator[Strategy]:
-        if not self.mesh.is_2d:
-            return
-        for i, (lhs_dim, rhs_dim) in enumerate(zip(self.dims.lhs_batch, self.dims.rhs_batch, strict=True)):
-            yield self.strategy(
-                f"Sb_{i} = Sb x Sb @ {{0}} 1d",
-                self.mesh.tile_1d(self.instruction.rank, i),
-                self.mesh.tile_1d(self.lhs.rank, lhs_dim),
-                self.mesh.tile_1d(self.rhs.rank, rhs_dim),
-            )
+    def _fits(self, loop: _Loop, axis: int) -> bool:
+        assert loop.out is not None
+        return self.instruction.shape[loop.out] >= self.mesh.shape[axis]
 
 
 class _Conv(_Contraction):
     def __init__(self, builder: StrategyBuilder, instruction: Instruction, dims: ConvDims):
         super().__init__(builder, instruction)
         self.dims = dims
+        self.batch = _Loop(dims.out_batch, lhs=dims.lhs_batch)
+        self.out_features = _Loop(dims.out_feature, rhs=dims.rhs_out_feature)
+        self.in_features = _Loop(None, dims.lhs_feature, dims.rhs_in_feature)
 
-    def all(self) -> list[Strategy]:
+    def all(self) -> Iterator[Strategy]:
         """Every strategy, in Alpa's order."""
-        d = self.dims
-        lhs_features, rhs_features = self.lhs.shape[d.lhs_feature], self.rhs.shape[d.rhs_out_feature]
-        found: list[Strategy] = []
-        if d.feature_groups == lhs_features == rhs_features:
-            found += [self.depthwise(*axes, forward=True) for axes in _BOTH_ORDERS]
-        elif d.batch_groups == self.lhs.shape[d.lhs_batch] == rhs_features:
-            found += [self.depthwise(*axes, forward=False) for axes in _BOTH_ORDERS]
-        found += [self.batch_and_out_features(*axes) for axes in _BOTH_ORDERS]
+        yield from self.depthwise()
+        for a, b in _BOTH_ORDERS:
+            yield self.split(f"SS = SR x RS @ {{{a},{b}}}", (self.batch, [a]), (self.out_features, [b]))
         if self.mesh.is_2d:
-            found += [self.batch_and_in_features(*axes) for axes in _BOTH_ORDERS]
-        found += [self.out_and_in_features(a, b) for a, b in _BOTH_ORDERS if self.mesh.shape[a] > 1]
+            for a, b in _BOTH_ORDERS:
+                name = f"SR = SS x SR @ {{{a},{b}}} (allreduce @ {b})"
+                yield self.split(name, (self.batch, [a]), (self.in_features, [b]))
+        for a, b in _BOTH_ORDERS:
+            if self.mesh.shape[a] > 1:
+                name = f"RS = RS x SS @ {{{a},{b}}} (allreduce @ {a})"
+                yield self.split(name, (self.in_features, [a]), (self.out_features, [b]))
         if self.options.allow_mixed_mesh_shape and self.mesh.is_2d:
-            found += self.data_parallel_over_all_devices()
-        return found
+            if self.lhs.shape[self.dims.lhs_batch] % self.mesh.num_devices == 0:
+                yield self.split("Si = Si x R @ 0", (self.batch, _ALL))
+            features = self.lhs.shape[self.dims.lhs_feature], self.rhs.shape[self.dims.rhs_in_feature]
+            if all(size % self.mesh.num_devices == 0 for size in features):
+                yield self.split("R = Sk x Sk @ 0 (allreduce @ 0)", (self.in_features, _ALL))
 
-    def depthwise(self, a: int, b: int, *, forward: bool) -> Strategy:
+    def depthwise(self) -> Iterator[Strategy]:
+        """Those of a convolution of each channel by itself, or of the gradient of its kernel."""
         d = self.dims
-        return self.strategy(
-            f"SS = SS x RS @ {{{a},{b}}}",
-            self.out((d.out_batch, d.out_feature), (a, b)),
-            self.left((d.lhs_batch, d.lhs_feature), (a, b) if forward else (b, a)),
-            self.right((d.rhs_out_feature,), (b,)),
-        )
-
-    def batch_and_out_features(self, a: int, b: int) -> Strategy:
-        d = self.dims
-        return self.strategy(
-            f"SS = SR x RS @ {{{a},{b}}}",
-            self.out((d.out_batch, d.out_feature), (a, b)),
-            self.left((d.lhs_batch,), (a,)),
-            self.right((d.rhs_out_feature,), (b,)),
-        )
-
-    def batch_and_in_features(self, a: int, b: int) -> Strategy:
-        d = self.dims
-        return self.strategy(
-            f"SR = SS x SR @ {{{a},{b}}} (allreduce @ {b})",
-            self.out((d.out_batch,), (a,)),
-            self.left((d.lhs_batch, d.lhs_feature), (a, b)),
-            self.right((d.rhs_in_feature,), (b,)),
-            (b,),
-        )
-
-    def out_and_in_features(self, a: int, b: int) -> Strategy:
-        d = self.dims
-        return self.strategy(
-            f"RS = RS x SS @ {{{a},{b}}} (allreduce @ {a})",
-            self.out((d.out_feature,), (b,)),
-            self.left((d.lhs_feature,), (a,)),
-            self.right((d.rhs_in_feature, d.rhs_out_feature), (a, b)),
-            (a,),
-        )
-
-    def data_parallel_over_all_devices(self) -> Iterator[Strategy]:
-        d, mesh = self.dims, self.mesh
-        if self.lhs.shape[d.lhs_batch] % mesh.num_devices == 0:
-            yield self.strategy(
-                "Si = Si x R @ 0",
-                mesh.tile_1d(self.instruction.rank, d.out_batch),
-                mesh.tile_1d(self.lhs.rank, d.lhs_batch),
-                replicated(self.rhs.rank),
-            )
-        features = self.lhs.shape[d.lhs_feature], self.rhs.shape[d.rhs_in_feature]
-        if all(size % mesh.num_devices == 0 for size in features):
-            yield self.strategy(
-                "R = Sk x Sk @ 0 (allreduce @ 0)",
-                replicated(self.instruction.rank),
-                mesh.tile_1d(self.lhs.rank, d.lhs_feature),
-                mesh.tile_1d(self.rhs.rank, d.rhs_in_feature),
-                (0, 1),
-            )
+        lhs_features, lhs_batch = self.lhs.shape[d.lhs_feature], self.lhs.shape[d.lhs_batch]
+        channels = self.rhs.shape[d.rhs_out_feature]
+        if d.feature_groups == lhs_features == channels:
+            batch, channel = self.batch, _Loop(d.out_feature, d.lhs_feature, d.rhs_out_feature)
+        elif d.batch_groups == lhs_batch == channels:
+            batch, channel = _Loop(d.out_batch, d.lhs_feature), _Loop(d.out_feature, d.lhs_batch, d.rhs_out_feature)
+        else:
+            return
+        for a, b in _BOTH_ORDERS:
+            yield self.split(f"SS = SS x RS @ {{{a},{b}}}", (batch, [a]), (channel, [b]))
 
 
 @strategies_of("dot_general")
@@ -328,7 +216,7 @@ def _conv(builder: StrategyBuilder, instruction: Instruction) -> Choices:
 
 @strategies_of("gather", "scatter")
 def _indexed(builder: StrategyBuilder, instruction: Instruction) -> Choices:
-    """Split along a dim that is taken or updated as a whole; the indices then lie on each device."""
+    """Split along a dim that is taken or updated as a whole; the indices are then replicated."""
     mesh = builder.mesh
     strategies = []
     for dim in instruction.gather_window_dims:

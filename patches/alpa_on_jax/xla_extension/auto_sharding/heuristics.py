@@ -49,14 +49,8 @@ def _largest(mesh: Mesh, shape: Sequence[int]) -> Spec:
     return mesh.tile_1d(len(shape), by_size[0])
 
 
-def _first(mesh: Mesh, shape: Sequence[int]) -> Spec:
-    """Split dim 0 over all devices."""
-    return mesh.tile_1d(len(shape), 0)
-
-
-def _last(mesh: Mesh, shape: Sequence[int]) -> Spec:
-    """Split the last dim over all devices."""
-    return mesh.tile_1d(len(shape), len(shape) - 1)
-
-
-_RULES: dict[str, _Rule] = {"shard-largest": _largest, "shard-first": _first, "shard-last": _last}
+_RULES: dict[str, _Rule] = {
+    "shard-largest": _largest,
+    "shard-first": lambda mesh, shape: mesh.tile_1d(len(shape), 0),
+    "shard-last": lambda mesh, shape: mesh.tile_1d(len(shape), len(shape) - 1),
+}

@@ -32,7 +32,6 @@ class SolverOptions:
         force_batch_dim_to_mesh_axis: The axis along which batch dims must be split; None: they need not.
         batch_sizes: The sizes of the batch dims of the program's arguments; None where they are not known.
         force_simple_heuristic: The rule by which parameters are split instead of solving; empty: solve.
-        print_strategy: Whether the solution is logged.
     """
 
     mesh_shape: tuple[int, int]
@@ -52,7 +51,6 @@ class SolverOptions:
     force_batch_dim_to_mesh_axis: int | None = None
     batch_sizes: frozenset[int] | None = None
     force_simple_heuristic: str = ""
-    print_strategy: bool = False
 
 
 def options_of_pass_context() -> SolverOptions:
@@ -80,7 +78,6 @@ def options_of_pass_context() -> SolverOptions:
         force_batch_dim_to_mesh_axis=axis if axis >= 0 else None,
         batch_sizes=get_batch_sizes(),
         force_simple_heuristic=str(_get("force_simple_heuristic", "") or ""),
-        print_strategy=bool(_get("print_strategy", False)),
     )
 
 

@@ -26,7 +26,7 @@ from alpa.shard_parallel.auto_sharding import hlo_sharding_to_sharding_spec
 from alpa_cfp.spmd.module.hlo_module import HloSharding
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from alpa_on_jax.jax.interpreters import pxla
-from alpa_on_jax.ray_mesh import resharding
+from alpa_on_jax.ray_mesh.resharding import tiles
 
 VALUES = np.arange(16 * 8, dtype=np.float32).reshape(16, 8)
 AVAL = jax.core.ShapedArray(VALUES.shape, VALUES.dtype)
@@ -116,12 +116,12 @@ def test_from_each_sharding_to_each_the_devices_get_their_parts_and_no_message_i
             held = parts(source_spec, rank, 2) if rank < 2 else [None] * 4
             if mode == "broadcast":
                 work = task.broadcast_tasks[worker].values()
-                received = resharding.broadcast_tiles(end, work, held, rank_of.__getitem__)
+                received = tiles.broadcast_tiles(end, work, held, rank_of.__getitem__)
             elif rank < 2:
                 received = {}
-                resharding.send_tiles(end, task.sender_tasks[worker], held)
+                tiles.send_tiles(end, task.sender_tasks[worker], held)
             else:
-                received = resharding.receive_tiles(end, task.receiver_tasks[worker], held)
+                received = tiles.receive_tiles(end, task.receiver_tasks[worker], held)
             got.update({(rank - 2, device): part for device, part in received.items()})
         assert not any(sent.values())
         for host in range(2):

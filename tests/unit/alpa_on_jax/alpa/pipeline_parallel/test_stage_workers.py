@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_on_jax.alpa.pipeline_parallel.stage_workers import timed_at_once
-from alpa_on_jax.ray_mesh import hosts
+from alpa_on_jax.ray_mesh.cluster import hosts
 
 
 def mesh(machines: Sequence[str]) -> Any:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import hosts
-from alpa_on_jax.ray_mesh.hosts import CPU_DEVICE, GPU
+from alpa_on_jax.ray_mesh.cluster import hosts
+from alpa_on_jax.ray_mesh.cluster.hosts import CPU_DEVICE, GPU
 
 
 def node(identity: str, *, alive: bool = True, ip: str = "10.0.0.1", **resources: float) -> dict[str, Any]:

@@ -11,9 +11,10 @@ import numpy as np
 from alpa.device_mesh import MeshHostWorker
 
 from alpa_cfp.spmd.distributed.host_place import HostPlace
-from alpa_on_jax.ray_mesh import resharding, transport
-from alpa_on_jax.ray_mesh.groups import Groups
-from alpa_on_jax.ray_mesh.host_errors import keeps_error
+from alpa_on_jax.ray_mesh import transport
+from alpa_on_jax.ray_mesh.failures.host_errors import keeps_error
+from alpa_on_jax.ray_mesh.resharding import tiles
+from alpa_on_jax.ray_mesh.resharding.groups import Groups
 
 
 class ReshardingWorker(MeshHostWorker):
@@ -56,7 +57,7 @@ class ReshardingWorker(MeshHostWorker):
     def run_resharding_send_task(self, uuid: int, ary_uuid: int) -> None:
         """Send this host's tiles of an array."""
         task = self.send_tasks[uuid]
-        resharding.send_tiles(self.groups.endpoint(task.group_name), task.tile_specs, self.buffers[ary_uuid])
+        tiles.send_tiles(self.groups.endpoint(task.group_name), task.tile_specs, self.buffers[ary_uuid])
 
     @keeps_error
     def run_resharding_recv_task(self, uuid: int, ary_uuid: int, set_empty_buffer: bool = True) -> None:
@@ -64,7 +65,7 @@ class ReshardingWorker(MeshHostWorker):
         del set_empty_buffer  # tiles come into memory of their own
         task = self.recv_tasks[uuid]
         endpoint = self.groups.endpoint(task.group_name)
-        self._receive(ary_uuid, lambda parts: resharding.receive_tiles(endpoint, task.recv_specs, parts))
+        self._receive(ary_uuid, lambda parts: tiles.receive_tiles(endpoint, task.recv_specs, parts))
 
     @keeps_error
     def run_resharding_broadcast_task(self, uuid: int, ary_uuid: int, set_empty_buffer: bool = True) -> None:
@@ -77,7 +78,7 @@ class ReshardingWorker(MeshHostWorker):
         def rank_of(device: str) -> int:
             return self.groups.rank_of(group, device)
 
-        self._receive(ary_uuid, lambda parts: resharding.broadcast_tiles(endpoint, specs, parts, rank_of))
+        self._receive(ary_uuid, lambda parts: tiles.broadcast_tiles(endpoint, specs, parts, rank_of))
 
     def _receive(self, ary_uuid: int, receive: Callable[[Sequence[Any]], dict[int, np.ndarray]]) -> None:
         """Let this host's devices hold what is received of an array, and what they held beside it."""

@@ -9,7 +9,7 @@ together, after all that they were asked for before.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from alpa_on_jax.ray_mesh import ending, waiting
+from alpa_on_jax.ray_mesh.failures import ending, waiting
 
 Answer = TypeVar("Answer")
 

@@ -12,8 +12,8 @@ from alpa_cfp.spmd.distributed import runtime as jax_runtime
 from alpa_cfp.spmd.distributed.host_client import HostClient
 from alpa_cfp.spmd.distributed.host_place import HostPlace
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh.host_errors import Health
-from alpa_on_jax.ray_mesh.host_worker import HostWorker
+from alpa_on_jax.ray_mesh.failures.host_errors import Health
+from alpa_on_jax.ray_mesh.processes.host_worker import HostWorker
 
 HEALTH = "health"
 

@@ -1,4 +1,4 @@
-"""What alpa's `ShardedDeviceArray` had and `jax.Array` has not: its `sharding_spec`."""
+"""The attribute `sharding_spec`, which alpa's `ShardedDeviceArray` had and `jax.Array` has not."""
 
 from typing import Any
 

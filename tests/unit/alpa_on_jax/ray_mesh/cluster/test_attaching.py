@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import attaching
-from alpa_on_jax.ray_mesh.attaching import Attachment, attach, wanted_address
+from alpa_on_jax.ray_mesh.cluster import attaching
+from alpa_on_jax.ray_mesh.cluster.attaching import Attachment, attach, wanted_address
 
 HERE, THERE = "10.0.0.1:6379", "10.0.0.2:6379"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from alpa_cfp.spmd.distributed import runtime as jax_runtime
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import references
-from alpa_on_jax.ray_mesh.limits import Limits
+from alpa_on_jax.ray_mesh.asking import references
+from alpa_on_jax.ray_mesh.failures.limits import Limits
 
 log = logging.getLogger("alpa_on_jax")
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from alpa_on_jax.in_process import actors
+from alpa_on_jax.ray_mesh.asking import actors
 
 
 def get(references: Any, timeout: float | None = None) -> Any:

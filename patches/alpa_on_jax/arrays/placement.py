@@ -1,11 +1,11 @@
-"""Putting arguments on a local mesh. Used by the replacements in `alpa.device_mesh` and `alpa.mesh_executable`.
+"""Putting arguments on a local mesh.
 
 Takes a program's arguments, whatever and wherever they are, with what each device is to hold of them; gives back
 `jax.Array`s that lie so. Invariant: an array that already does is handed on as the same object.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -58,7 +58,7 @@ class Placer:
     ) -> list[Any]:
         """The arguments on the mesh, a batch as a list of micro-batches (slices of dim 0, in order)."""
         if any(donated) and len({id(arg) for arg in args}) < len(args):
-            args = _without_shared_buffers(donated, args)
+            args = without_shared_buffers(donated, args, jax.numpy.copy)
         shardings = self._shardings_of(shard_indices)
         placed: list[Any] = list(args)
         elsewhere = []
@@ -85,17 +85,22 @@ class Placer:
         return known[1]
 
 
-def _without_shared_buffers(donated: Sequence[bool], args: Sequence[Any]) -> list[Any]:
+def without_shared_buffers(donated: Sequence[bool], args: Sequence[Any], copy: Callable[[Any], Any]) -> list[Any]:
     """The arguments with copies in place of arrays that occur twice and are donated.
 
     A buffer cannot be donated twice, nor be used beside; jaxlib 0.10.2 ends the process when it is.
+
+    Args:
+        donated: Which arguments are donated.
+        args: Arrays, on this process' devices or on a cluster, and other values.
+        copy: Gives a value of its own for an array.
     """
     given_up = {id(arg) for arg, is_donated in zip(args, donated, strict=True) if is_donated}
     seen: set[int] = set()
     unshared = []
     for arg in args:
-        again = isinstance(arg, jax.Array) and id(arg) in given_up and id(arg) in seen
-        unshared.append(jax.numpy.copy(arg) if again else arg)
+        again = hasattr(arg, "delete") and id(arg) in given_up and id(arg) in seen
+        unshared.append(copy(arg) if again else arg)
         seen.add(id(arg))
     return unshared
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh.calling import call_on_hosts
-from alpa_on_jax.ray_mesh.launching import environment
+from alpa_on_jax.ray_mesh.failures.calling import call_on_hosts
+from alpa_on_jax.ray_mesh.processes.launching import environment
 
 
 def config(backend: str, *, efa: bool = False) -> Any:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from alpa_on_jax.ray_mesh import transport, waiting
+from alpa_on_jax.ray_mesh import transport
+from alpa_on_jax.ray_mesh.failures import waiting
 
 # How alpa names what is done with a scalar of each mesh.
 _OPERATIONS = {"SUM": np.add, "AND": np.logical_and, "OR": np.logical_or}

@@ -22,10 +22,10 @@ from alpa.device_mesh import MeshHostWorker
 from alpa_cfp.spmd.distributed.host_array import block_until_ready
 from alpa_cfp.spmd.distributed.host_client import HostClient
 from alpa_cfp.spmd.distributed.host_place import HostPlace
-from alpa_on_jax.alpa.local_arrays import block_until_all_ready, device_memory
-from alpa_on_jax.alpa.serialization import load_sharded_array
-from alpa_on_jax.ray_mesh.host_errors import Health, KeepsErrors, keeps_error, noted, tells_error
-from alpa_on_jax.ray_mesh.resharding_worker import ReshardingWorker
+from alpa_on_jax.arrays.checkpoint_files import load_sharded_array
+from alpa_on_jax.arrays.placement import block_until_all_ready, device_memory
+from alpa_on_jax.ray_mesh.failures.host_errors import Health, KeepsErrors, keeps_error, noted, tells_error
+from alpa_on_jax.ray_mesh.processes.resharding_worker import ReshardingWorker
 
 # What is asked while something else runs.
 ALWAYS = ("check_alive", "health", "leave_groups")

@@ -16,9 +16,9 @@ import jax
 from alpa_cfp.spmd.distributed import runtime as jax_runtime
 from alpa_cfp.spmd.distributed.host_place import HostPlace
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh import hosts
-from alpa_on_jax.ray_mesh.ending import end_processes
-from alpa_on_jax.ray_mesh.limits import Limits
+from alpa_on_jax.ray_mesh.cluster import hosts
+from alpa_on_jax.ray_mesh.failures.ending import end_processes
+from alpa_on_jax.ray_mesh.failures.limits import Limits
 
 log = logging.getLogger("alpa_on_jax")
 
@@ -106,7 +106,7 @@ def _start(mesh: Any, host: int, service: str, config: Any, placement_group: Any
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    from alpa_on_jax.ray_mesh.ray_host import HEALTH, RayHost
+    from alpa_on_jax.ray_mesh.processes.ray_host import HEALTH, RayHost
 
     info, num_devices = mesh.host_info[host], mesh.num_devices_per_host
     resource = hosts.RESOURCE_NAMES[config.backend]

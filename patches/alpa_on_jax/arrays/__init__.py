@@ -1,0 +1,1 @@
+"""Arrays on devices and in checkpoints, as every mesh and every host uses them."""
