@@ -86,7 +86,7 @@ cluster: $(INSTALLED) ## tests on a Ray cluster of two nodes, which they start o
 	$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/ray $(ARGS)
 
 gpu: $(INSTALLED) ## tests on a GPU (JAX_PLATFORMS=cuda make gpu), skipped where there is none
-	$(BIN)/pytest -q -m gpu tests/gpu $(wildcard tests/unit/alpa_on_jax/ray_mesh/transport) $(ARGS)
+	$(BIN)/pytest -q -m gpu tests/gpu $(ARGS)
 
 # Modules of the package benchmarks/ that are programs; they measure the models of alpa_cfp_bench.workloads.
 bench: $(INSTALLED) ## all benchmarks; they print what they measured

@@ -24,7 +24,7 @@ class NoDevicesError(CFPError, RuntimeError):
         )
 
 
-class NothingRunsError(CFPError, RuntimeError):
+class NoRunnablePlanError(CFPError, RuntimeError):
     """None of the best plans could be compiled and run whole."""
 
     def __init__(self, failures: Sequence[str]) -> None:
@@ -36,7 +36,7 @@ class NothingRunsError(CFPError, RuntimeError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (NothingRunsError, (self.failures,))
+        return (NoRunnablePlanError, (self.failures,))
 
 
 class PlanError(CFPError, ValueError):

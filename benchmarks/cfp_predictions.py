@@ -97,7 +97,7 @@ def measure(step: Step, database: Path, plans: int, samples: int, seed: int) -> 
                 "origin": origin,
                 "predicted_s": known.time_s + overhead_s,
                 "formula_s": problem.time(choices) + overhead_s,
-                "measured_s": profile.typical_s,
+                "measured_s": profile.lower_half_mean_s,
                 "predicted_bytes": problem.memory(choices).total,
                 "compiled_bytes": sum(size or 0 for size in sizes) - (profile.aliased_bytes or 0),
                 "collectives": sum(each.count for each in profile.collectives),

@@ -1,6 +1,6 @@
 """What the benchmarks of CFP work on: the training step of a model as CFP sees it, and its plans.
 
-Takes a model and a mesh by name; gives the module, its blocks, its candidates, and a `Choosing` that measures them on
+Takes a model and a mesh by name; gives the module, its blocks, its candidates, and a `PlanSearch` that measures them on
 this process' devices. Invariant: the module is that which `alpa.parallelize` would hand over, without micro-batches.
 """
 
@@ -16,25 +16,25 @@ import jax
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.candidates.block_candidates import Unit, find_units
+from alpa_cfp.candidates.block_candidates import BlockCandidates, find_block_candidates
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.extraction.subprograms import find_parts
+from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.planner.planner import with_plan
 from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.select.calibration import calibration_programs, rates_of
-from alpa_cfp.select.plan_search import Choosing
+from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import Kept
+from alpa_cfp.strategies.block_strategy import StateSharding
 from alpa_cfp_bench.workloads.model import training_step
 from alpa_cfp_bench.workloads.models import build
 from alpa_cfp_bench.workloads.sizes import Size
 
 _LETTERS = {Side.BATCH: "b", Side.LEFT: "l", Side.RIGHT: "r", Side.REDUCTION: "s"}
-_MARKS = {Kept.AS_USED: "", Kept.MOMENTS_SPLIT: "2", Kept.ALL_SPLIT: "3"}
+_MARKS = {StateSharding.REPLICATED: "", StateSharding.ZERO2: "2", StateSharding.ZERO3: "3"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Step:
     module: HloModule
     mesh: LogicalMesh
     blocks: Blocks
-    units: tuple[Unit, ...]
+    units: tuple[BlockCandidates, ...]
 
     def planned(self, choices: Sequence[int]) -> HloModule:
         """The whole step with a candidate for each block, partitioned."""
@@ -92,7 +92,7 @@ def step_of_module(module: HloModule, mesh_shape: tuple[int, ...]) -> Step:
     """The same for any unoptimised module."""
     mesh = LogicalMesh(mesh_shape)
     blocks = find_blocks(read_graph(module.bytecode))
-    return Step(module, mesh, blocks, find_units(find_parts(module, blocks), mesh))
+    return Step(module, mesh, blocks, find_block_candidates(find_subprograms(module, blocks), mesh))
 
 
 @contextlib.contextmanager
@@ -103,8 +103,8 @@ def profiler(mesh: LogicalMesh, database: Path | str | None, options: MeasureOpt
         yield made
 
 
-def choosing(step: Step, measuring: Profiler, margin: float) -> tuple[Rates, Choosing]:
+def choosing(step: Step, measuring: Profiler, margin: float) -> tuple[Rates, PlanSearch]:
     """The mesh's rates, and what chooses among the candidates of a step."""
     rates = rates_of(step.mesh, measuring.measure(calibration_programs(step.mesh)))
     boundaries = find_boundaries(step.module, step.blocks, step.units)
-    return rates, Choosing(step.units, boundaries, rates, measuring.measure, margin)
+    return rates, PlanSearch(step.units, boundaries, rates, measuring.measure, margin)

@@ -78,7 +78,7 @@ def measure(step: Step) -> dict[str, Any]:
             plans = list(itertools.product(*(range(len(unit.candidates)) for unit in step.units)))
             profiles = measuring.measure([step.planned(choices) for choices in plans])
             times = {
-                choices: profile.typical_s
+                choices: profile.lower_half_mean_s
                 for choices, profile in zip(plans, profiles, strict=True)
                 if profile.status == "measured"
             }
@@ -100,7 +100,7 @@ def _seconds(
 ) -> dict[tuple[int, ...], float]:
     """What each plan takes by some of its samples."""
     parts = (replace(profile, samples_s=profile.samples_s[samples]) for profile in profiles)
-    return {choices: part.typical_s for choices, part in zip(plans, parts, strict=True)}
+    return {choices: part.lower_half_mean_s for choices, part in zip(plans, parts, strict=True)}
 
 
 def _planned(step: Step, measuring: Profiler, margin: float) -> tuple[tuple[int, ...], int]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from alpa_cfp.search import Edge, NothingFitsError, SearchProblem, TimeLimitError, Variable, search
+from alpa_cfp.search import Edge, MemoryBudgetError, SearchProblem, TimeLimitError, Variable, search
 from benchmarks import machine, reports
 
 SHAPES = ("chain", "tied", "unet", "hub")
@@ -122,7 +122,7 @@ def _budget_bytes(problem: SearchProblem, share: float | None) -> int | None:
     fastest = search(problem, None)[0].memory.total
     try:
         search(problem, 0)
-    except NothingFitsError as error:
+    except MemoryBudgetError as error:
         return error.least_bytes + int(share * max(0, fastest - error.least_bytes))
     return 0
 

@@ -22,11 +22,11 @@ from jax.sharding import AbstractMesh
 
 from alpa_cfp import CFPOption, Plan, autoshard, quantities
 from alpa_cfp.errors import CFPError
-from alpa_cfp.plan.plan_report import Account, Alternative
+from alpa_cfp.plan.plan_report import Alternative, PlanReport
 from alpa_cfp.report import words
 from alpa_cfp.report.folding import chosen
-from alpa_cfp.search import NothingFitsError, SearchError
-from alpa_cfp.strategies.block_strategy import Kept
+from alpa_cfp.search import MemoryBudgetError, SearchError
+from alpa_cfp.strategies.block_strategy import StateSharding
 from benchmarks import machine
 from benchmarks.suite_cases import SUITES, Case
 from benchmarks.suite_programs import program_of
@@ -35,7 +35,7 @@ from benchmarks.suite_scaling import bench_command, for_cpu
 # What Alpa measured on (V100 with 16 GB); LLaMA was trained on A100 with 80 GB.
 MEMORY_GB = {"llama": 80.0}
 _ALPA_MEMORY_GB = 16.0
-_SHARED = {Kept.MOMENTS_SPLIT: "ZeRO-2", Kept.ALL_SPLIT: "ZeRO-3"}
+_SHARED = {StateSharding.ZERO2: "ZeRO-2", StateSharding.ZERO3: "ZeRO-3"}
 
 _TEXT = (
     "Planning a training step of the models of the {suite} suite at their {sizes} sizes (`benchmarks/suite_cases.py` "
@@ -134,7 +134,7 @@ def planned(case: Case, option: CFPOption, *, remat: bool) -> tuple[dict[str, An
         plan = autoshard(program.step, mesh, program.state, program.batch, donate_argnums=0, option=option)
     except (CFPError, SearchError) as error:
         failure = str(error)
-        least_bytes = error.least_bytes if isinstance(error, NothingFitsError) else None
+        least_bytes = error.least_bytes if isinstance(error, MemoryBudgetError) else None
     result |= {"planning_s": time.perf_counter() - traced, "failure": failure, "least_bytes": least_bytes}
     result |= _of_plan(plan)
     result["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -157,7 +157,7 @@ def _of_plan(plan: Plan | None) -> dict[str, Any]:
     }
 
 
-def _strategies(account: Account, own: Sequence[Alternative], shape: tuple[int, ...]) -> dict[str, int]:
+def _strategies(account: PlanReport, own: Sequence[Alternative], shape: tuple[int, ...]) -> dict[str, int]:
     """How many blocks have each strategy, in words."""
     return dict(Counter(words.strategy(each, shape, account.axis_names) for each in own).most_common())
 
@@ -170,7 +170,7 @@ def method_of(alternative: Alternative, shape: Sequence[int]) -> str:
     splits = roles - {None}
     if not splits:
         return "replicated"
-    shared = _SHARED.get(Kept(alternative.kept), "")
+    shared = _SHARED.get(StateSharding(alternative.kept), "")
     if splits == {"samples"}:
         return shared or "data parallel"
     name = "both" if "samples" in splits else "tensor parallel"

@@ -22,8 +22,7 @@ from jax.experimental import transfer
 from jax.sharding import SingleDeviceSharding
 
 from alpa_cfp_bench.timing import interleave
-from alpa_on_jax.ray_mesh.transport import Address, Endpoint
-from alpa_on_jax.ray_mesh.transport.tcp import TcpListener
+from alpa_on_jax.ray_mesh.transport import Address, Endpoint, Listener
 from benchmarks import machine, reports
 
 _IP = "127.0.0.1"
@@ -102,7 +101,7 @@ class _Side:
         return text.strip()
 
     def _open(self, rank: int, *, local: bool) -> Endpoint:
-        listener = TcpListener(_IP, local=local)
+        listener = Listener(_IP, local=local)
         mine = listener.address
         self.tell(f"{mine.port} {mine.local}")
         port, _, name = self.told().partition(" ")

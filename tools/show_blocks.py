@@ -88,7 +88,7 @@ def _row(
     contractions = Counter(CONTRACTIONS[op.name] for op in forward)
     inside, beside = ([graph.ops[op] for op in ops] for ops in (block.members, block.glue))
     factors = [factor for factor in block.live_factors if factor.side is not Side.REDUCTION]
-    sums = [str(factor.ways) for factor in block.live_factors if factor.side is Side.REDUCTION]
+    sums = [str(factor.max_shards) for factor in block.live_factors if factor.side is Side.REDUCTION]
     return (
         f"{block.index}" + (f" and {count - 1} more" if count > 1 else ""),
         _listed(f"`{name}`" for name in dict.fromkeys(parameters)),
@@ -118,7 +118,7 @@ def _words(ops: Sequence[Op]) -> str:
 
 
 def _factor(factor: BlockFactor, names: Mapping[int, str]) -> str:
-    return f"{names.get(factor.ways, SIDES[factor.side])} ({factor.ways})"
+    return f"{names.get(factor.max_shards, SIDES[factor.side])} ({factor.max_shards})"
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, Literal
 from alpa import AutoShardingOption
 from alpa.shard_parallel import auto_sharding
 
-from alpa_cfp.errors import NothingRunsError
+from alpa_cfp.errors import NoRunnablePlanError
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.planner.mesh_shapes import nontrivial_sizes, refines
 from alpa_cfp.planner.options import Costs, MeshShapes, PlanOptions, check_choices, check_numbers
-from alpa_cfp.search import MEMORY_BYTES, NoPlanError, NothingFitsError
+from alpa_cfp.search import MEMORY_BYTES, MemoryBudgetError, NoPlanError
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_on_jax.errors import StagePlanError
 from alpa_on_jax.xla_extension import planner as seam
 
 if TYPE_CHECKING:
-    from alpa_cfp.extraction.program import Program
+    from alpa_cfp.extraction.analysed_program import AnalysedProgram
     from alpa_cfp.planner.request import PlanRequest
     from alpa_cfp.stages.planning import ComposedStage
     from alpa_cfp.stages.session import StageSession
-    from alpa_cfp.stages.stage_costs import Learnt
+    from alpa_cfp.stages.stage_costs import StageEvidence
 
 StageCosts = Literal["profile", "compose"]
 
@@ -72,7 +72,7 @@ class CFPOption(AutoShardingOption):
     stage_costs: StageCosts = "profile"
     plan: Plan | Path | str | None = None
     plans: list[Plan] = field(default_factory=list, compare=False, repr=False)
-    stage_plans: dict[tuple[str, tuple[int, ...]], tuple[Plan, "Learnt | None"]] = field(
+    stage_plans: dict[tuple[str, tuple[int, ...]], tuple[Plan, "StageEvidence | None"]] = field(
         default_factory=dict, compare=False, repr=False
     )
     stage: "_StagePlanning | None" = field(default=None, compare=False, repr=False)
@@ -104,7 +104,7 @@ class CFPOption(AutoShardingOption):
             plan = (
                 self._planned(module, asked) if self.stage is None else self._planned_stage(module, asked, self.stage)
             )
-        except (NoPlanError, NothingFitsError, NothingRunsError) as error:
+        except (NoPlanError, MemoryBudgetError, NoRunnablePlanError) as error:
             if self.stage is None:
                 raise
             raise StagePlanError(str(error)) from error
@@ -115,10 +115,10 @@ class CFPOption(AutoShardingOption):
     def _planned(self, module: HloModule, request: "PlanRequest") -> Plan:
         """Plan a whole step, or a stage that is a part of the pipeline."""
         # Not at the top: alpa pickles options, and workers need no planner.
-        from alpa_cfp.extraction.program import Program
+        from alpa_cfp.extraction.analysed_program import AnalysedProgram
         from alpa_cfp.planner.planner import plan_whole
 
-        options, learnt, program = self.plan_options, None, Program(module)
+        options, learnt, program = self.plan_options, None, AnalysedProgram(module)
         if self.plan is None and self.stage_plans:
             chosen, learnt = self.stage_plans.get((program.digest, nontrivial_sizes(request.mesh.shape)), (None, None))
             if chosen is not None and self.refines_stages and request.mesh.num_devices > 1:
@@ -130,7 +130,9 @@ class CFPOption(AutoShardingOption):
         module.become(made.module)
         return made.plan if learnt is None else self._explained(program, made.plan, learnt, request)
 
-    def _explained(self, program: "Program", plan: Plan, learnt: "Learnt", request: "PlanRequest") -> Plan:
+    def _explained(
+        self, program: "AnalysedProgram", plan: Plan, learnt: "StageEvidence", request: "PlanRequest"
+    ) -> Plan:
         from alpa_cfp.stages.planning import explain_stage
 
         return explain_stage(program, plan, learnt, request, self.plan_options)
@@ -166,13 +168,13 @@ class CFPOption(AutoShardingOption):
     @contextlib.contextmanager
     def planning_stages(self, known: dict[str, Any]) -> Iterator["CFPOption"]:
         """This option for candidate stages, whose plans share a session; see `StagePlanner`."""
-        from alpa_cfp.extraction.program import Programs  # not at the top: see above
+        from alpa_cfp.extraction.analysed_program import AnalysedPrograms  # not at the top: see above
         from alpa_cfp.stages.session import StageSession
 
         if not known:  # the first shape of another pipeline
             self.stage_plans.clear()
         options = self.plan_options.for_candidate_stage()
-        with StageSession(options, known.setdefault("programs", Programs())) as session:
+        with StageSession(options, known.setdefault("programs", AnalysedPrograms())) as session:
             margin = math.sqrt(self.pruning_margin)
             yield replace(self, refine=0, pruning_margin=margin, stage=_StagePlanning(session))
 
@@ -181,12 +183,12 @@ class CFPOption(AutoShardingOption):
         """Whether the best plans of a chosen stage are timed whole: where its profiles are there, and time is."""
         return self.refine > 0 and self.costs == "measure" and self.stage_costs == "profile"
 
-    def same_for(self, logical_mesh: Any, fields: dict[str, Any]) -> tuple[int, ...]:
+    def plan_key(self, logical_mesh: Any, fields: dict[str, Any]) -> tuple[int, ...]:
         """See `StagePlanning`: alpa's fields say something to the ILP only."""
         del fields
         return nontrivial_sizes(logical_mesh.shape)
 
-    def covers(self, logical_mesh: Any, other: Any) -> bool:
+    def dominates(self, logical_mesh: Any, other: Any) -> bool:
         """See `StagePlanning`: a finer mesh has the shardings of a coarser one, too, which split along several axes.
 
         In profile mode, Alpa times plans on both meshes.

@@ -58,7 +58,7 @@ def free_submeshes(num_hosts: int, devices_per_host: int, most: int, used: Mappi
     return free_slots(free, _nodes_of(wanted, used), num_hosts, devices_per_host, most, list(used.values()))
 
 
-def kind_of(slot: Slot) -> str:
+def device_kind_of(slot: Slot) -> str:
     """Of which kind the devices of a slot that nobody holds are."""
     from alpa.global_env import global_config
 

@@ -40,12 +40,12 @@ def measured_submesh(
     if is_here(virtual):
         return Client([jax.local_devices()[position] for position in positions])
     from alpa_cfp.alpa.ray_hosts import measurer_of, pool_on
-    from alpa_cfp.alpa.ray_slots import kind_of
+    from alpa_cfp.alpa.ray_slots import device_kind_of
 
     if virtual.launched_physical_mesh is not None:
         return measurer_of(virtual.launched_physical_mesh, positions, options)
     slots = _free_slots(virtual, options.slots)
-    return pool_on(slots, (kind_of(slots[0]),) * virtual.num_devices, positions, options)
+    return pool_on(slots, (device_kind_of(slots[0]),) * virtual.num_devices, positions, options)
 
 
 def memory_of_submesh(virtual: Any) -> int:

@@ -8,12 +8,12 @@ or is free; blocks are in program order of their first entries; equal programs h
 
 from dataclasses import dataclass
 
+from alpa_cfp.analysis.block_builder import BlockBuilder
 from alpa_cfp.analysis.collection import without_collection
 from alpa_cfp.analysis.contractions import Side, find_contractions
 from alpa_cfp.analysis.glue import assign_glue
-from alpa_cfp.analysis.gradients import Family, find_families
+from alpa_cfp.analysis.gradients import GradientGroup, find_gradient_groups
 from alpa_cfp.analysis.graph import BARRIER, Graph
-from alpa_cfp.analysis.growth import Growth
 from alpa_cfp.analysis.loops import Iteration, find_iterations
 from alpa_cfp.analysis.structure import find_structure
 
@@ -46,8 +46,8 @@ class BlockFactor:
     """
 
     side: Side
-    ways: int
-    alive: bool
+    max_shards: int
+    usable: bool
     places: tuple[tuple[int, int], ...]
 
 
@@ -91,7 +91,7 @@ class ParallelBlock:
     @property
     def live_factors(self) -> tuple[BlockFactor, ...]:
         """The factors that a strategy may use."""
-        return tuple(factor for factor in self.factors if factor.alive)
+        return tuple(factor for factor in self.factors if factor.usable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +131,13 @@ def find_blocks(graph: Graph) -> Blocks:
     A program without any contraction is one block without entries.
     """
     structure = find_structure(graph)
-    families = find_families(graph, structure, find_contractions(graph, structure))
-    growth = Growth(graph, structure, families).run()
+    groups = find_gradient_groups(graph, structure, find_contractions(graph, structure))
+    growth = BlockBuilder(graph, structure, groups).run()
     loops = tuple(LoopBlocks(each, find_blocks(each.graph)) for each in find_iterations(graph))
     loop_at = {loop.iteration.loops[0]: i for i, loop in enumerate(loops) if _has_entries(loop.blocks)}
 
     roots = {number: growth.blocks[number] for number in range(len(growth.blocks)) if growth.root(number) == number}
-    starts = {families[block.families[0]].forward.op: number for number, block in roots.items()}
+    starts = {groups[block.groups[0]].forward.op: number for number, block in roots.items()}
     order = {op: index for index, op in enumerate(sorted([*starts, *loop_at]) or [0])}
     index_of_root = {number: order[op] for op, number in starts.items()}
     block_of_op: list[int | None] = [
@@ -148,13 +148,13 @@ def find_blocks(graph: Graph) -> Blocks:
         for op in loops[number].iteration.loops:
             block_of_op[op], members[op] = order[first], True
     for number, block in roots.items():
-        for family in block.families:
-            for member in families[family].members:
+        for group in block.groups:
+            for member in groups[group].members:
                 block_of_op[member.op] = index_of_root[number]
     if not starts and not loop_at:
-        block_of_op = [None if free else 0 for free in graph.free]
+        block_of_op = [None if constant_derived else 0 for constant_derived in graph.constant_derived]
     else:
-        forward_entries = [*(family.forward.op for family in families), *loop_at]
+        forward_entries = [*(group.forward.op for group in groups), *loop_at]
         assign_glue(graph, growth.recomputed(), forward_entries, block_of_op)
 
     root_of_index = {index: number for number, index in index_of_root.items()}
@@ -174,7 +174,13 @@ def _has_entries(blocks: Blocks) -> bool:
 
 
 def _block(
-    graph: Graph, growth: Growth, index: int, root: int | None, ops: list[int], members: list[bool], loop: int | None
+    graph: Graph,
+    growth: BlockBuilder,
+    index: int,
+    root: int | None,
+    ops: list[int],
+    members: list[bool],
+    loop: int | None,
 ) -> ParallelBlock:
     inside = tuple(op for op in ops if members[op])
     # A parameter that comes through a barrier has the parameter's own class, which is its id.
@@ -194,13 +200,13 @@ def _block(
 
 
 def _entries_factors_outputs(
-    graph: Graph, growth: Growth, root: int, members: tuple[int, ...]
+    graph: Graph, growth: BlockBuilder, root: int, members: tuple[int, ...]
 ) -> tuple[tuple[Entry, ...], tuple[BlockFactor, ...], tuple[Output, ...]]:
-    families = [growth.families[family] for family in growth.blocks[root].families]
+    groups = [growth.groups[group] for group in growth.blocks[root].groups]
     numbers = list(dict.fromkeys(growth.factor(number) for number in growth.blocks[root].factors))
-    entries = [Entry(m.op, m.role, family.forward.op) for family in families for m in family.members]
-    factors = tuple(_factor(growth, number, families) for number in numbers)
-    live = {number: i for i, number in enumerate(numbers) if factors[i].alive}
+    entries = [Entry(m.op, m.role, group.forward.op) for group in groups for m in group.members]
+    factors = tuple(_factor(growth, number, groups) for number in numbers)
+    live = {number: i for i, number in enumerate(numbers) if factors[i].usable}
     inside, returned = set(members), set(graph.results)
     outputs: list[Output] = []
     for op in members:
@@ -211,17 +217,17 @@ def _entries_factors_outputs(
     return tuple(sorted(entries, key=lambda entry: entry.op)), factors, tuple(outputs)
 
 
-def _factor(growth: Growth, number: int, families: list[Family]) -> BlockFactor:
+def _factor(growth: BlockBuilder, number: int, groups: list[GradientGroup]) -> BlockFactor:
     factor = growth.factors[number]
     of_forward: dict[int, list[int]] = {}
     for op, rule_factor in factor.places:
         of_forward.setdefault(op, []).append(rule_factor)
     places = {
         (member.op, member.factors[rule_factor])
-        for family in families
-        for member in family.members
-        for rule_factor in of_forward.get(family.forward.op, ())
+        for group in groups
+        for member in group.members
+        for rule_factor in of_forward.get(group.forward.op, ())
         if rule_factor in member.factors
     }
-    alive = factor.ways > 1 and (factor.alive or factor.side is Side.REDUCTION)
-    return BlockFactor(factor.side, factor.ways, alive, tuple(sorted(places)))
+    usable = factor.max_shards > 1 and (factor.usable or factor.side is Side.REDUCTION)
+    return BlockFactor(factor.side, factor.max_shards, usable, tuple(sorted(places)))

@@ -73,7 +73,7 @@ def find_contractions(graph: Graph, structure: Structure) -> tuple[Contraction, 
 
 
 def _contraction(graph: Graph, structure: Structure, op: Op) -> Contraction | None:
-    if op.rule is None or graph.free[op.index]:
+    if op.rule is None or graph.constant_derived[op.index]:
         return None
     if op.name == "stablehlo.dot_general":
         return _of_rule(op, op.rule, frozenset(), op.rule.volume)

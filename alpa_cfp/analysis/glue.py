@@ -24,7 +24,7 @@ def assign_glue(
         block_of_op: The block of each member, None for all other ops.
     """
     last = max(block for block in block_of_op if block is not None)
-    glue = [op for op in graph.ops if block_of_op[op.index] is None and not graph.free[op.index]]
+    glue = [op for op in graph.ops if block_of_op[op.index] is None and not graph.constant_derived[op.index]]
     clones = [op for op in glue if originals_of[op.index] != op.index]
     originals = [op for op in glue if originals_of[op.index] == op.index]
     leads_forward = _ancestors(graph, forward_entries)

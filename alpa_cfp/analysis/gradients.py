@@ -1,6 +1,6 @@
 """Which contractions are the gradients of which, and which are computed again.
 
-Takes a graph's contractions; gives for each forward contraction F its `Family`: F, its gradients and their
+Takes a graph's contractions; gives for each forward contraction F its `GradientGroup`: F, its gradients and their
 rematerialised clones, with F's factors in terms of each member's. Nothing is known of names: what identifies a family
 is that F(a, b), dA(c, b) and dB(a, c) are the three derivatives of one trilinear form, so any two of them share one
 operand, and what is contracted in one is free in the others. Invariant: every contraction is in one family, and
@@ -33,7 +33,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class GradientGroup:
     """A forward contraction with everything that shares its iteration space.
 
     Attributes:
@@ -45,20 +45,22 @@ class Family:
     members: tuple[Member, ...]
 
 
-def find_families(graph: Graph, structure: Structure, contractions: tuple[Contraction, ...]) -> tuple[Family, ...]:
+def find_gradient_groups(
+    graph: Graph, structure: Structure, contractions: tuple[Contraction, ...]
+) -> tuple[GradientGroup, ...]:
     """The major families and the embedding lookups, in program order of their forward contractions."""
     search = _Search(graph, structure, contractions)
     search.match_triples()
     search.match_pairs()
     search.match_lookups()
-    families = search.families()
+    groups = search.groups()
     volumes = {each.op: each.volume for each in contractions}
     lookups = {each.op for each in contractions if graph.ops[each.op].name == "stablehlo.gather"}
-    largest = [max(volumes.get(member.op, 0) for member in family.members) for family in families]
+    largest = [max(volumes.get(member.op, 0) for member in group.members) for group in groups]
     least = MAJOR_SHARE * max(
-        (v for v, f in zip(largest, families, strict=True) if f.forward.op not in lookups), default=0
+        (v for v, f in zip(largest, groups, strict=True) if f.forward.op not in lookups), default=0
     )
-    return tuple(f for v, f in zip(largest, families, strict=True) if v >= least or f.forward.op in lookups)
+    return tuple(f for v, f in zip(largest, groups, strict=True) if v >= least or f.forward.op in lookups)
 
 
 class _Search:
@@ -151,19 +153,19 @@ class _Search:
             self.gradients[forward.op].append(Member(found, "gradient", factors))
             self.taken.add(found)
 
-    def families(self) -> tuple[Family, ...]:
+    def groups(self) -> tuple[GradientGroup, ...]:
         clones: dict[int, list[int]] = {}
         for op in self.all:
             if (original := self.structure.original[op]) != op:
                 clones.setdefault(original, []).append(op)
-        result: list[Family] = []
+        result: list[GradientGroup] = []
         for forward in self.originals:
             if forward.op in self.taken:
                 continue
             own = Member(forward.op, "forward", {factor: factor for factor in forward.sides})
             members = [own, *self.gradients[forward.op]]
             members += [Member(op, "clone", each.factors) for each in tuple(members) for op in clones.get(each.op, ())]
-            result.append(Family(forward, tuple(sorted(members, key=lambda member: member.op))))
+            result.append(GradientGroup(forward, tuple(sorted(members, key=lambda member: member.op))))
         return tuple(result)
 
     def adopt(self, forward: Contraction, gradient: Contraction, factors: dict[int, int]) -> None:

@@ -109,7 +109,7 @@ class Graph:
     values: tuple[Value, ...]
     parameters: tuple[int, ...]
     results: tuple[int, ...]
-    free: tuple[bool, ...]
+    constant_derived: tuple[bool, ...]
     without_rule: tuple[int, ...]
     loops: tuple[Loop, ...]
     constants: tuple[tuple[int, int], ...] = ()

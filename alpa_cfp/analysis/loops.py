@@ -159,30 +159,37 @@ def _join(forward: Graph, backward: Graph, links: dict[int, int]) -> Graph:
         op = None if value.op is None else value.op + op_shift
         position = value.position + len(forward.parameters) * (op is None)
         values.append(Value(number, value.shape, value.dtype, op, position, tuple(users[number])))
-    free = [*forward.free, *backward.free]
+    constant_derived = [*forward.constant_derived, *backward.constant_derived]
     results = (*forward.results, *(moved(v) for v in backward.results))
-    _free_unused_slices(ops, values, frozenset(results), links, value_shift, free)
+    _free_unused_slices(ops, values, frozenset(results), links, value_shift, constant_derived)
     # Parameters come first by id in other graphs; here those of the backward body follow the forward body's results.
     return Graph(
         ops=tuple(ops),
         values=tuple(values),
         parameters=(*forward.parameters, *(v + value_shift for v in backward.parameters)),
         results=results,
-        free=tuple(free),
+        constant_derived=tuple(constant_derived),
         constants=(*forward.constants, *((v + value_shift, digest) for v, digest in backward.constants)),
-        without_rule=tuple(op.index for op in ops if op.rule is None and not free[op.index]),
+        without_rule=tuple(op.index for op in ops if op.rule is None and not constant_derived[op.index]),
         loops=(*forward.loops, *(replace(loop, op=loop.op + op_shift) for loop in backward.loops)),
     )
 
 
 def _free_unused_slices(
-    ops: list[Op], values: list[Value], results: frozenset[int], links: dict[int, int], shift: int, free: list[bool]
+    ops: list[Op],
+    values: list[Value],
+    results: frozenset[int],
+    links: dict[int, int],
+    shift: int,
+    constant_derived: list[bool],
 ) -> None:
     """Mark the ops as free that only made slices which the joint graph takes from the forward body."""
     waiting = [op for value in links if (op := values[value + shift].op) is not None]
     while waiting:
         op = ops[waiting.pop()]
-        if free[op.index] or any(r in results or any(not free[u] for u in values[r].users) for r in op.results):
+        if constant_derived[op.index] or any(
+            r in results or any(not constant_derived[u] for u in values[r].users) for r in op.results
+        ):
             continue
-        free[op.index] = True
+        constant_derived[op.index] = True
         waiting += [producer for operand in op.operands if (producer := values[operand].op) is not None]

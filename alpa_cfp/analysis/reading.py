@@ -68,7 +68,7 @@ class _Reader:
         operations = mlir.block_operations(block)
         ops: list[Op] = []
         loops: list[Loop] = []
-        free: list[bool] = []
+        constant_derived: list[bool] = []
         for index, op in enumerate(operations[:-1]):
             name = STEP_BARRIER if is_step_barrier(op) else op.name
             inner_captured = captured_values(op) if len(op.regions) else ()
@@ -90,17 +90,17 @@ class _Reader:
             rule = self.rule(op, name, shapes)
             ops.append(Op(index, name, operands, results, self.attributes(op, name), rule))
             producers = [kinds[value][2] for value in operands]
-            free.append(
+            constant_derived.append(
                 name in _SOURCES
-                or (bool(operands) and name != WHILE and all(p is not None and free[p] for p in producers))
+                or (bool(operands) and name != WHILE and all(p is not None and constant_derived[p] for p in producers))
             )
         return Graph(
             ops=tuple(ops),
             values=tuple(Value(i, *kind, tuple(users[i])) for i, kind in enumerate(kinds)),
             parameters=parameters,
             results=tuple(ids[value] for value in operations[-1].operands),
-            free=tuple(free),
-            without_rule=tuple(op.index for op in ops if op.rule is None and not free[op.index]),
+            constant_derived=tuple(constant_derived),
+            without_rule=tuple(op.index for op in ops if op.rule is None and not constant_derived[op.index]),
             loops=tuple(loops),
         )
 

@@ -60,7 +60,7 @@ def find_segments(blocks: Blocks) -> Segments:
     ops_of_block = [order.of((*block.members, *block.glue)) for block in blocks.blocks]
     numbers: dict[bytes, int] = {}
     digests = [fingerprints.of(_without_barriers(blocks.graph, ops)) for ops in ops_of_block]
-    runs = tiles([numbers.setdefault(digest, len(numbers)) for digest in digests])
+    runs = repeated_runs([numbers.setdefault(digest, len(numbers)) for digest in digests])
     segments: list[Segment] = []
     first_of: dict[bytes, int] = {}
     for start, stop in runs:
@@ -75,7 +75,7 @@ def digest_of(graph: Graph) -> str:
 
     Nor does it matter in which order weights are updated: a stage of a pipeline has another than its candidate.
     """
-    ops = Order(graph).of(op.index for op in graph.ops if not graph.free[op.index])
+    ops = Order(graph).of(op.index for op in graph.ops if not graph.constant_derived[op.index])
     return _Fingerprints(graph, through_barriers=True).of(_without_barriers(graph, ops)).hex()
 
 
@@ -92,7 +92,7 @@ def _without_barriers(graph: Graph, ops: Sequence[int]) -> list[int]:
     return [op for op in ops if graph.ops[op].name != BARRIER]
 
 
-def tiles(sequence: Sequence[int]) -> list[tuple[int, int]]:
+def repeated_runs(sequence: Sequence[int]) -> list[tuple[int, int]]:
     """Cut a sequence into half-open runs: each repetition of what repeats most is one, and so is what lies between."""
     runs: list[tuple[int, int]] = []
     waiting = [(0, len(sequence))]
@@ -155,7 +155,7 @@ class _Fingerprints:
             parts: list[object] = [op.name, op.attributes, op.rule]
             for value in map(self._before_barriers, op.operands):
                 producer = graph.values[value].op
-                if producer is not None and graph.free[producer] and producer not in inside:
+                if producer is not None and graph.constant_derived[producer] and producer not in inside:
                     parts.append(self._free_digest(value))
                     continue
                 known = value in local

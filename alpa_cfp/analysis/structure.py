@@ -68,7 +68,7 @@ def constant_digests(graph: Graph) -> dict[int, int]:
     """For each value that derives from constants alone a hash of its derivation, comparable between graphs."""
     digests = dict(graph.constants)
     for op in graph.ops:
-        if graph.free[op.index] and all(operand in digests for operand in op.operands):
+        if graph.constant_derived[op.index] and all(operand in digests for operand in op.operands):
             derivation = (op.name, op.attributes, tuple(digests[v] for v in op.operands), _result_types(graph, op))
             digests.update({result: hash((derivation, i)) for i, result in enumerate(op.results)})
     return digests

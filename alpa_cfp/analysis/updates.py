@@ -77,7 +77,12 @@ def _update_ops(graph: Graph, new: set[int]) -> set[int]:
 
     for op in reversed(graph.ops):
         used = any(value in returned or graph.values[value].users for value in op.results)
-        if not graph.free[op.index] and used and _is_elementwise(graph, op) and all(map(leads_to_state, op.results)):
+        if (
+            not graph.constant_derived[op.index]
+            and used
+            and _is_elementwise(graph, op)
+            and all(map(leads_to_state, op.results))
+        ):
             found.add(op.index)
     return found
 

@@ -2,9 +2,9 @@
 
 Takes an unoptimised module, its blocks and a strategy for each of them; annotates the module in place. Every entry of a
 block, its gradients and clones included, gets operands and results that lie as the strategy says; a parameter is kept
-as it is first used, or shared (see `sharing.py`); sharding propagation does the rest. Invariants: what alpa has set on
-the inputs and outputs of the module stays; a result that takes a donated buffer of a parameter lies as the parameter
-does.
+as it is first used, or shared (see `strategies.state_sharding`); sharding propagation does the rest. Invariants: what
+alpa has set on the inputs and outputs of the module stays; a result that takes a donated buffer of a parameter lies as
+the parameter does.
 """
 
 from collections.abc import Container, Sequence
@@ -21,8 +21,8 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.propagation import donation_pairs, propagate
 from alpa_cfp.spmd.shardings import annotations
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
-from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
-from alpa_cfp.strategies.state_sharding import Shared, shared_state
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
+from alpa_cfp.strategies.state_sharding import StateShardings, find_state_shardings
 
 
 def annotate(
@@ -31,7 +31,7 @@ def annotate(
     mesh: LogicalMesh,
     strategies: Sequence[BlockStrategy],
     used: Sequence[ArraySharding] | None = None,
-    shared: Shared | None = None,
+    state_shardings: StateShardings | None = None,
 ) -> None:
     """Annotate `module`, of which `blocks` are the blocks, in place.
 
@@ -52,13 +52,13 @@ def annotate(
         _place(module, blocks, mesh, strategies, given)
         used = module.input_shardings
         assert used is not None
-    if any(strategy.kept is not Kept.AS_USED for strategy in strategies):
+    if any(strategy.kept is not StateSharding.REPLICATED for strategy in strategies):
         fixed = frozenset(i for i, sharding in enumerate(given) if sharding is not None)
         updates = find_updates(blocks.graph, donation_pairs(module))
-        shared = shared or shared_state(blocks, updates, strategies, used, fixed)
-    if shared is not None and (shared.parameters or shared.ops or module.mesh is None):
+        state_shardings = state_shardings or find_state_shardings(blocks, updates, strategies, used, fixed)
+    if state_shardings is not None and (state_shardings.parameters or state_shardings.ops or module.mesh is None):
         module.bytecode = original
-        _place(module, blocks, mesh, strategies, used, shared)
+        _place(module, blocks, mesh, strategies, used, state_shardings)
     module.solved = True
 
 
@@ -68,7 +68,7 @@ def _place(
     mesh: LogicalMesh,
     strategies: Sequence[BlockStrategy],
     used: Sequence[ArraySharding | None],
-    shared: Shared | None = None,
+    state_shardings: StateShardings | None = None,
 ) -> None:
     """Write what is decided, and propagate it.
 
@@ -78,7 +78,7 @@ def _place(
         shared: What is shared; then `used` has no None.
     """
     inputs = list(used)
-    for parameter, sharding in () if shared is None else shared.parameters.items():
+    for parameter, sharding in () if state_shardings is None else state_shardings.parameters.items():
         inputs[parameter] = sharding
 
     def write(parsed: Any) -> None:
@@ -86,10 +86,10 @@ def _place(
         writer = _Writer(parsed, blocks, mesh, inputs)
         for block, strategy in zip(blocks.blocks, strategies, strict=True):
             writer.place(block, strategy)
-        if shared is not None:
-            writer.place_updates(shared.ops)
-            for parameter in shared.parameters:
-                writer.gather(parameter, used[parameter], shared.ops)
+        if state_shardings is not None:
+            writer.place_updates(state_shardings.ops)
+            for parameter in state_shardings.parameters:
+                writer.gather(parameter, used[parameter], state_shardings.ops)
 
     module.bytecode, _ = mlir.edit(module.bytecode, write)
     propagate(module, mesh, to_outputs=True, inputs=inputs)
@@ -189,7 +189,7 @@ class _Writer:
                 self._inputs[number] = sharding
             if self._inputs[number] == sharding:
                 return
-        elif self._graph.free[producer]:
+        elif self._graph.constant_derived[producer]:
             return
         self._constrain(operation, position, sharding)
 

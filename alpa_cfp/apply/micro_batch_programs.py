@@ -1,20 +1,20 @@
-"""What a step runs for each further micro-batch, as alpa runs it: the marked stages without the update.
+"""The programs that a step runs for each further micro-batch, as alpa runs it: the marked stages without the update.
 
 Takes a module with a plan, in which alpa has marked stages; gives the programs of one micro-batch. Sums of gradients
-over devices are left to the end of the step, and gradients are added up in place. Invariant: `further_programs` does
-not change the module.
+over devices are left to the end of the step, and gradients are added up in place. Invariant: the module that is given
+does not change.
 """
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from alpa_cfp.extraction.program import Program, is_update
+from alpa_cfp.extraction.analysed_program import AnalysedProgram, is_update
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.module.stages import slice_stages
 from alpa_cfp.spmd.partition import accumulators_of, partition_to_run
 
 
-def further_programs(module: HloModule, program: Program) -> list[HloModule]:
+def micro_batch_programs(module: HloModule, program: AnalysedProgram) -> list[HloModule]:
     """The programs that are run for each micro-batch, partitioned; nothing if no update is marked apart from them.
 
     Args:
@@ -35,8 +35,8 @@ def partition_accumulating(module: HloModule, outputs: Sequence[int], gradients:
     Args:
         module: A part of a program.
         outputs: For each result the value of the program that it is.
-        gradients: See `Program`. What else is a parameter and something added to it, as behind a skip connection, is
-            needed for each micro-batch.
+        gradients: See `AnalysedProgram`. Another parameter to which something is added, as behind a skip connection,
+            is needed for each micro-batch.
     """
     in_place = {
         result: parameter for result, parameter in accumulators_of(module).items() if outputs[result] in gradients

@@ -14,7 +14,7 @@ from alpa_cfp.analysis.updates import Update
 from alpa_cfp.costs import Work
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
-from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 
 # Along these, each device has gradients of some samples.
 _SAMPLES = (Side.LEFT, Side.BATCH)
@@ -22,7 +22,7 @@ _SAMPLES = (Side.LEFT, Side.BATCH)
 LEAST_EACH = 0.2
 
 
-def once_a_step(
+def per_step_work(
     graph: Graph,
     block: ParallelBlock,
     strategy: BlockStrategy,
@@ -51,34 +51,34 @@ def once_a_step(
         value, sharding = graph.values[graph.parameters[number]], used[number]
         size = math.prod(sharding.local_shape(value.shape)) * itemsize(value.dtype)
         others = sharding.mesh.remaining(sharding.axes)
-        shares = 1 if strategy.kept is Kept.AS_USED else math.prod(axis.size for axis in others)
+        shares = 1 if strategy.kept is StateSharding.REPLICATED else math.prod(axis.size for axis in others)
         written += size * (len(update.weights) + len(update.moments)) / shares
         group = math.prod(axis.size for axis in others if axis.index in samples)
         if group > 1:
             sums[group] = sums.get(group, 0) + size
     collectives: list[Collective] = []
     for group, size in sorted(sums.items()):
-        if strategy.kept is Kept.AS_USED:
+        if strategy.kept is StateSharding.REPLICATED:
             collectives.append(Collective("all-reduce", size, group))
         else:
             collectives.append(Collective("reduce-scatter", size, group))
-            if strategy.kept is Kept.MOMENTS_SPLIT:
+            if strategy.kept is StateSharding.ZERO2:
                 collectives.append(Collective("all-gather", size // group, group))
     return Work(0.0, written, tuple(collectives))
 
 
-def of_step(once_s: float, estimated_s: float, all_s: float, micro_batches: int) -> float:
-    """What a step takes of which `all_s` is one micro-batch with everything.
+def step_time_s(once_s: float, estimated_s: float, total_s: float, micro_batches: int) -> float:
+    """What a step takes of which `total_s` is one micro-batch with everything.
 
     By estimates that is `estimated_s`, and `once_s` of it is done once a step. Their ratio counts: an estimate's error
     is mostly one of the mesh's rates, in both alike, and what is left of a difference counts for each micro-batch.
     """
-    if micro_batches == 1 or math.isinf(all_s):
-        return all_s
-    each = of_micro_batch(once_s, estimated_s) / estimated_s if estimated_s > 0 else 1.0
-    return all_s * (1 + (micro_batches - 1) * each)
+    if micro_batches == 1 or math.isinf(total_s):
+        return total_s
+    each = micro_batch_s(once_s, estimated_s) / estimated_s if estimated_s > 0 else 1.0
+    return total_s * (1 + (micro_batches - 1) * each)
 
 
-def of_micro_batch(once_s: float, all_s: float) -> float:
-    """What a further micro-batch takes of which `all_s` is one with everything, and `once_s` of that is done once."""
-    return max(all_s - once_s, LEAST_EACH * all_s)
+def micro_batch_s(once_s: float, total_s: float) -> float:
+    """What a further micro-batch takes of which `total_s` is one with everything, and `once_s` of that is done once."""
+    return max(total_s - once_s, LEAST_EACH * total_s)

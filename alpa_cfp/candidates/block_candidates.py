@@ -14,16 +14,16 @@ from typing import Any
 
 from alpa_cfp.analysis.updates import Update, find_updates
 from alpa_cfp.apply.annotate import annotate
-from alpa_cfp.candidates.accumulation import once_a_step
+from alpa_cfp.candidates.accumulation import per_step_work
 from alpa_cfp.costs import BlockMemory, Work, memory_of, read_local, work_of
-from alpa_cfp.extraction.extractor import Cutter, Part
-from alpa_cfp.extraction.subprograms import Late, Parts
+from alpa_cfp.extraction.extractor import Extractor, Subprogram
+from alpa_cfp.extraction.subprograms import BackwardInputs, BlockSubprograms
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import partition_to_run
 from alpa_cfp.spmd.propagation import donation_pairs
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
-from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept, strategies_of
-from alpa_cfp.strategies.state_sharding import shared_state, shared_work
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding, strategies_of
+from alpa_cfp.strategies.state_sharding import find_state_shardings, work_with_sharded_state
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class BlockCandidates:
     """A block of the program and what can become of it.
 
     Attributes:
@@ -77,9 +77,9 @@ class Unit:
     candidates: tuple[Candidate, ...]
 
 
-def find_units(
-    parts: Parts, mesh: LogicalMesh, known: dict[Any, tuple[Candidate, ...]] | None = None
-) -> tuple[Unit, ...]:
+def find_block_candidates(
+    parts: BlockSubprograms, mesh: LogicalMesh, known: dict[Any, tuple[Candidate, ...]] | None = None
+) -> tuple[BlockCandidates, ...]:
     """The units of a program, one for each block.
 
     Args:
@@ -88,8 +88,8 @@ def find_units(
         known: The candidates of blocks that were seen before, of this program or others; new ones are added.
     """
     known = {} if known is None else known
-    units: list[Unit] = []
-    cutter = Cutter(parts.module, parts.blocks)
+    units: list[BlockCandidates] = []
+    cutter = Extractor(parts.module, parts.blocks)
     for number, part in enumerate(parts.parts):
         outline = part.outline
         if part.kind == number:
@@ -99,11 +99,11 @@ def find_units(
             candidates = known[words]
         else:
             candidates = units[part.kind].candidates
-        units.append(Unit(number, part.kind, outline.inputs, outline.outputs, candidates))
+        units.append(BlockCandidates(number, part.kind, outline.inputs, outline.outputs, candidates))
     return tuple(units)
 
 
-def _candidates(part: Part, late: Late, mesh: LogicalMesh) -> tuple[Candidate, ...]:
+def _candidates(part: Subprogram, late: BackwardInputs, mesh: LogicalMesh) -> tuple[Candidate, ...]:
     (block,) = part.blocks.blocks
     updates = find_updates(part.blocks.graph, donation_pairs(part.module))
     found: list[Candidate] = []
@@ -117,7 +117,7 @@ def _candidates(part: Part, late: Late, mesh: LogicalMesh) -> tuple[Candidate, .
             base[strategy] = _mirrored(part, mesh, mirror, swapped, strategy)
         found.append(base[strategy])
         known = {found[-1].inputs}
-        for kept in (Kept.MOMENTS_SPLIT, Kept.ALL_SPLIT):
+        for kept in (StateSharding.ZERO2, StateSharding.ZERO3):
             variant = _sharing(part, mesh, updates, found[-len(known)], kept)
             if variant.inputs not in known:
                 known.add(variant.inputs)
@@ -126,7 +126,7 @@ def _candidates(part: Part, late: Late, mesh: LogicalMesh) -> tuple[Candidate, .
 
 
 def _candidate(
-    part: Part, late: Late, mesh: LogicalMesh, updates: Sequence[Update], strategy: BlockStrategy
+    part: Subprogram, late: BackwardInputs, mesh: LogicalMesh, updates: Sequence[Update], strategy: BlockStrategy
 ) -> Candidate:
     """The candidate that keeps its state as it is used."""
     module = _partitioned(part, mesh, strategy)
@@ -178,7 +178,7 @@ def _equal_axes(mesh: LogicalMesh) -> _Swapped | None:
 
 
 def _mirrored(
-    part: Part, mesh: LogicalMesh, candidate: Candidate, swapped: _Swapped, strategy: BlockStrategy
+    part: Subprogram, mesh: LogicalMesh, candidate: Candidate, swapped: _Swapped, strategy: BlockStrategy
 ) -> Candidate:
     """The candidate of a strategy of which there is the mirror image; its program is made only if it is asked for."""
     return replace(
@@ -190,16 +190,18 @@ def _mirrored(
     )
 
 
-def _sharing(part: Part, mesh: LogicalMesh, updates: Sequence[Update], candidate: Candidate, kept: Kept) -> Candidate:
+def _sharing(
+    part: Subprogram, mesh: LogicalMesh, updates: Sequence[Update], candidate: Candidate, kept: StateSharding
+) -> Candidate:
     """The same candidate with its state kept otherwise; its program is made only if it is asked for."""
     strategy = replace(candidate.strategy, kept=kept)
-    shared = shared_state(part.blocks, updates, [strategy], candidate.inputs)
-    inputs = tuple(shared.parameters.get(number, sharding) for number, sharding in enumerate(candidate.inputs))
+    state_shardings = find_state_shardings(part.blocks, updates, [strategy], candidate.inputs)
+    inputs = tuple(state_shardings.parameters.get(number, sharding) for number, sharding in enumerate(candidate.inputs))
     outputs = list(candidate.outputs)
     for result, parameter in donation_pairs(part.module):
         outputs[result] = inputs[parameter]
     work, least = (
-        shared_work(part.blocks.graph, updates, candidate.inputs, shared, each)
+        work_with_sharded_state(part.blocks.graph, updates, candidate.inputs, state_shardings, each)
         for each in (candidate.work, candidate.least)
     )
     once = _once(part, mesh, updates, strategy, candidate.inputs)
@@ -217,18 +219,18 @@ def _sharing(part: Part, mesh: LogicalMesh, updates: Sequence[Update], candidate
 
 
 def _once(
-    part: Part,
+    part: Subprogram,
     mesh: LogicalMesh,
     updates: Sequence[Update],
     strategy: BlockStrategy,
     used: Sequence[ArraySharding],
 ) -> Work:
     (block,) = part.blocks.blocks
-    return once_a_step(part.blocks.graph, block, strategy, mesh, updates, used)
+    return per_step_work(part.blocks.graph, block, strategy, mesh, updates, used)
 
 
 def _partitioned(
-    part: Part, mesh: LogicalMesh, strategy: BlockStrategy, used: Sequence[ArraySharding] | None = None
+    part: Subprogram, mesh: LogicalMesh, strategy: BlockStrategy, used: Sequence[ArraySharding] | None = None
 ) -> HloModule:
     module = replace(part.module)
     annotate(module, part.blocks, mesh, [strategy], used)
@@ -236,6 +238,6 @@ def _partitioned(
     return module
 
 
-def distinct(units: Sequence[Unit]) -> list[Candidate]:
+def distinct(units: Sequence[BlockCandidates]) -> list[Candidate]:
     """The candidates of all kinds, those of each kind once."""
     return [candidate for unit in units if unit.kind == unit.block for candidate in unit.candidates]

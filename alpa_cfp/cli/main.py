@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _end_at_once(INTERRUPTED)
         return INTERRUPTED
     except _user_errors() as error:
-        print(f"alpa-cfp {named}: {' '.join(_words(error).split())}", file=sys.stderr)
+        print(f"alpa-cfp {named}: {' '.join(_message(error).split())}", file=sys.stderr)
         return WRONG_USE
 
 
@@ -93,7 +93,7 @@ def _user_errors() -> tuple[type[Exception], ...]:
     return (UserError, CFPError, ProfileDatabaseError, AlpaOnJaxError, OSError)
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     # What Python says of a file begins with a number.
     if type(error).__module__ == "builtins" and isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_database(arguments.database)
     # They import jax, which must have its devices by now.
     from alpa_cfp import CFPOption
-    from alpa_cfp.search.errors import NothingFitsError, TimeLimitError
+    from alpa_cfp.search.errors import MemoryBudgetError, TimeLimitError
     from alpa_cfp_bench.methods import plan_only
     from alpa_cfp_bench.progress import Progress
 
@@ -85,17 +85,17 @@ def run(arguments: argparse.Namespace) -> int:
         started = time.perf_counter()
         try:
             plan = plan_only(case, option, devices)
-        except (NothingFitsError, TimeLimitError) as error:
+        except (MemoryBudgetError, TimeLimitError) as error:
             raise UserError(str(error)) from error
         seconds = time.perf_counter() - started
-    print("\n".join(_words(plan, seconds)))
+    print("\n".join(_summary(plan, seconds)))
     if arguments.out is not None:
         plan.save(arguments.out)
         print(f"written: {arguments.out}")
     return 0
 
 
-def _words(plan: "Plan", seconds: float) -> list[str]:
+def _summary(plan: "Plan", seconds: float) -> list[str]:
     from alpa_cfp_bench.table import size_text, time_text
 
     memory = plan.memory

@@ -189,7 +189,7 @@ class Profile:
         return min(self._samples())
 
     @property
-    def typical_s(self) -> float:
+    def lower_half_mean_s(self) -> float:
         """The mean of the faster half of the samples, in seconds: what the program takes where nothing disturbs it."""
         samples = sorted(self._samples())
         return statistics.fmean(samples[: (len(samples) + 1) // 2])

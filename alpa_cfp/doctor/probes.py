@@ -29,12 +29,12 @@ def answer(subject: str, find: Callable[[], dict[str, Any]]) -> None:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  (a broken package may raise anything, SystemExit too)
-        found = {"error": _words(error)}
+        found = {"error": _message(error)}
     sys.stdout.write(f"{MARK}{json.dumps({subject: found})}\n")
     sys.stdout.flush()
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -18,7 +18,7 @@ from alpa_cfp.plan.plan_report import Communication, CommunicationSource, Purpos
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.partition import Collective, PartitionedProgram
 from alpa_cfp.spmd.shardings.sharding import Axis, LogicalMesh
-from alpa_cfp.strategies.block_strategy import Kept
+from alpa_cfp.strategies.block_strategy import StateSharding
 
 # Along these, devices have the same part of a weight, and share it where state is shared.
 _SHARING: frozenset[Role | None] = frozenset({"samples", None})
@@ -63,7 +63,7 @@ class Communications:
         base: list[_Known] = []
         known = zip(self.candidates, self.roles, self.made, self.compiled, strict=True)
         for candidate, roles, made, compiled in known:
-            as_used = candidate.strategy.kept is Kept.AS_USED
+            as_used = candidate.strategy.kept is StateSharding.REPLICATED
             program = candidate.module.partitioned if made or as_used else None
             each = (
                 self._derived(candidate.work.collectives, roles, base)

@@ -91,11 +91,11 @@ def distinct_names(names: Iterable[str]) -> tuple[str, ...]:
     """`names`, those that were there before with a number behind them: "layer", "layer (2)"."""
     found: dict[str, None] = {}
     for name in names:
-        count, free = 1, name
-        while free in found:
+        count, constant_derived = 1, name
+        while constant_derived in found:
             count += 1
-            free = f"{name} ({count})"
-        found[free] = None
+            constant_derived = f"{name} ({count})"
+        found[constant_derived] = None
     return tuple(found)
 
 

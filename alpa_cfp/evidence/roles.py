@@ -93,7 +93,7 @@ class _Tracer:
             if graph.values[value].position in self._weights:
                 return frozenset(), []
             return frozenset({_INPUT if dim else _SAMPLES}), []
-        if graph.free[producer.index]:
+        if graph.constant_derived[producer.index]:
             return frozenset(), []
         if producer.rule is None:
             return frozenset({_UNKNOWN}), []

@@ -66,7 +66,7 @@ def _is_lookup(graph: Graph, op: Op) -> bool:
         and producer.name == _COMPARE
         and "EQ" in producer.attributes
         and any(
-            (own := graph.producer(graph.origin(value))) is not None and graph.free[own.index]
+            (own := graph.producer(graph.origin(value))) is not None and graph.constant_derived[own.index]
             for value in producer.operands
         )
     )

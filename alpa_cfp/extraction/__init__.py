@@ -1,1 +1,1 @@
-"""Parts of a program as programs of their own."""
+"""The blocks of a program as programs of their own."""

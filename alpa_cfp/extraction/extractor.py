@@ -24,7 +24,7 @@ from alpa_cfp.spmd.propagation import donation_pairs
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class SubprogramSpec:
     """What a part will be.
 
     Attributes:
@@ -45,7 +45,7 @@ class Outline:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Subprogram:
     """A part of a program.
 
     Attributes:
@@ -83,7 +83,7 @@ class _Whole:
         return cls(module, operations, [*block.arguments, *results])
 
 
-class Cutter:
+class Extractor:
     """Cuts parts out of one module; it is read once, when the first is cut.
 
     Args:
@@ -103,7 +103,7 @@ class Cutter:
         with mlir.context():
             return _Whole.of(mlir.parse(self._module.bytecode))
 
-    def outline(self, ops: Sequence[int], name: str) -> Outline:
+    def outline(self, ops: Sequence[int], name: str) -> SubprogramSpec:
         """What is known of a part before it is cut.
 
         Args:
@@ -115,9 +115,9 @@ class Cutter:
         own = frozenset(op for op in ops if graph.ops[op].name != BARRIER)
         inputs, outputs = _boundary(graph, needed, own)
         aliases = _aliases(self._module, graph, inputs, outputs)
-        return Outline(name, tuple(needed), inputs, outputs, aliases, _renumbered(self._blocks, needed, inputs))
+        return SubprogramSpec(name, tuple(needed), inputs, outputs, aliases, _renumbered(self._blocks, needed, inputs))
 
-    def cut(self, outline: Outline) -> Part:
+    def cut(self, outline: SubprogramSpec) -> Subprogram:
         """Cut a part out."""
         whole, inputs, outputs = self._whole, outline.inputs, outline.outputs
         values = whole.values
@@ -139,7 +139,7 @@ class Cutter:
         part.aliases, part.combiner_limits = outline.aliases, self._module.combiner_limits
         block_of = {op: block.index for block in outline.blocks for op in (*block.members, *block.glue)}
         blocks = Blocks(read_graph(bytecode), outline.blocks, tuple(map(block_of.get, range(len(outline.needed)))), ())
-        return Part(part, blocks, inputs, outputs)
+        return Subprogram(part, blocks, inputs, outputs)
 
     def _needed(self, ops: Sequence[int]) -> list[int]:
         """`ops` and the ops, derived from constants alone, that make their operands, in the order of `ordering`.
@@ -152,15 +152,15 @@ class Cutter:
         while waiting:
             for value in graph.ops[waiting.pop()].operands:
                 producer = graph.values[value].op
-                if producer is not None and graph.free[producer] and producer not in needed:
+                if producer is not None and graph.constant_derived[producer] and producer not in needed:
                     needed.add(producer)
                     waiting.append(producer)
         return self._order.of(needed)
 
 
-def cut(module: HloModule, blocks: Blocks, ops: Sequence[int], name: str) -> Part:
-    """`Cutter.cut` for a single part."""
-    cutter = Cutter(module, blocks)
+def cut(module: HloModule, blocks: Blocks, ops: Sequence[int], name: str) -> Subprogram:
+    """`Extractor.cut` for a single part."""
+    cutter = Extractor(module, blocks)
     return cutter.cut(cutter.outline(ops, name))
 
 
@@ -234,7 +234,7 @@ def _renumbered(blocks: Blocks, needed: Sequence[int], inputs: Sequence[int]) ->
 def _with_numbers(block: ParallelBlock, index: int, number: dict[int, int], value_of: dict[int, int]) -> ParallelBlock:
     """`block` with the numbers of the part's ops and values; what parameters it uses is left out."""
     factors = tuple(
-        BlockFactor(each.side, each.ways, each.alive, tuple((number[op], factor) for op, factor in each.places))
+        BlockFactor(each.side, each.max_shards, each.usable, tuple((number[op], factor) for op, factor in each.places))
         for each in block.factors
     )
     return replace(

@@ -7,15 +7,15 @@ block that is the same. Nothing here depends on a mesh. Invariant: blocks of one
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from alpa_cfp.analysis.backward import repeated_parts
 from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
-from alpa_cfp.analysis.repeated import repeated_parts
 from alpa_cfp.analysis.segments import digests_of
-from alpa_cfp.extraction.extractor import Cutter, Outline
+from alpa_cfp.extraction.extractor import Extractor, SubprogramSpec
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class BackwardInputs:
     """Numbers of a part's inputs that are not there in its forward pass.
 
     Attributes:
@@ -28,7 +28,7 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockPart:
+class BlockSubprogram:
     """A block by itself.
 
     Attributes:
@@ -40,12 +40,12 @@ class BlockPart:
 
     kind: int
     digest: bytes
-    outline: Outline
-    late: Late
+    outline: SubprogramSpec
+    late: BackwardInputs
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class BlockSubprograms:
     """The blocks of a program by themselves.
 
     Attributes:
@@ -56,29 +56,29 @@ class Parts:
 
     module: HloModule
     blocks: Blocks
-    parts: tuple[BlockPart, ...]
+    parts: tuple[BlockSubprogram, ...]
 
 
-def find_parts(module: HloModule, blocks: Blocks) -> Parts:
+def find_subprograms(module: HloModule, blocks: Blocks) -> BlockSubprograms:
     """The parts of a module.
 
     Args:
         module: An unoptimised module.
         blocks: Its blocks.
     """
-    cutter, repeated = Cutter(module, blocks), repeated_parts(blocks)
+    cutter, repeated = Extractor(module, blocks), repeated_parts(blocks)
     ops_of_block = [tuple(sorted((*block.members, *block.glue))) for block in blocks.blocks]
     first_of: dict[bytes, int] = {}
-    parts: list[BlockPart] = []
+    parts: list[BlockSubprogram] = []
     for number, digest in enumerate(digests_of(blocks.graph, ops_of_block)):
         kind = first_of.setdefault(digest, number)
         outline = cutter.outline(ops_of_block[number], f"block{kind}")
         late = _late(blocks, blocks.blocks[number], outline.inputs, repeated) if kind == number else parts[kind].late
-        parts.append(BlockPart(kind, digest, outline, late))
-    return Parts(module, blocks, tuple(parts))
+        parts.append(BlockSubprogram(kind, digest, outline, late))
+    return BlockSubprograms(module, blocks, tuple(parts))
 
 
-def _late(blocks: Blocks, block: ParallelBlock, inputs: Sequence[int], repeated: Sequence[range]) -> Late:
+def _late(blocks: Blocks, block: ParallelBlock, inputs: Sequence[int], repeated: Sequence[range]) -> BackwardInputs:
     """When the inputs of a part come."""
     graph = blocks.graph
     forward = max((entry.op for entry in block.entries if entry.role == "forward"), default=len(graph.ops))
@@ -91,7 +91,7 @@ def _late(blocks: Blocks, block: ParallelBlock, inputs: Sequence[int], repeated:
             (again if _is_in(made, repeated) else late).add(number)
         elif came is not None and _is_in(came, repeated):
             again.add(number)
-    return Late(frozenset(late), frozenset(again))
+    return BackwardInputs(frozenset(late), frozenset(again))
 
 
 def _is_in(op: int, parts: Sequence[range]) -> bool:

@@ -11,9 +11,9 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, Mesh
 
-from alpa_cfp.evidence.accounting import signed
+from alpa_cfp.evidence.plan_evidence import signed
 from alpa_cfp.jit.meshes import axis_types_of, dims_of, of_whole_axes, platform_of, request_for
-from alpa_cfp.jit.tracing import Leaf, Program, trace
+from alpa_cfp.jit.tracing import Leaf, TracedFunction, trace
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.signature import Placed, Signature
 from alpa_cfp.planner.options import HasPlanOptions, PlanOptions
@@ -50,7 +50,7 @@ def autoshard(
     Raises:
         AutoshardError: the mesh, an argument or the function cannot be planned.
         NoDevicesError: costs are to be measured, and the mesh has no devices here.
-        NothingFitsError: no plan fits into the memory budget.
+        MemoryBudgetError: no plan fits into the memory budget.
         PlanError: the option has a plan, and it is for something else.
     """
     options = _options(option)
@@ -74,7 +74,7 @@ def _options(option: PlanOptions | HasPlanOptions | None) -> PlanOptions:
 
 def planned_for(
     fn: Callable[..., Any], mesh: Mesh, plan: Plan, args: Sequence[Any], kwargs: dict[str, Any], donated: Sequence[bool]
-) -> Program:
+) -> TracedFunction:
     """The program of `fn`, annotated with `plan` for `mesh`.
 
     Args:
@@ -91,7 +91,7 @@ def planned_for(
     return program
 
 
-def signature_of(program: Program, mesh: Mesh | AbstractMesh) -> Signature:
+def signature_of(program: TracedFunction, mesh: Mesh | AbstractMesh) -> Signature:
     """The signature of an annotated program."""
     inputs, outputs = _boundary(program.module)
     devices = tuple(device.id for device in mesh.devices.flat) if isinstance(mesh, Mesh) else ()
@@ -109,7 +109,7 @@ def signature_of(program: Program, mesh: Mesh | AbstractMesh) -> Signature:
     )
 
 
-def say_by_whole_axes(program: Program) -> None:
+def say_by_whole_axes(program: TracedFunction) -> None:
     """Bring arguments and results that no `PartitionSpec` of the user's can describe to where one can.
 
     These are the bits of random keys, where propagation has split them, and what is split by a part of a mesh axis:

@@ -16,13 +16,13 @@ from jax.sharding import Mesh, NamedSharding
 from alpa_cfp.errors import NoDevicesError, PlanError
 from alpa_cfp.jit.autoshard import planned_for, signature_of
 from alpa_cfp.jit.meshes import make_mesh, spec_of
-from alpa_cfp.jit.tracing import Program, path_of, shape_and_dtype
+from alpa_cfp.jit.tracing import TracedFunction, path_of, shape_and_dtype
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.signature import Placed, Signature
 from alpa_cfp.spmd.compile import backend
 from alpa_cfp.spmd.compile.dispatch import Direct, dispatched
 from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
-from alpa_cfp.spmd.tracing.key_kinds import kind_of
+from alpa_cfp.spmd.tracing.key_kinds import key_kind
 
 
 class PlannedFunction:
@@ -129,7 +129,7 @@ class PlannedFunction:
 class _Compiled:
     """A program on a mesh, called with leaves."""
 
-    def __init__(self, program: Program, signature: Signature, mesh: Mesh):
+    def __init__(self, program: TracedFunction, signature: Signature, mesh: Mesh):
         self.program = program
         self.inputs = _named(signature.inputs, mesh)
         self.outputs = _named(signature.outputs, mesh)
@@ -161,7 +161,7 @@ class _Compiled:
         results = self.executable.execute_sharded_on_local_devices(self._placed(leaves))
         for i, leaf in enumerate(self.program.outputs):
             if leaf.is_key:
-                results[i] = jax.random.wrap_key_data(results[i], impl=kind_of(leaf.dtype))
+                results[i] = jax.random.wrap_key_data(results[i], impl=key_kind(leaf.dtype))
             elif leaf.weak_type:
                 results[i] = backend.weakly_typed(results[i])
         return jax.tree.unflatten(self.program.out_tree, results)
@@ -192,7 +192,7 @@ class _Compiled:
 class _OnUsersMesh(MeshExecutable):
     """A `MeshExecutable` whose results lie on the mesh that the user has made, by its names."""
 
-    def __init__(self, client: Client, program: Program, outputs: Sequence[NamedSharding]):
+    def __init__(self, client: Client, program: TracedFunction, outputs: Sequence[NamedSharding]):
         super().__init__(client, program.module)
         self._handlers = [
             backend.array_handler(shape.dims, shape.dtype, sharding)
@@ -275,7 +275,7 @@ def _check_arguments(signature: Signature, args: tuple[Any, ...], kwargs: dict[s
         raise PlanError.other_arguments(f"{unknown[0]} was not there when it was planned")
 
 
-def _check_signature(planned: Signature, program: Program, mesh: Mesh) -> None:
+def _check_signature(planned: Signature, program: TracedFunction, mesh: Mesh) -> None:
     """Hold an annotated program against what was planned: it gives the same results, and all lies as the plan says.
 
     Raises:

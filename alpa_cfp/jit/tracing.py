@@ -1,7 +1,7 @@
 """From a Python function and the shapes of its arguments to the module that is planned.
 
-Takes what `jax.jit` would take; gives a `Program`. Arguments are looked at for shape and dtype alone, not for where
-they lie. Random keys are arrays of their bits in the module, and keys again outside. Invariant: the parameters of the
+Takes what `jax.jit` would take; gives a `TracedFunction`. Only shapes and dtypes of arguments matter, not how they are
+placed. Random keys are arrays of their bits in the module, and keys again outside. Invariant: the parameters of the
 module are the leaves of `(args, kwargs)`, in order; the results are those of the function.
 """
 
@@ -57,7 +57,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class TracedFunction:
     """A traced function.
 
     Attributes:
@@ -76,7 +76,7 @@ class Program:
     out_tree: Any
     caveats: tuple[Caveat, ...] = ()
 
-    def with_donated(self, donated: Sequence[bool]) -> "Program":
+    def with_donated(self, donated: Sequence[bool]) -> "TracedFunction":
         """The same program, of whose inputs those may be used up."""
         inputs = (replace(leaf, donated=is_donated) for leaf, is_donated in zip(self.inputs, donated, strict=True))
         return replace(self, module=replace(self.module, donated=tuple(donated)), inputs=tuple(inputs))
@@ -88,7 +88,7 @@ def trace(
     kwargs: dict[str, Any],
     donate_argnums: int | Sequence[int],
     platform: str,
-) -> Program:
+) -> TracedFunction:
     """Trace `fn` once, for devices of `platform` ("cpu", "gpu").
 
     Raises:
@@ -116,7 +116,7 @@ def trace(
     in_tree = jax.tree.structure((tuple(args), kwargs))
     seconds = time.perf_counter() - started
     logger.info("%s: traced with %d arguments and %d results in %.2f s", name, len(inputs), len(outputs), seconds)
-    return Program(module, tuple(inputs), tuple(outputs), in_tree, traced.out_tree, caveats.all)
+    return TracedFunction(module, tuple(inputs), tuple(outputs), in_tree, traced.out_tree, caveats.all)
 
 
 def path_of(path: Sequence[Any]) -> str:

@@ -1,6 +1,6 @@
 """An account as values that JSON has, and back.
 
-Takes an `Account`; gives dicts and lists, and reads them strictly. Invariant: what is read back is an equal account,
+Takes an `PlanReport`; gives dicts and lists, and reads them strictly. Invariant: what is read back is an equal account,
 and equal accounts are equal values.
 """
 
@@ -10,14 +10,14 @@ from dataclasses import asdict
 from typing import Any, TypeVar, get_args
 
 from alpa_cfp.plan.plan_report import (
-    Account,
     Alternative,
-    BlockAccount,
+    BlockReport,
     Caveat,
     Communication,
     CommunicationSource,
     Kind,
     Move,
+    PlanReport,
     Purpose,
     Role,
     Source,
@@ -27,7 +27,7 @@ from alpa_cfp.plan.plan_report import (
 T = TypeVar("T")
 
 
-def to_content(account: Account) -> dict[str, Any]:
+def to_content(account: PlanReport) -> dict[str, Any]:
     """An account as values that JSON has; of what there is nothing to say is left out, as in earlier versions."""
     content = asdict(account)
     for kind in content["kinds"]:
@@ -41,13 +41,13 @@ def to_content(account: Account) -> dict[str, Any]:
     return content
 
 
-def from_content(content: Any) -> Account:
+def from_content(content: Any) -> PlanReport:
     """What `to_content` gave, after JSON.
 
     Raises:
         KeyError, TypeError, ValueError: it is something else.
     """
-    account = Account(
+    account = PlanReport(
         axis_names=_several(_text, content["axis_names"]),
         kinds=_several(_kind, content["kinds"]),
         blocks=_several(_block, content["blocks"]),
@@ -104,8 +104,8 @@ def _communication(content: Any) -> Communication:
     )
 
 
-def _block(content: Any) -> BlockAccount:
-    return BlockAccount(
+def _block(content: Any) -> BlockReport:
+    return BlockReport(
         name=_text(content["name"]),
         kind=_whole(content["kind"]),
         chosen=_whole(content["chosen"]),

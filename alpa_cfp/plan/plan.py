@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from alpa_cfp.errors import PlanError
 from alpa_cfp.lazily import call
 from alpa_cfp.plan import codec
-from alpa_cfp.plan.plan_report import Account
+from alpa_cfp.plan.plan_report import PlanReport
 from alpa_cfp.plan.signature import Placed, Signature
 from alpa_cfp.search import MemoryUse
-from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -58,7 +58,7 @@ class Plan:
     signature: Signature | None = None
     measured_s: float | None = None
     needed_bytes: int | None = None
-    account: Account | None = None
+    account: PlanReport | None = None
 
     @property
     def in_shardings(self) -> dict[str, "PartitionSpec"]:
@@ -206,7 +206,7 @@ def _whole(value: Any) -> int:
 
 
 def _strategy(value: Any) -> BlockStrategy:
-    return BlockStrategy(tuple(_optional(_whole, factor) for factor in value["factors"]), Kept(value["kept"]))
+    return BlockStrategy(tuple(_optional(_whole, factor) for factor in value["factors"]), StateSharding(value["kept"]))
 
 
 def _optional(read: Callable[[Any], T], value: Any) -> T | None:

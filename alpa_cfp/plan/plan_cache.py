@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class PlannedModule:
     """A plan, and the module with it written down."""
 
     plan: Plan
@@ -40,7 +40,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Memory:
+class PlanCache:
     """The plans beside a database.
 
     Attributes:
@@ -53,7 +53,7 @@ class Memory:
     module: HloModule
     request: str
 
-    def recall(self) -> Made | None:
+    def get(self) -> PlannedModule | None:
         """What was made for this request, if anything was, and its profiles are as they were."""
         path = self._path()
         if path is None:
@@ -65,14 +65,14 @@ class Memory:
                 logger.info("CFP: profiles have changed since the plan was made")
                 return None
             plan = Plan.from_json(json.dumps(content["plan"]), str(path))
-            return Made(plan, _annotated(self.module, plan, content["annotated"]))
+            return PlannedModule(plan, _annotated(self.module, plan, content["annotated"]))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, PlanError, zlib.error) as error:
             logger.info("CFP: the plan in %s cannot be used: %s", path, error)
             return None
 
-    def keep(self, made: Made, keys: Iterable[ProfileKey]) -> None:
+    def put(self, made: PlannedModule, keys: Iterable[ProfileKey]) -> None:
         """Keep what was made from the profiles of `keys`."""
         path, keys = self._path(), list(dict.fromkeys(keys))
         if path is None:
@@ -80,7 +80,7 @@ class Memory:
         fields = [{name: getattr(key, name) for name in ProfileKey.__slots__} for key in keys]
         content = {
             "plan": json.loads(made.plan.to_json()),
-            "annotated": _words(made.module),
+            "annotated": _to_json(made.module),
             "profiles": fields,
             "state": self._state(keys),
         }
@@ -113,7 +113,7 @@ class Memory:
         return digest.hexdigest()
 
 
-def _words(module: HloModule) -> dict[str, Any]:
+def _to_json(module: HloModule) -> dict[str, Any]:
     """What planning has written into a module."""
     shardings = (module.input_shardings or (), module.output_shardings or ())
     return {
@@ -125,23 +125,23 @@ def _words(module: HloModule) -> dict[str, Any]:
     }
 
 
-def _annotated(module: HloModule, plan: Plan, words: dict[str, Any]) -> HloModule:
-    """`module` with what `_words` says."""
+def _annotated(module: HloModule, plan: Plan, content: dict[str, Any]) -> HloModule:
+    """`module` with what `_to_json` says."""
     mesh = LogicalMesh(plan.mesh_shape)
     inputs, outputs = (
         tuple(ArraySharding.from_sdy(mesh, text, len(shape.dims)) for text, shape in zip(texts, shapes, strict=True))
-        for texts, shapes in zip(words["shardings"], (module.shape.parameters, module.shape.results), strict=True)
+        for texts, shapes in zip(content["shardings"], (module.shape.parameters, module.shape.results), strict=True)
     )
     return replace(
         module,
-        bytecode=zlib.decompress(base64.b64decode(words["bytecode"])),
+        bytecode=zlib.decompress(base64.b64decode(content["bytecode"])),
         mesh=mesh,
         input_shardings=inputs,
         output_shardings=outputs,
-        fixed_outputs=frozenset(words["fixed_outputs"]),
+        fixed_outputs=frozenset(content["fixed_outputs"]),
         solved=True,
-        propagated=words["propagated"],
-        combiner_limits=CombinerLimits(**words["combiner_limits"]),
+        propagated=content["propagated"],
+        combiner_limits=CombinerLimits(**content["combiner_limits"]),
     )
 
 

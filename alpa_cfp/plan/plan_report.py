@@ -1,8 +1,8 @@
 """The account of a plan: its blocks with what was chosen, what else could have been, and what all of it costs.
 
-Made by `accounting.py` when a plan is made, kept in the plan's JSON, and put into words and pictures by the rest of
-this package. Invariants: it needs neither the program nor the database to be read; blocks of one kind share one `Kind`,
-so its size grows with the kinds and not with the candidates times the depth; equal profiles give equal accounts.
+Made by `plan_evidence` when a plan is made, kept in the plan's JSON, and shown as text and pictures by `report`.
+Invariants: it needs neither the program nor the database to be read; blocks of one kind share one `Kind`, so its size
+grows with the kinds and not with the candidates times the depth; equal profiles give equal accounts.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Alternative:
 
     Attributes:
         roles: For each mesh axis what it splits; None where its devices do the same.
-        kept: Where state is kept (a value of `Kept`).
+        kept: Where state is kept (a value of `StateSharding`).
         time_s: What the block takes with it in a step by itself; None where nothing is known.
         source: Where `time_s` comes from.
         failure: Why it cannot be run, "" where it can.
@@ -92,7 +92,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockAccount:
+class BlockReport:
     """A block of the program.
 
     Attributes:
@@ -176,7 +176,7 @@ class Caveat:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class PlanReport:
     """The account of a plan.
 
     Attributes:
@@ -195,7 +195,7 @@ class Account:
 
     axis_names: tuple[str, ...]
     kinds: tuple[Kind, ...]
-    blocks: tuple[BlockAccount, ...]
+    blocks: tuple[BlockReport, ...]
     moves: tuple[Move, ...]
     tried: tuple[Tried, ...]
     overhead_s: float

@@ -12,25 +12,25 @@ from typing import TypeVar
 
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.apply.annotate import annotate
-from alpa_cfp.apply.micro_batch_programs import further_programs
-from alpa_cfp.candidates.block_candidates import distinct, find_units
+from alpa_cfp.apply.micro_batch_programs import micro_batch_programs
+from alpa_cfp.candidates.block_candidates import distinct, find_block_candidates
 from alpa_cfp.costs import Rates
 from alpa_cfp.errors import PlanError
-from alpa_cfp.evidence.accounting import Planned
-from alpa_cfp.extraction.program import Program
+from alpa_cfp.evidence.plan_evidence import PlanEvidence
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.plan_cache import Made, Memory
+from alpa_cfp.plan.plan_cache import PlanCache, PlannedModule
 from alpa_cfp.planner.mesh_shapes import all_shapes, nontrivial_sizes
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import PlanRequest
 from alpa_cfp.planner.session import Session
-from alpa_cfp.search import NothingFitsError, SearchProblem, Solution
+from alpa_cfp.search import MemoryBudgetError, SearchProblem, Solution
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.calibration import calibration_programs, rates_of
-from alpa_cfp.select.plan_search import Choosing
+from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import Source
-from alpa_cfp.select.refinement import Refined, Refinement
+from alpa_cfp.select.refinement import MeasuredPlan, Refinement
 from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import partition_to_run
@@ -44,7 +44,7 @@ T = TypeVar("T")
 _QUICK = 0.1
 
 
-def plan(module: HloModule, request: PlanRequest, options: PlanOptions) -> Made:
+def plan(module: HloModule, request: PlanRequest, options: PlanOptions) -> PlannedModule:
     """The best plan for `module`, and a copy of the module with it.
 
     Args:
@@ -54,14 +54,14 @@ def plan(module: HloModule, request: PlanRequest, options: PlanOptions) -> Made:
 
     Raises:
         NoDevicesError: costs are to be measured, and the mesh has no devices here.
-        NothingFitsError: no plan fits into the memory budget.
+        MemoryBudgetError: no plan fits into the memory budget.
         PlanError: the options have a plan, and it is for something else, or cannot be read.
         ReplayError: costs are to be replayed, and the database lacks profiles.
     """
-    return plan_whole(Program(module), request, options)
+    return plan_whole(AnalysedProgram(module), request, options)
 
 
-def plan_whole(program: Program, request: PlanRequest, options: PlanOptions) -> Made:
+def plan_whole(program: AnalysedProgram, request: PlanRequest, options: PlanOptions) -> PlannedModule:
     """As `plan`, of a program of which more may be known."""
     started = time.perf_counter()
     if options.plan is not None:
@@ -74,7 +74,9 @@ def plan_whole(program: Program, request: PlanRequest, options: PlanOptions) -> 
     return made
 
 
-def plan_program(program: Program, request: PlanRequest, session: Session, *, needs_profiles: bool) -> Made:
+def plan_program(
+    program: AnalysedProgram, request: PlanRequest, session: Session, *, needs_profiles: bool
+) -> PlannedModule:
     """The best plan on all meshes that are asked for.
 
     Args:
@@ -91,7 +93,7 @@ def plan_program(program: Program, request: PlanRequest, session: Session, *, ne
     )
 
 
-def use_plan(program: Program, request: PlanRequest, options: PlanOptions) -> Made:
+def use_plan(program: AnalysedProgram, request: PlanRequest, options: PlanOptions) -> PlannedModule:
     """The plan that the options have, and a copy of the module with it.
 
     Raises:
@@ -122,13 +124,13 @@ def best_of_meshes(
     """What is made for each mesh on which there is a plan, the fastest of it.
 
     Raises:
-        NothingFitsError: there is none; it is that of the mesh on which least is needed.
+        MemoryBudgetError: there is none; it is that of the mesh on which least is needed.
     """
-    found, errors, without = list[T](), list[NothingFitsError](), list[LogicalMesh]()
+    found, errors, without = list[T](), list[MemoryBudgetError](), list[LogicalMesh]()
     for mesh in meshes:
         try:
             found.append(make(mesh))
-        except NothingFitsError as error:
+        except MemoryBudgetError as error:
             errors.append(error)
             without.append(mesh)
     if not found:
@@ -142,7 +144,7 @@ def best_of_meshes(
     return with_caveats(best, caveats)
 
 
-def with_caveats(made: Made, caveats: Caveats) -> Made:
+def with_caveats(made: PlannedModule, caveats: Caveats) -> PlannedModule:
     """The same with more caveats in its plan's account, if it has one."""
     account = made.plan.account
     if account is None:
@@ -156,22 +158,26 @@ def budget_of(request: PlanRequest, options: PlanOptions) -> int | None:
     return options.memory_budget_bytes or request.memory_budget_bytes
 
 
-def _made(program: Program, mesh: LogicalMesh, request: PlanRequest, session: Session, needs_profiles: bool) -> Made:
+def _made(
+    program: AnalysedProgram, mesh: LogicalMesh, request: PlanRequest, session: Session, needs_profiles: bool
+) -> PlannedModule:
     """A new plan, or the one that was made before from the same profiles."""
     # On one device there is nothing to choose, and alpa times a candidate stage itself.
     profiled = needs_profiles or mesh.num_devices > 1
     source = session.source(request.devices, mesh) if profiled else None
     if source is None:
         return _written(program, _planned(program, mesh, None, request, session))
-    memory = Memory(session.database, program.module, _words(program, mesh, source, request, session.options))
-    made = memory.recall()
+    memory = PlanCache(session.database, program.module, cache_key(program, mesh, source, request, session.options))
+    made = memory.get()
     if made is None:
         made = _written(program, _planned(program, mesh, source, request, session))
-        memory.keep(made, source.keys)
+        memory.put(made, source.keys)
     return made
 
 
-def _words(program: Program, mesh: LogicalMesh, source: Source, request: PlanRequest, options: PlanOptions) -> str:
+def cache_key(
+    program: AnalysedProgram, mesh: LogicalMesh, source: Source, request: PlanRequest, options: PlanOptions
+) -> str:
     """What decides about a plan beside the module, profiles and this code."""
     fields = (options.costs, options.samples, options.refine, options.pruning_margin, options.seed)
     fields += (options.search_limit_s, options.search_memory_bytes)
@@ -179,15 +185,15 @@ def _words(program: Program, mesh: LogicalMesh, source: Source, request: PlanReq
     return repr((mesh.shape, source.devices, budget, request.num_micro_batches, limits, fields))
 
 
-def _written(program: Program, plan: Plan) -> Made:
+def _written(program: AnalysedProgram, plan: Plan) -> PlannedModule:
     """A plan with a copy of the module into which it is written."""
     annotated = dataclasses.replace(program.module)
     annotate(annotated, program.blocks, LogicalMesh(plan.mesh_shape), plan.strategies)
-    return Made(plan, annotated)
+    return PlannedModule(plan, annotated)
 
 
 def _planned(
-    program: Program,
+    program: AnalysedProgram,
     mesh: LogicalMesh,
     profiles: Source | None,
     request: PlanRequest,
@@ -196,7 +202,7 @@ def _planned(
     """A new plan."""
     module, blocks, option = program.module, program.blocks, session.options
     budget = budget_of(request, option)
-    units = find_units(program.parts, mesh, session.candidates)
+    units = find_block_candidates(program.parts, mesh, session.candidates)
     logger.info(
         "CFP: %d ops, %d blocks of %d kinds, %d candidates",
         len(blocks.graph.ops), len(blocks.blocks), len({unit.kind for unit in units}), len(distinct(units)),
@@ -209,7 +215,7 @@ def _planned(
         return with_plan(module, blocks, mesh, strategies(choices))
 
     def further(planned: HloModule) -> Sequence[HloModule]:
-        return further_programs(planned, program) if request.num_micro_batches > 1 else ()
+        return micro_batch_programs(planned, program) if request.num_micro_batches > 1 else ()
 
     caveats, limits = Caveats(), (option.search_limit_s, option.search_memory_bytes)
 
@@ -221,12 +227,12 @@ def _planned(
 
     rates = Rates() if profiles is None else rates_of(mesh, profiles(calibration_programs(mesh)), caveats)
     boundaries, batches = find_boundaries(module, blocks, units), request.num_micro_batches
-    choosing = Choosing(
+    choosing = PlanSearch(
         units, boundaries, rates, profiles, option.pruning_margin, limits[0], batches,
         memory_bytes=limits[1], caveats=caveats, plain=plain,
     )  # fmt: skip
     if profiles is None or option.refine == 0:
-        refined, tried = Refined(choosing.best(1, budget)[0]), ()
+        refined, tried = MeasuredPlan(choosing.best(1, budget)[0]), ()
     else:
         refinement = Refinement(blocks, units, mesh, choosing, profiles, whole, further, option.refine, option.samples)
         refined = refinement.best(budget)
@@ -240,7 +246,7 @@ def _planned(
         )
     choosing.add_caveats()
     overhead_s = rates.overhead_s(len(blocks.graph.parameters) + len(blocks.graph.results))
-    known = Planned(
+    known = PlanEvidence(
         module, blocks, mesh, units, boundaries, choosing, batches, refined, tried,
         overhead_s=overhead_s,
         programs_measured=0 if profiles is None else len(set(profiles.keys)),

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from alpa_cfp.candidates.block_candidates import Candidate
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.extraction.program import Programs
+from alpa_cfp.extraction.analysed_program import AnalysedPrograms
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import Devices
 from alpa_cfp.profiling import MeasureOptions, Profiler, recorded_devices
@@ -31,11 +31,11 @@ class Session:
     Attributes:
         programs: The same.
         database: The profile database.
-        candidates: Those of the kinds of blocks that were seen, by what they depend on (see `find_units`).
+        candidates: Those of the kinds of blocks that were seen, by what they depend on (see `find_block_candidates`).
     """
 
-    def __init__(self, options: PlanOptions, programs: Programs | None = None) -> None:
-        self.options, self.programs = options, programs or Programs()
+    def __init__(self, options: PlanOptions, programs: AnalysedPrograms | None = None) -> None:
+        self.options, self.programs = options, programs or AnalysedPrograms()
         self._open = contextlib.ExitStack()
         self.database = self._open.enter_context(ProfileDatabase.open(options.database))
         self.candidates: dict[Any, tuple[Candidate, ...]] = {}

@@ -23,13 +23,13 @@ from tqdm import tqdm
 
 from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey
 from alpa_cfp.errors import ProfilingError
-from alpa_cfp.profiling.groups import Group, Work
 from alpa_cfp.profiling.keys import DeviceDescription, key_of
 from alpa_cfp.profiling.options import MeasureOptions
 from alpa_cfp.profiling.process.events import Finished
-from alpa_cfp.profiling.process.here import Here
-from alpa_cfp.profiling.process.isolated import Worker
+from alpa_cfp.profiling.process.in_process_runner import InProcessRunner
 from alpa_cfp.profiling.process.setups import setup_of
+from alpa_cfp.profiling.process.subprocess_runner import SubprocessRunner
+from alpa_cfp.profiling.queue import Group, ProfilingQueue
 from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.errors import SpmdError
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -76,7 +76,7 @@ class Measurer(Protocol):
         """
         ...
 
-    def measure(self, work: Work) -> Generator[tuple[Group, Finished]]:
+    def measure(self, work: ProfilingQueue) -> Generator[tuple[Group, Finished]]:
         """Measure all groups of the work; each program that is finished, as it comes, with its group.
 
         Raises:
@@ -89,10 +89,10 @@ class Measurer(Protocol):
         ...
 
 
-class InTurn:
+class SequentialBackend:
     """Measures one group after the other, in a process of its own or in this one."""
 
-    def __init__(self, process: Worker | Here) -> None:
+    def __init__(self, process: SubprocessRunner | InProcessRunner) -> None:
         self._process = process
 
     @property
@@ -104,7 +104,7 @@ class InTurn:
         """See `Measurer`."""
         self._process.start()
 
-    def measure(self, work: Work) -> Generator[tuple[Group, Finished]]:
+    def measure(self, work: ProfilingQueue) -> Generator[tuple[Group, Finished]]:
         """See `Measurer`."""
         while (group := work.take()) is not None:
             # Closed at once if this is interrupted: its process must be gone before the next one starts.
@@ -148,8 +148,8 @@ class Profiler:
         if isinstance(mesh, Client):
             self.devices = DeviceDescription.of(mesh.devices())
             wanted = mesh.platform == "cpu" if options.isolated is None else options.isolated
-            process = Worker(partial(setup_of, mesh), options) if wanted else Here(mesh)
-            self._measurer: Measurer = InTurn(process)
+            process = SubprocessRunner(partial(setup_of, mesh), options) if wanted else InProcessRunner(mesh)
+            self._measurer: Measurer = SequentialBackend(process)
         else:
             self._measurer, self.devices = mesh
 
@@ -221,7 +221,7 @@ class Profiler:
     ) -> None:
         self._start()
         modules = {key: module for key, (_, module) in missing.items()}
-        work = Work(modules, samples, self._options.group, self._drawn, together=together)
+        work = ProfilingQueue(modules, samples, self._options.group, self._drawn, together=together)
         with (
             tqdm(total=len(missing), desc="profiling", disable=not self._options.progress, leave=False) as bar,
             contextlib.closing(self._measurer.measure(work)) as events,
@@ -241,7 +241,7 @@ class Profiler:
             if self._client is None or self._options.isolated:
                 raise
             logger.warning("%s. Profiling goes on in this process, which a program that crashes would end", error)
-            self._measurer = InTurn(Here(self._client))
+            self._measurer = SequentialBackend(InProcessRunner(self._client))
 
     def _wait_until_begun(self) -> None:
         if self._starting is not None:

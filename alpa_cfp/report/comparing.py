@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from alpa_cfp import quantities
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.plan_report import Account, Alternative
+from alpa_cfp.plan.plan_report import Alternative, PlanReport
 from alpa_cfp.report import words
 from alpa_cfp.report.folding import chosen, span
 from alpa_cfp.report.tables import aligned
@@ -82,7 +82,7 @@ def differences(a: Plan, b: Plan) -> tuple[Difference, ...]:
     )
 
 
-def _pairs(a: Plan, b: Plan, first: Account, second: Account) -> list[tuple[int | None, int | None]]:
+def _pairs(a: Plan, b: Plan, first: PlanReport, second: PlanReport) -> list[tuple[int | None, int | None]]:
     """Indices of the blocks that are compared with each other."""
     if a.program == b.program and len(first.blocks) == len(second.blocks):
         return [(i, i) for i in range(len(first.blocks))]
@@ -93,7 +93,7 @@ def _pairs(a: Plan, b: Plan, first: Account, second: Account) -> list[tuple[int 
     return pairs + [(None, i) for i in names.values()]
 
 
-def _side(plan: Plan, account: Account, index: int) -> Side:
+def _side(plan: Plan, account: PlanReport, index: int) -> Side:
     block = account.blocks[index]
     own: Alternative = chosen(account, block)
     held = block.state_bytes + block.saved_bytes

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.plan_report import Account, Alternative
+from alpa_cfp.plan.plan_report import Alternative, PlanReport
 from alpa_cfp.report import words
 from alpa_cfp.report.choices import ordered
 from alpa_cfp.report.comparing import differences
@@ -91,7 +91,7 @@ def _whole(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _block(plan: Plan, account: Account, segment: Folded, position: int) -> dict[str, Any]:
+def _block(plan: Plan, account: PlanReport, segment: Folded, position: int) -> dict[str, Any]:
     indices = [copy[position] for copy in segment.copies]
     block = account.blocks[indices[0]]
     kind = account.kinds[block.kind]
@@ -111,7 +111,7 @@ def _block(plan: Plan, account: Account, segment: Folded, position: int) -> dict
     }
 
 
-def _alternative(plan: Plan, account: Account, each: Alternative) -> dict[str, Any]:
+def _alternative(plan: Plan, account: PlanReport, each: Alternative) -> dict[str, Any]:
     return {"strategy": words.strategy(each, plan.mesh_shape, account.axis_names), **asdict(each)}
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from alpa_cfp.plan.plan_report import Account, Alternative, BlockAccount
+from alpa_cfp.plan.plan_report import Alternative, BlockReport, PlanReport
 
 Signature = tuple[tuple[int, int], ...]
 
@@ -42,7 +42,7 @@ class Folded:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlockPosition:
     """A block of a folded segment: all its copies."""
 
     segment: int
@@ -59,20 +59,20 @@ class FoldedMove:
         time_s, size_bytes, collectives: Of all together.
     """
 
-    first: Place
-    second: Place
+    first: BlockPosition
+    second: BlockPosition
     count: int
     time_s: float
     size_bytes: int
     collectives: int
 
 
-def chosen(account: Account, block: BlockAccount) -> Alternative:
+def chosen(account: PlanReport, block: BlockReport) -> Alternative:
     """What was chosen for a block."""
     return account.kinds[block.kind].alternatives[block.chosen]
 
 
-def fold(account: Account) -> tuple[Folded, ...]:
+def fold(account: PlanReport) -> tuple[Folded, ...]:
     """The folded segments of a program."""
     layers = _layers(account.blocks)
     signatures = [tuple((account.blocks[i].kind, account.blocks[i].chosen) for i in layer) for layer in layers]
@@ -88,19 +88,19 @@ def fold(account: Account) -> tuple[Folded, ...]:
     return tuple(found)
 
 
-def places(segments: Sequence[Folded]) -> dict[int, Place]:
+def places(segments: Sequence[Folded]) -> dict[int, BlockPosition]:
     """For each block where it is in the folded segments."""
     return {
-        block: Place(number, position)
+        block: BlockPosition(number, position)
         for number, segment in enumerate(segments)
         for copy in segment.copies
         for position, block in enumerate(copy)
     }
 
 
-def fold_moves(account: Account, segments: Sequence[Folded]) -> tuple[FoldedMove, ...]:
+def fold_moves(account: PlanReport, segments: Sequence[Folded]) -> tuple[FoldedMove, ...]:
     """The moves between folded blocks, the one that takes longest first."""
-    where, found = places(segments), dict[tuple[Place, Place], FoldedMove]()
+    where, found = places(segments), dict[tuple[BlockPosition, BlockPosition], FoldedMove]()
     for move in account.moves:
         key = (where[move.first], where[move.second])
         known = found.get(key, FoldedMove(*key, 0, 0.0, 0, 0))
@@ -123,7 +123,7 @@ def span(names: Sequence[str]) -> str:
     return "/".join(_span_of_parts([path[i] for path in paths]) for i in range(len(paths[0])))
 
 
-def _layers(blocks: Sequence[BlockAccount]) -> list[range]:
+def _layers(blocks: Sequence[BlockReport]) -> list[range]:
     """The segments of the program, each by the indices of its blocks."""
     own = [(block.segment, block.repetition) for block in blocks]
     starts = [i for i in range(len(own)) if i == 0 or own[i] != own[i - 1]]
@@ -145,7 +145,7 @@ def _longest(signatures: Sequence[Signature], start: int) -> tuple[int, int]:
     return best
 
 
-def _named(blocks: Sequence[BlockAccount], copies: tuple[tuple[int, ...], ...]) -> Folded:
+def _named(blocks: Sequence[BlockReport], copies: tuple[tuple[int, ...], ...]) -> Folded:
     full = tuple(span([blocks[copy[i]].name for copy in copies]) for i in range(len(copies[0])))
     if len(full) == 1:
         return Folded(copies, full[0], full, full)

@@ -59,7 +59,7 @@ def key_table(profiles: Profiles) -> list[str]:
     rows = [
         [
             key.digest[:SHOWN_DIGITS], mesh(key.mesh_shape), key.device_kind, key.jaxlib_version,
-            time(profile.typical_s) if profile.status == "measured" else str(profile.failure),
+            time(profile.lower_half_mean_s) if profile.status == "measured" else str(profile.failure),
             str(len(profile.samples_s)), _memory(profile), str(sum(each.count for each in profile.collectives)),
             moment(profile.created_at),
         ]
@@ -105,7 +105,8 @@ def _measurements(profile: Profile) -> Iterable[tuple[str, str]]:
         yield (
             "time",
             (
-                f"typical {time(profile.typical_s)} (mean of the faster half), median {time(profile.median_s)}, "
+                f"typical {time(profile.lower_half_mean_s)} (mean of the faster half), "
+                f"median {time(profile.median_s)}, "
                 f"shortest {time(profile.minimum_s)}, longest {time(max(profile.samples_s))}"
             ),
         )
@@ -150,7 +151,7 @@ def _collectives(profile: Profile) -> list[str]:
 
 def _session(session: Profile) -> str:
     what = (
-        f"{plural(len(session.samples_s), 'sample')}, typical {time(session.typical_s)}"
+        f"{plural(len(session.samples_s), 'sample')}, typical {time(session.lower_half_mean_s)}"
         if session.status == "measured"
         else _status(session)
     )

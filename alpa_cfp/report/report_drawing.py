@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.plan_report import Account, Alternative
+from alpa_cfp.plan.plan_report import Alternative, PlanReport
 from alpa_cfp.report import words
-from alpa_cfp.report.folding import Folded, Place, chosen, fold
+from alpa_cfp.report.folding import BlockPosition, Folded, chosen, fold
 from alpa_cfp.report.markup import Markup, element, join
 
 # So many strategies have colours of their own in report.css; more share the next one.
@@ -49,12 +49,12 @@ class Drawing:
     """
 
     plan: Plan
-    account: Account
+    account: PlanReport
     segments: tuple[Folded, ...]
     used: dict[str, Used]
 
     @classmethod
-    def of(cls, plan: Plan, account: Account) -> "Drawing":
+    def of(cls, plan: Plan, account: PlanReport) -> "Drawing":
         """The drawing of a plan."""
         totals: dict[str, tuple[int, float]] = {}
         for block in account.blocks:
@@ -81,7 +81,7 @@ class Drawing:
         """The strategy of a block."""
         return self.used[self.strategy(self.chosen(block))]
 
-    def name(self, place: Place) -> str:
+    def name(self, place: BlockPosition) -> str:
         """The name of a folded block."""
         return self.segments[place.segment].full_names[place.position]
 
@@ -96,7 +96,7 @@ def letter(number: int) -> str:
     return text
 
 
-def anchor(place: Place) -> str:
+def anchor(place: BlockPosition) -> str:
     """The id of a folded block in the page."""
     return f"block-{place.segment}-{place.position}"
 

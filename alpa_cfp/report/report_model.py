@@ -7,7 +7,7 @@ from alpa_cfp import quantities
 from alpa_cfp.plan.plan_report import Alternative
 from alpa_cfp.report import words
 from alpa_cfp.report.choices import failure, ordered, verdict
-from alpa_cfp.report.folding import Folded, FoldedMove, Place, fold_moves
+from alpa_cfp.report.folding import BlockPosition, Folded, FoldedMove, fold_moves
 from alpa_cfp.report.markup import Markup, element, join
 from alpa_cfp.report.report_drawing import Drawing, anchor, bar, swatch, table
 from alpa_cfp.report.totals import parts_s
@@ -15,7 +15,7 @@ from alpa_cfp.report.totals import parts_s
 
 def model(drawing: Drawing) -> Markup:
     """All segments, with what is moved between them."""
-    arriving: dict[Place, list[FoldedMove]] = {}
+    arriving: dict[BlockPosition, list[FoldedMove]] = {}
     for move in fold_moves(drawing.account, drawing.segments):
         first, second = move.first, move.second
         later = second if (second.segment, second.position) >= (first.segment, first.position) else first
@@ -23,11 +23,11 @@ def model(drawing: Drawing) -> Markup:
     return join(_segment(drawing, number, arriving) for number in range(len(drawing.segments)))
 
 
-def _segment(drawing: Drawing, number: int, arriving: dict[Place, list[FoldedMove]]) -> Markup:
+def _segment(drawing: Drawing, number: int, arriving: dict[BlockPosition, list[FoldedMove]]) -> Markup:
     segment = drawing.segments[number]
     inside = []
     for position in range(len(segment.first)):
-        place = Place(number, position)
+        place = BlockPosition(number, position)
         inside += [_move(drawing, move) for move in arriving.get(place, [])]
         inside.append(_block(drawing, place))
     if segment.count > 1:
@@ -50,7 +50,7 @@ def _move(drawing: Drawing, move: FoldedMove) -> Markup:
     return element("p", element("span", "moved", class_="tag"), f" {names}: {said}", class_="moved")
 
 
-def _block(drawing: Drawing, place: Place) -> Markup:
+def _block(drawing: Drawing, place: BlockPosition) -> Markup:
     segment = drawing.segments[place.segment]
     indices = [copy[place.position] for copy in segment.copies]
     block = drawing.account.blocks[indices[0]]
@@ -85,7 +85,7 @@ def _block(drawing: Drawing, place: Place) -> Markup:
     )
 
 
-def _inside(drawing: Drawing, place: Place, indices: list[int]) -> Markup:
+def _inside(drawing: Drawing, place: BlockPosition, indices: list[int]) -> Markup:
     """What a block says when it is opened."""
     account = drawing.account
     block = account.blocks[indices[0]]

@@ -6,7 +6,7 @@ Invariant: every block of the program has one bar, which links to its place in t
 from alpa_cfp import quantities
 from alpa_cfp.plan.plan_report import Move
 from alpa_cfp.report import words
-from alpa_cfp.report.folding import Place, places
+from alpa_cfp.report.folding import BlockPosition, places
 from alpa_cfp.report.markup import Markup, element, join
 from alpa_cfp.report.report_drawing import Drawing, anchor
 
@@ -90,7 +90,7 @@ def _grid(step: float, highest: float, scale: float, width: float) -> Markup:
     return element("g", drawn, aria_hidden="true")
 
 
-def _block(drawing: Drawing, block: int, place: Place, left: float, pitch: float, scale: float) -> Markup:
+def _block(drawing: Drawing, block: int, place: BlockPosition, left: float, pitch: float, scale: float) -> Markup:
     own, used, account = drawing.chosen(block), drawing.used_by(block), drawing.account.blocks[block]
     tip = "\n".join(
         (
@@ -106,7 +106,7 @@ def _block(drawing: Drawing, block: int, place: Place, left: float, pitch: float
     return _link(shape, tip, anchor(place), data_block=str(block), data_strategy=used.letter)
 
 
-def _move(drawing: Drawing, move: Move, place: Place, left: float, pitch: float, scale: float) -> Markup:
+def _move(drawing: Drawing, move: Move, place: BlockPosition, left: float, pitch: float, scale: float) -> Markup:
     first, second = (drawing.account.blocks[i].name for i in (move.first, move.second))
     collectives = quantities.plural(move.collectives, "collective")
     tip = (

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from alpa_cfp import quantities
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.plan_report import Account, Alternative, Caveat, Tried
+from alpa_cfp.plan.plan_report import Alternative, Caveat, PlanReport, Tried
 from alpa_cfp.report import words
 from alpa_cfp.report.choices import failure, ordered, verdict
 from alpa_cfp.report.folding import Folded, chosen, fold
 from alpa_cfp.report.tables import aligned
 from alpa_cfp.report.totals import blocks_s, memories, moves_s, parts_s, times
-from alpa_cfp.strategies.block_strategy import Kept
+from alpa_cfp.strategies.block_strategy import StateSharding
 
 # How many alternatives of a block and contributions to a step are said.
 _ALTERNATIVES, _CONTRIBUTIONS = 3, 8
@@ -110,9 +110,9 @@ def searched(plan: Plan) -> str:
 def _from_strategies(plan: Plan) -> Iterator[str]:
     """What can be said of a plan that keeps no account."""
     kept = {
-        Kept.AS_USED: "",
-        Kept.MOMENTS_SPLIT: ", optimizer state shared",
-        Kept.ALL_SPLIT: ", weights and optimizer state shared",
+        StateSharding.REPLICATED: "",
+        StateSharding.ZERO2: ", optimizer state shared",
+        StateSharding.ZERO3: ", weights and optimizer state shared",
     }
     names = [f"axis {index}" for index in range(len(plan.mesh_shape))]
     counts: Counter[str] = Counter()
@@ -132,7 +132,7 @@ class _Explained:
     """A plan whose account is put into words, section by section."""
 
     plan: Plan
-    account: Account
+    account: PlanReport
     segments: tuple[Folded, ...]
     everything: bool
 

@@ -7,8 +7,8 @@ themselves, which is `parts_s`; a prediction for the whole program can be more o
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from alpa_cfp.plan.plan_report import Account
-from alpa_cfp.report.folding import Folded, Place, chosen, fold_moves
+from alpa_cfp.plan.plan_report import PlanReport
+from alpa_cfp.report.folding import BlockPosition, Folded, chosen, fold_moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class TimeShare:
     name: str
     count: int
     time_s: float
-    place: Place | None
+    place: BlockPosition | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class MemoryShare:
     state_bytes: int
     saved_bytes: int
     transient_bytes: int
-    place: Place
+    place: BlockPosition
 
     @property
     def lasting_bytes(self) -> int:
@@ -53,10 +53,10 @@ class MemoryShare:
         return self.state_bytes + self.saved_bytes
 
 
-def times(account: Account, segments: Sequence[Folded]) -> tuple[TimeShare, ...]:
+def times(account: PlanReport, segments: Sequence[Folded]) -> tuple[TimeShare, ...]:
     """What takes the time of a step; blocks of unknown time are left out."""
     shares = [
-        TimeShare(segment.full_names[position], segment.count, segment.count * seconds, Place(number, position))
+        TimeShare(segment.full_names[position], segment.count, segment.count * seconds, BlockPosition(number, position))
         for number, segment in enumerate(segments)
         for position, block in enumerate(segment.first)
         if (seconds := chosen(account, account.blocks[block]).time_s)
@@ -68,7 +68,7 @@ def times(account: Account, segments: Sequence[Folded]) -> tuple[TimeShare, ...]
     return tuple(sorted((each for each in shares if each.time_s > 0), key=lambda each: -each.time_s))
 
 
-def memories(account: Account, segments: Sequence[Folded]) -> tuple[MemoryShare, ...]:
+def memories(account: PlanReport, segments: Sequence[Folded]) -> tuple[MemoryShare, ...]:
     """What a device holds for each folded block, by what lasts longer than the block runs."""
     shares = []
     for number, segment in enumerate(segments):
@@ -76,20 +76,20 @@ def memories(account: Account, segments: Sequence[Folded]) -> tuple[MemoryShare,
             own = [account.blocks[copy[position]] for copy in segment.copies]
             state, saved = sum(block.state_bytes for block in own), sum(block.saved_bytes for block in own)
             brief = max(block.transient_bytes for block in own)
-            shares.append(MemoryShare(name, segment.count, state, saved, brief, Place(number, position)))
+            shares.append(MemoryShare(name, segment.count, state, saved, brief, BlockPosition(number, position)))
     return tuple(sorted(shares, key=lambda each: -each.lasting_bytes))
 
 
-def blocks_s(account: Account) -> float:
+def blocks_s(account: PlanReport) -> float:
     """What the blocks take, where it is known."""
     return sum(chosen(account, block).time_s or 0.0 for block in account.blocks)
 
 
-def moves_s(account: Account) -> float:
+def moves_s(account: PlanReport) -> float:
     """What moves between blocks take."""
     return sum(move.time_s for move in account.moves)
 
 
-def parts_s(account: Account) -> float:
+def parts_s(account: PlanReport) -> float:
     """What the parts of a step take by themselves."""
     return blocks_s(account) + moves_s(account) + account.overhead_s

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from alpa_cfp import quantities
 from alpa_cfp.plan.plan_report import Alternative, Communication, CommunicationSource, Role
-from alpa_cfp.strategies.block_strategy import Kept
+from alpa_cfp.strategies.block_strategy import StateSharding
 
 # In the order in which they are said: what happens to weights first.
 _SPLIT: dict[Role, str] = {
@@ -107,8 +107,8 @@ def strategy(alternative: Alternative, shape: Sequence[int], names: Sequence[str
         said.append(f"repeated on {axes(same, names)}")
     # Weights are equal on the devices along these axes, so it is these that share them.
     sharing = [axis for axis in real if alternative.roles[axis] in ("samples", None)]
-    if alternative.kept != Kept.AS_USED:
-        what = "optimizer state" if alternative.kept == Kept.MOMENTS_SPLIT else "weights and optimizer state"
+    if alternative.kept != StateSharding.REPLICATED:
+        what = "optimizer state" if alternative.kept == StateSharding.ZERO2 else "weights and optimizer state"
         said.append(f"{what} shared{' along ' + axes(sharing, names) if sharing else ''}")
     return "; ".join(said)
 

@@ -5,7 +5,7 @@ Takes a `SearchProblem` (a `Variable` for each segment instance or boundary, `Ed
 `Solution`s. Pure numpy. Invariant: what this package exports is its public surface.
 """
 
-from alpa_cfp.search.errors import InvalidProblemError, NoPlanError, NothingFitsError, SearchError, TimeLimitError
+from alpa_cfp.search.errors import InvalidProblemError, MemoryBudgetError, NoPlanError, SearchError, TimeLimitError
 from alpa_cfp.search.problem import Edge, MemoryUse, SearchProblem, Solution, Variable
 from alpa_cfp.search.solver import MEMORY_BYTES, search
 
@@ -13,9 +13,9 @@ __all__ = [
     "MEMORY_BYTES",
     "Edge",
     "InvalidProblemError",
+    "MemoryBudgetError",
     "MemoryUse",
     "NoPlanError",
-    "NothingFitsError",
     "SearchError",
     "SearchProblem",
     "Solution",

@@ -1,8 +1,8 @@
 """Plans and a bound where the exact search does not fit: in memory linear in the problem, and as soon as one looks.
 
-Takes a `Known`, which it fills with plans; gives back by what no plan can be faster. Invariants: there is a plan from
-the start; plans only get better; the bound is true (dual.py). Without a time limit it ends on its own, and gives the
-same each time.
+Takes `Incumbents`, which it fills with plans; gives back a lower bound on the time of every plan. Invariants: there is
+a plan from the start; plans only get better; the bound is true (dual.py). Without a time limit it ends on its own, and
+gives the same each time.
 
 It begins with plain plans (each variable's fastest choice, its leanest, its first) and improves them locally
 (local.py); then the bound's proof says which plans are promising. With a budget the price of a byte is looked for where
@@ -17,7 +17,7 @@ import numpy as np
 
 from alpa_cfp.search.deadline import Deadline
 from alpa_cfp.search.dual import Dual
-from alpa_cfp.search.known import SLACK, Known
+from alpa_cfp.search.incumbents import SLACK, Incumbents
 from alpa_cfp.search.local import Local
 from alpa_cfp.search.problem import SearchProblem
 
@@ -39,7 +39,7 @@ class Approximated:
     leanest: tuple[int, ...] = ()
 
 
-def begin(known: Known, deadline: Deadline) -> None:
+def begin(known: Incumbents, deadline: Deadline) -> None:
     """Plain plans and what they become when one choice is changed at a time, of which one fits if that is easy.
 
     The deadline counts once there is a plan that fits.
@@ -60,7 +60,7 @@ def plain_bound_s(problem: SearchProblem) -> float:
     return sum(float(table.min(initial=math.inf)) for table in tables)
 
 
-def approximate(known: Known, deadline: Deadline) -> Approximated:
+def approximate(known: Incumbents, deadline: Deadline) -> Approximated:
     """The best plans that can be had without tables of more than two variables, and a bound."""
     problem = known.pruned.problem
     begin(known, deadline)
@@ -91,7 +91,7 @@ def approximate(known: Known, deadline: Deadline) -> Approximated:
 
 
 def _priced(
-    known: Known,
+    known: Incumbents,
     dual: Dual,
     capacity: float,
     bound_s: float,
@@ -126,7 +126,7 @@ def _priced(
 class _Improving:
     """Improves a plan at a price of a byte, and keeps what it meets."""
 
-    known: Known
+    known: Incumbents
     deadline: Deadline
     byte_s: float
 

@@ -57,7 +57,7 @@ class NoPlanError(SearchError):
         return (NoPlanError, (self.names, self.why))
 
 
-class NothingFitsError(SearchError):
+class MemoryBudgetError(SearchError):
     """No plan fits the memory budget.
 
     Fields: `least_bytes`, what the plan that needs least memory takes (exact); `budget_bytes`; `dominated_by`, the kind
@@ -99,9 +99,9 @@ class TimeLimitError(SearchError):
         return (TimeLimitError, self._given)
 
 
-def _restore(args: tuple[str, ...], fields: dict[str, object]) -> NothingFitsError:
-    """Unpickles a `NothingFitsError`, whose arguments are not its message (Ray sends errors between processes)."""
-    error = NothingFitsError.__new__(NothingFitsError)
+def _restore(args: tuple[str, ...], fields: dict[str, object]) -> MemoryBudgetError:
+    """Unpickles a `MemoryBudgetError`, whose arguments are not its message (Ray sends errors between processes)."""
+    error = MemoryBudgetError.__new__(MemoryBudgetError)
     error.args = args
     error.__dict__.update(fields)
     return error

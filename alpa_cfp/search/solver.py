@@ -28,9 +28,9 @@ from alpa_cfp.search.approximate import Approximated, approximate, begin, plain_
 from alpa_cfp.search.bounds import Interval, Weights, cheapest_choices, downward, least_prices, upward
 from alpa_cfp.search.deadline import Deadline, OutOfSpace, OutOfTime, Stopped
 from alpa_cfp.search.eliminate import eliminate
-from alpa_cfp.search.errors import NoPlanError, NothingFitsError, TimeLimitError, bad_problem
+from alpa_cfp.search.errors import MemoryBudgetError, NoPlanError, TimeLimitError, bad_problem
 from alpa_cfp.search.frontier import Index
-from alpa_cfp.search.known import SLACK, Known
+from alpa_cfp.search.incumbents import SLACK, Incumbents
 from alpa_cfp.search.multiplier import relax, relax_quickly
 from alpa_cfp.search.problem import Array, SearchProblem, Solution
 from alpa_cfp.search.prune import Flags, prune
@@ -103,7 +103,7 @@ def search(
     where the exact search would hold more than `memory_limit_bytes` (None: no limit) beside the problem and what is
     linear in it: plans are then found by approximate.py.
 
-    Raises NoPlanError if infinite times exclude all plans, NothingFitsError if none fits, TimeLimitError if none was
+    Raises NoPlanError if infinite times exclude all plans, MemoryBudgetError if none fits, TimeLimitError if none was
     met in time, or within the memory, and changing one choice of a plain plan at a time leads to none (approximate.py).
     """
     if best < 1:
@@ -122,7 +122,7 @@ def search(
     deadline = Deadline(time_limit_s, memory_bytes=memory_limit_bytes)
     counted = budget_bytes is not None
     pruned = prune(problem, best, memory=counted, deadline=deadline)
-    known = Known(problem, pruned, float(budget_bytes) if counted else math.inf, best)
+    known = Incumbents(problem, pruned, float(budget_bytes) if counted else math.inf, best)
     # Not looked at by the exact search: what that gives must not depend on whether there is a limit.
     spare = replace(known, plans={})
     proved, cases, stopped = Approximated(plain_bound_s(pruned.problem)), 0, None
@@ -198,7 +198,7 @@ class _Search:
 
     tree: Tree
     peaks: Array
-    known: Known
+    known: Incumbents
     budget_bytes: float
     deadline: Deadline
     _halves: dict[tuple[object, ...], tuple[_Node, ...]] = field(default_factory=dict)
@@ -343,7 +343,7 @@ def _peaks(tree: Tree) -> Array:
     return np.unique(np.concatenate([flat.transient_bytes[np.isfinite(flat.time_s)] for flat in flats]))
 
 
-def _nothing_fits(known: Known, tree: Tree, peaks: Array, budget_bytes: int, deadline: Deadline) -> Exception:
+def _nothing_fits(known: Incumbents, tree: Tree, peaks: Array, budget_bytes: int, deadline: Deadline) -> Exception:
     """The error for a problem of which no plan fits, with the least memory of any plan (exact)."""
     problem = known.problem
     leanest: Solution | None = None
@@ -371,9 +371,9 @@ def _nothing_fits(known: Known, tree: Tree, peaks: Array, budget_bytes: int, dea
     return _too_little(leanest, problem, budget_bytes)
 
 
-def _too_little(leanest: Solution, problem: SearchProblem, budget_bytes: int) -> NothingFitsError:
+def _too_little(leanest: Solution, problem: SearchProblem, budget_bytes: int) -> MemoryBudgetError:
     """The error for a budget in which the plan of least memory does not fit."""
     memory = leanest.memory
-    return NothingFitsError(
+    return MemoryBudgetError(
         memory.total, budget_bytes, (memory.state, memory.saved, memory.transient), problem.largest(leanest.choices)
     )

@@ -17,11 +17,11 @@ import numpy as np
 
 from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.contractions import Side
-from alpa_cfp.candidates.block_candidates import Unit
+from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.search import MEMORY_BYTES, Edge, NoPlanError, SearchProblem, Solution, TimeLimitError, Variable, search
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 
 _SAMPLES = (Side.LEFT, Side.BATCH)
 _PARAMETERS = (Side.RIGHT, Side.REDUCTION, Side.BATCH)
@@ -45,7 +45,7 @@ class _Kind:
 
     samples: Sequence[int]
     parameters: Sequence[int] = ()
-    kept: Kept = Kept.AS_USED
+    kept: StateSharding = StateSharding.REPLICATED
     cheapest: bool = False
 
     def allows(self, block: ParallelBlock, small: bool, strategy: BlockStrategy) -> bool:
@@ -61,7 +61,7 @@ class _Kind:
 
 def baselines(
     blocks: Sequence[ParallelBlock],
-    units: Sequence[Unit],
+    units: Sequence[BlockCandidates],
     problem: SearchProblem,
     mesh: LogicalMesh,
     *,
@@ -99,8 +99,8 @@ def _kinds(axes: Sequence[int]) -> dict[str, _Kind]:
     """The kinds of plans for a mesh with these axes, by name."""
     kinds = {
         "data parallel": _Kind(axes),
-        "ZeRO-2": _Kind(axes, kept=Kept.MOMENTS_SPLIT),
-        "ZeRO-3": _Kind(axes, kept=Kept.ALL_SPLIT),
+        "ZeRO-2": _Kind(axes, kept=StateSharding.ZERO2),
+        "ZeRO-3": _Kind(axes, kept=StateSharding.ZERO3),
         "Megatron": _Kind((), axes),
     }
     for axis in axes if len(axes) > 1 else ():
@@ -111,7 +111,7 @@ def _kinds(axes: Sequence[int]) -> dict[str, _Kind]:
 
 
 def _restricted(
-    blocks: Sequence[ParallelBlock], units: Sequence[Unit], problem: SearchProblem, kind: _Kind
+    blocks: Sequence[ParallelBlock], units: Sequence[BlockCandidates], problem: SearchProblem, kind: _Kind
 ) -> SearchProblem:
     """`problem` without the choices that `kind` does not allow; values hardly want to be moved, unless it is to be the
     cheapest plan.

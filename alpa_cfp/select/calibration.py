@@ -83,7 +83,7 @@ def rates_of(mesh: LogicalMesh, profiles: Sequence[Profile | None], caveats: Cav
 
 
 def _seconds(profile: Profile | None) -> float | None:
-    return profile.typical_s if profile is not None and profile.status == "measured" else None
+    return profile.lower_half_mean_s if profile is not None and profile.status == "measured" else None
 
 
 def _rows(mesh: LogicalMesh, rows: int) -> int:

@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from alpa_cfp.candidates.accumulation import of_step
-from alpa_cfp.candidates.block_candidates import Candidate, Unit, distinct
+from alpa_cfp.candidates.accumulation import step_time_s
+from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate, distinct
 from alpa_cfp.costs import Rates, Work, estimated_s, fitted
 from alpa_cfp.database import Profile
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.quantities import plural
 from alpa_cfp.search import (
     MEMORY_BYTES,
+    MemoryBudgetError,
     NoPlanError,
-    NothingFitsError,
     SearchProblem,
     Solution,
     TimeLimitError,
@@ -57,13 +57,13 @@ _NAMED = 3
 # Why there is no plan without a candidate.
 _REASONS = {
     NoPlanError: "nothing else of it can be run",
-    NothingFitsError: "nothing else fits into the memory budget",
+    MemoryBudgetError: "nothing else fits into the memory budget",
     TimeLimitError: "the search for it met its limit",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CandidateTime:
     """What is known of a candidate's time.
 
     Attributes:
@@ -79,7 +79,7 @@ class Known:
     compiled: tuple[Collective, ...] | None = None
 
 
-class Choosing:
+class PlanSearch:
     """The plans of a program, measured as far as they have to be.
 
     Args:
@@ -103,7 +103,7 @@ class Choosing:
 
     def __init__(
         self,
-        units: Sequence[Unit],
+        units: Sequence[BlockCandidates],
         boundaries: Boundaries,
         rates: Rates,
         profiles: Profiles | None,
@@ -163,7 +163,7 @@ class Choosing:
         The plans that come next to the best in cost alone differ from it in what hardly matters.
 
         Raises:
-            NothingFitsError: no plan fits into the budget.
+            MemoryBudgetError: no plan fits into the budget.
         """
         first = self._cheapest(budget_bytes)
         found = {first.choices: first}
@@ -171,7 +171,7 @@ class Choosing:
             number = self._numbers[kind][first.choices[kind]]
             try:
                 other = self._cheapest(budget_bytes, without=number)
-            except (NoPlanError, NothingFitsError) as error:  # then it is a plan without alternative
+            except (NoPlanError, MemoryBudgetError) as error:  # then it is a plan without alternative
                 self.caveats.note(f"{self._instead(kind)}: {_REASONS[type(error)]}")
             except TimeLimitError as error:
                 self.caveats.warn(f"{self._instead(kind)}: {_REASONS[type(error)]}")
@@ -306,7 +306,10 @@ class Choosing:
             return math.inf
         arrays = len(candidate.inputs) + len(candidate.outputs)
         # Noise must not make a small program free.
-        return max(profile.typical_s - self._calibrated.overhead_s(arrays), _LEAST_OF_MEASURED * profile.typical_s)
+        return max(
+            profile.lower_half_mean_s - self._calibrated.overhead_s(arrays),
+            _LEAST_OF_MEASURED * profile.lower_half_mean_s,
+        )
 
     def _costs(self) -> list[float]:
         """The seconds of each candidate: measured, or estimated and then optimistic where others are measured."""
@@ -315,20 +318,20 @@ class Choosing:
         for number, candidate in enumerate(self._candidates):
             known = self._seconds.get(number)
             work = candidate.work if self._profiles is None else candidate.least
-            all_s = estimated_s(work, self._rates) / optimism if known is None else known
-            costs.append(self._of_step([candidate], all_s))
+            total_s = estimated_s(work, self._rates) / optimism if known is None else known
+            costs.append(self._step_time_s([candidate], total_s))
         return costs
 
-    def known(self, unit: Unit) -> list[Known]:
+    def known(self, unit: BlockCandidates) -> list[CandidateTime]:
         """What is known of the time of each candidate of a unit; estimates are not optimistic here."""
         found = []
         for number in self._numbers[unit.block]:
             candidate, seconds = self._candidates[number], self._seconds.get(number)
-            all_s = estimated_s(candidate.work, self._rates) if seconds is None else seconds
-            step_s = self._of_step([candidate], all_s)
+            total_s = estimated_s(candidate.work, self._rates) if seconds is None else seconds
+            step_s = self._step_time_s([candidate], total_s)
             time_s = step_s if math.isfinite(step_s) else None
             failure, compiled = self._failures.get(number, ""), self._compiled.get(number)
-            found.append(Known(time_s, seconds is not None, failure, compiled))
+            found.append(CandidateTime(time_s, seconds is not None, failure, compiled))
         return found
 
     def with_whole(self, plan: Solution, work: Work) -> Solution:
@@ -341,14 +344,16 @@ class Choosing:
         between_s = self._micro_batches * (estimated_s(work, self._rates) - parts_s)
         return replace(plan, time_s=max(own_s + between_s, _LEAST_OF_MEASURED * own_s))
 
-    def of_step(self, choices: Sequence[int], all_s: float) -> float:
-        """What a step takes by a plan that takes `all_s` with one micro-batch, as far as that can be estimated."""
-        return self._of_step([u.candidates[choice] for u, choice in zip(self._units, choices, strict=True)], all_s)
+    def step_time_s(self, choices: Sequence[int], total_s: float) -> float:
+        """What a step takes by a plan that takes `total_s` with one micro-batch, as far as that can be estimated."""
+        return self._step_time_s(
+            [u.candidates[choice] for u, choice in zip(self._units, choices, strict=True)], total_s
+        )
 
-    def _of_step(self, candidates: Sequence[Candidate], all_s: float) -> float:
+    def _step_time_s(self, candidates: Sequence[Candidate], total_s: float) -> float:
         once_s = sum(estimated_s(candidate.once, self._rates) for candidate in candidates)
         estimate_s = sum(estimated_s(candidate.work, self._rates) for candidate in candidates)
-        return of_step(once_s, estimate_s, all_s, self._micro_batches)
+        return step_time_s(once_s, estimate_s, total_s, self._micro_batches)
 
 
 def compiled_collectives(profile: Profile | None) -> tuple[Collective, ...] | None:
@@ -369,7 +374,7 @@ def failure_of(profile: Profile | None) -> str:
     return f"{profile.failure}: {profile.failure_message.partition(chr(10))[0]}"
 
 
-def _numbers(units: Sequence[Unit]) -> list[list[int]]:
+def _numbers(units: Sequence[BlockCandidates]) -> list[list[int]]:
     """For each unit the places of its candidates in `distinct(units)`."""
     of_kind: dict[int, list[int]] = {}
     start = 0

@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 
 from alpa_cfp.database import Profile
 from alpa_cfp.search import Solution
-from alpa_cfp.select.plan_search import Choosing, Profiles
+from alpa_cfp.select.plan_search import PlanSearch, Profiles
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 # How many times as often as a candidate each plan has run after a heat, and by what factor it may be slower than the
 # fastest one to be in the next. Runs of one program differ by 5% on a quiet machine.
-_HEATS = ((3, 1.08), (9, 1.04), (27, 1.02))
+_ROUNDS = ((3, 1.08), (9, 1.04), (27, 1.02))
 # Samples by which plans are chosen, and those by which it is said what the chosen one takes.
 CHOOSING, HELD_OUT = slice(0, None, 2), slice(1, None, 2)
 
 
 @dataclass
-class Racer:
+class PlanTrial:
     """A plan in the race.
 
     Attributes:
@@ -55,7 +55,7 @@ class Racer:
 
 
 @dataclass(frozen=True)
-class Race:
+class PlanTrials:
     """How plans race.
 
     Attributes:
@@ -64,13 +64,13 @@ class Race:
         samples: How often a candidate is run.
     """
 
-    choosing: Choosing
+    choosing: PlanSearch
     profiles: Profiles
     samples: int
 
-    def run(self, racers: Sequence[Racer], budget_bytes: int | None) -> None:
+    def run(self, racers: Sequence[PlanTrial], budget_bytes: int | None) -> None:
         """Measure all, and those again that are nearly as fast as the fastest one that fits into the budget."""
-        for times, within in _HEATS:
+        for times, within in _ROUNDS:
             self._measure(racers, times * self.samples)
             able = [racer for racer in racers if racer.whole is not None and racer.whole.samples_s]
             if budget_bytes is not None:
@@ -80,7 +80,7 @@ class Race:
             if len(racers) < 2:
                 break
 
-    def step_s(self, racer: Racer, samples: slice = CHOOSING) -> float:
+    def step_s(self, racer: PlanTrial, samples: slice = CHOOSING) -> float:
         """What a step takes by a plan whose whole program was measured, by some of its samples.
 
         Where what further micro-batches run was not, it is estimated what of the whole is done once a step.
@@ -94,9 +94,9 @@ class Race:
             self.choosing.caveats.note(
                 "what further micro-batches run could not be measured: it is estimated from the whole program"
             )
-        return self.choosing.of_step(racer.solution.choices, whole_s)
+        return self.choosing.step_time_s(racer.solution.choices, whole_s)
 
-    def _measure(self, racers: Sequence[Racer], samples: int) -> None:
+    def _measure(self, racers: Sequence[PlanTrial], samples: int) -> None:
         profiles = iter(self.profiles([module for racer in racers for module in racer.modules], samples))
         for racer in racers:
             # The same for a database that has more of one than of another.
@@ -108,4 +108,4 @@ class Race:
 
 def _typical_s(profile: Profile, samples: slice) -> float:
     """The typical time of some of the samples; of all where there is but one."""
-    return replace(profile, samples_s=profile.samples_s[samples] or profile.samples_s).typical_s
+    return replace(profile, samples_s=profile.samples_s[samples] or profile.samples_s).lower_half_mean_s

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from alpa_cfp.analysis.blocks import Blocks
-from alpa_cfp.candidates.block_candidates import Unit
+from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.costs import read_local, work_of
-from alpa_cfp.errors import NothingRunsError
+from alpa_cfp.errors import NoRunnablePlanError
 from alpa_cfp.quantities import ordinal
-from alpa_cfp.search import NothingFitsError, Solution
+from alpa_cfp.search import MemoryBudgetError, Solution
 from alpa_cfp.select.baselines import baselines
-from alpa_cfp.select.plan_search import Choosing, Profiles, failure_of
-from alpa_cfp.select.plan_trials import HELD_OUT, Race, Racer
+from alpa_cfp.select.plan_search import PlanSearch, Profiles, failure_of
+from alpa_cfp.select.plan_trials import HELD_OUT, PlanTrial, PlanTrials
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
@@ -43,7 +43,7 @@ _FALLBACK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Refined:
+class MeasuredPlan:
     """A plan and what is known of it as a whole.
 
     Attributes:
@@ -84,22 +84,22 @@ class Refinement:
     """
 
     blocks: Blocks
-    units: Sequence[Unit]
+    units: Sequence[BlockCandidates]
     mesh: LogicalMesh
-    choosing: Choosing
+    choosing: PlanSearch
     profiles: Profiles
     planned: Callable[[Sequence[int]], HloModule]
     further: Callable[[HloModule], Sequence[HloModule]]
     count: int
     samples: int
-    tried: dict[tuple[int, ...], Refined] = field(default_factory=dict, init=False, compare=False, repr=False)
+    tried: dict[tuple[int, ...], MeasuredPlan] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    def best(self, budget_bytes: int | None) -> Refined:
+    def best(self, budget_bytes: int | None) -> MeasuredPlan:
         """The fastest plan within the budget.
 
         Raises:
-            NothingRunsError: none of the plans could be compiled and run whole.
-            NothingFitsError: no plan fits into the budget; it says what the least one really needs.
+            NoRunnablePlanError: none of the plans could be compiled and run whole.
+            MemoryBudgetError: no plan fits into the budget; it says what the least one really needs.
         """
         if budget_bytes is None:
             return self._fastest(self._run(self.choosing.best(self.count, None)))
@@ -109,7 +109,7 @@ class Refinement:
             predicted = int(budget_bytes / ratio)
             try:
                 found, is_least = self.choosing.best(self.count, predicted), False
-            except NothingFitsError as error:
+            except MemoryBudgetError as error:
                 found, is_least = self.choosing.best(1, error.least_bytes), True
             tried = self._run(found, predicted)
             fitting = [
@@ -147,10 +147,10 @@ class Refinement:
         """The plan that is predicted to need least."""
         try:
             return self.choosing.best(1, min(budget_bytes, 1))
-        except NothingFitsError as error:
+        except MemoryBudgetError as error:
             return self.choosing.best(1, error.least_bytes)
 
-    def _run(self, found: Sequence[Solution], budget_bytes: int | None = None) -> list[Refined]:
+    def _run(self, found: Sequence[Solution], budget_bytes: int | None = None) -> list[MeasuredPlan]:
         """The plans of `found` and the plain ones, run whole; in the order of their predictions."""
         plans = {solution.choices: solution for solution in found}
         names = {choices: _place(number) for number, choices in enumerate(plans, start=1)}
@@ -161,15 +161,15 @@ class Refinement:
                 plans.setdefault(plan.choices, plan)
                 names[plan.choices] = f"{names[plan.choices]} ({name})" if plan.choices in names else name
         racers = [self._racer(plan) for plan in plans.values()]
-        race = Race(self.choosing, self.profiles, self.samples)
+        race = PlanTrials(self.choosing, self.profiles, self.samples)
         race.run(racers, budget_bytes)
         tried = [_refined(race, racer, name) for racer, name in zip(racers, names.values(), strict=True)]
         self.tried.update({each.solution.choices: each for each in tried})
         return tried
 
-    def _racer(self, plan: Solution) -> Racer:
+    def _racer(self, plan: Solution) -> PlanTrial:
         module = self.planned(plan.choices)
-        return Racer(self._with_whole(plan, module), module, self.further(module))
+        return PlanTrial(self._with_whole(plan, module), module, self.further(module))
 
     def _with_whole(self, plan: Solution, module: HloModule) -> Solution:
         program = module.partitioned
@@ -196,13 +196,13 @@ class Refinement:
             if not self.choosing.measure([plan.choices for plan in plausible.values()]):
                 return plausible
 
-    def _fastest(self, tried: Sequence[Refined]) -> Refined:
+    def _fastest(self, tried: Sequence[MeasuredPlan]) -> MeasuredPlan:
         """The fastest one, or of those that are as fast the one that needs least memory, and then least communication;
         the best predicted where none was run."""
         seconds = [each.raced_s for each in tried if each.raced_s is not None]
         if not seconds:
             if all(each.failure for each in tried):
-                raise NothingRunsError([each.failure for each in tried])
+                raise NoRunnablePlanError([each.failure for each in tried])
             self.choosing.caveats.warn(
                 "no plan was timed whole, for none of them has a profile: the best predicted one is taken"
             )
@@ -214,18 +214,18 @@ class Refinement:
         return min(frugal, key=lambda each: (math.inf if each.collectives is None else each.collectives, each.raced_s))
 
 
-def _refined(race: Race, racer: Racer, name: str) -> Refined:
+def _refined(race: PlanTrials, racer: PlanTrial, name: str) -> MeasuredPlan:
     """What a race has shown of a plan."""
     profile = racer.whole
     if profile is None:
-        return Refined(racer.solution, name=name)
+        return MeasuredPlan(racer.solution, name=name)
     if profile.status == "failed":
-        return Refined(racer.solution, failure=failure_of(profile), name=name)
+        return MeasuredPlan(racer.solution, failure=failure_of(profile), name=name)
     program = racer.module.partitioned
     assert program is not None
     unread = program.partitioner == "xla" and not profile.collectives_compiled
     collectives = None if unread else sum(each.count for each in profile.collectives)
-    return Refined(
+    return MeasuredPlan(
         racer.solution,
         race.step_s(racer, HELD_OUT),
         profile.memory_bytes,
@@ -239,13 +239,13 @@ def _place(number: int) -> str:
     return "best predicted" if number == 1 else f"{ordinal(number)} predicted"
 
 
-def _ratio(each: Refined) -> float:
+def _ratio(each: MeasuredPlan) -> float:
     return (each.needed_bytes or 0) / max(each.solution.memory.total, 1)
 
 
-def _nothing_fits(least: Refined, budget_bytes: int) -> NothingFitsError:
+def _nothing_fits(least: MeasuredPlan, budget_bytes: int) -> MemoryBudgetError:
     """The error for what the compiled program needs; its parts are predictions, scaled to it."""
     memory, needed = least.solution.memory, least.needed_bytes or 0
     state, saved = (int(part * needed / max(memory.total, 1)) for part in (memory.state, memory.saved))
     parts = (state, saved, needed - state - saved)
-    return NothingFitsError(needed, budget_bytes, parts, ("the whole program",) * 3)
+    return MemoryBudgetError(needed, budget_bytes, parts, ("the whole program",) * 3)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from alpa_cfp.analysis.backward import backward_start, repeated_parts
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.analysis.graph import BARRIER, Graph, itemsize
-from alpa_cfp.analysis.repeated import repeated_parts, turn_of
-from alpa_cfp.candidates.block_candidates import Unit
+from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.costs import Rates, resharding_matrix
 from alpa_cfp.search import Edge, SearchProblem, Variable
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -23,7 +23,7 @@ from alpa_cfp.spmd.shardings.sharding import ArraySharding
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BoundaryValue:
     """Where a value is at a unit's boundary, under each of its candidates."""
 
     unit: int
@@ -31,7 +31,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Crossing:
+class ReshardingEdge:
     """What goes from one block to another.
 
     Attributes:
@@ -60,13 +60,13 @@ class Boundaries:
     """
 
     state: tuple[np.ndarray, ...]
-    waiting: tuple[np.ndarray, ...]
+    activation_bytes: tuple[np.ndarray, ...]
     repeating: tuple[bool, ...]
-    crossings: tuple[Crossing, ...]
-    places: dict[int, Place]
+    crossings: tuple[ReshardingEdge, ...]
+    places: dict[int, BoundaryValue]
 
 
-def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[Unit]) -> Boundaries:
+def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[BlockCandidates]) -> Boundaries:
     """The boundaries of a program's blocks.
 
     Args:
@@ -76,11 +76,11 @@ def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[Unit]) ->
     """
     graph = blocks.graph
     sources, uses = _sources_and_uses(module, graph, units)
-    turn = turn_of(blocks)
+    turn = backward_start(blocks)
     parts = repeated_parts(blocks)
     repeated = max(parts, key=lambda part: _size(graph, _kept(graph, part)), default=range(turn, turn))
     kept = [*_kept(graph, range(turn)), *_kept(graph, repeated)]
-    state, waiting = (_bytes(graph, units, sources, values) for values in (_held(module, graph), kept))
+    state, activation_bytes = (_bytes(graph, units, sources, values) for values in (_held(module, graph), kept))
     in_repeated = {blocks.block_of_op[op] for op in repeated}
     repeating = tuple(unit.block in in_repeated for unit in units)
     matrices: dict[tuple[int, int], np.ndarray] = {}
@@ -94,12 +94,12 @@ def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[Unit]) ->
         if source.unit > end.unit:
             pair, amounts = (end.unit, source.unit), amounts.swapaxes(0, 1)
         matrices[pair] = matrices.get(pair, 0.0) + amounts
-    crossings = tuple(Crossing(*pair, matrix) for pair, matrix in sorted(matrices.items()) if matrix.any())
-    return Boundaries(state, waiting, repeating, crossings, sources)
+    crossings = tuple(ReshardingEdge(*pair, matrix) for pair, matrix in sorted(matrices.items()) if matrix.any())
+    return Boundaries(state, activation_bytes, repeating, crossings, sources)
 
 
 def make_problem(
-    units: Sequence[Unit],
+    units: Sequence[BlockCandidates],
     boundaries: Boundaries,
     times_s: Sequence[Sequence[float]],
     rates: Rates,
@@ -122,7 +122,7 @@ def make_problem(
     return SearchProblem(variables, edges)
 
 
-def _variable(unit: Unit, boundaries: Boundaries, times_s: Sequence[float]) -> Variable:
+def _variable(unit: BlockCandidates, boundaries: Boundaries, times_s: Sequence[float]) -> Variable:
     memories = [candidate.memory for candidate in unit.candidates]
     saved, repeated, transient = (
         np.array(each)
@@ -133,7 +133,7 @@ def _variable(unit: Unit, boundaries: Boundaries, times_s: Sequence[float]) -> V
         _name(unit.block),
         times_s,
         state_bytes=boundaries.state[unit.block],
-        saved_bytes=boundaries.waiting[unit.block] + saved + repeated * counts,
+        saved_bytes=boundaries.activation_bytes[unit.block] + saved + repeated * counts,
         transient_bytes=transient + repeated * (not counts),
     )
 
@@ -143,18 +143,18 @@ def _name(block: int) -> str:
 
 
 def _sources_and_uses(
-    module: HloModule, graph: Graph, units: Sequence[Unit]
-) -> tuple[dict[int, Place], list[tuple[int, Place]]]:
+    module: HloModule, graph: Graph, units: Sequence[BlockCandidates]
+) -> tuple[dict[int, BoundaryValue], list[tuple[int, BoundaryValue]]]:
     """Where each value is left (a parameter: where it is first used, as which it is kept), and where it is needed."""
-    sources: dict[int, Place] = {}
-    uses: list[tuple[int, Place]] = []
+    sources: dict[int, BoundaryValue] = {}
+    uses: list[tuple[int, BoundaryValue]] = []
     for unit in units:
         for i, value in enumerate(unit.outputs):
-            sources[value] = Place(unit.block, tuple(candidate.outputs[i] for candidate in unit.candidates))
+            sources[value] = BoundaryValue(unit.block, tuple(candidate.outputs[i] for candidate in unit.candidates))
     for unit in units:
         for i, value in enumerate(unit.inputs):
             origin = graph.origin(value)
-            end = Place(unit.block, tuple(candidate.inputs[i] for candidate in unit.candidates))
+            end = BoundaryValue(unit.block, tuple(candidate.inputs[i] for candidate in unit.candidates))
             if graph.values[origin].op is None:
                 sources.setdefault(origin, end)
             uses.append((origin, end))
@@ -184,7 +184,7 @@ def _size(graph: Graph, values: Sequence[int]) -> int:
 
 
 def _bytes(
-    graph: Graph, units: Sequence[Unit], sources: dict[int, Place], values: Sequence[int]
+    graph: Graph, units: Sequence[BlockCandidates], sources: dict[int, BoundaryValue], values: Sequence[int]
 ) -> tuple[np.ndarray, ...]:
     """For each unit the bytes of those of `values` that lie as it says, for each of its candidates."""
     totals = [np.zeros(len(unit.candidates), np.int64) for unit in units]

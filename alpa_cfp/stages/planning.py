@@ -3,19 +3,19 @@
 import dataclasses
 from dataclasses import dataclass
 
-from alpa_cfp.candidates.block_candidates import find_units
-from alpa_cfp.evidence.accounting import Planned
-from alpa_cfp.extraction.program import Program
+from alpa_cfp.candidates.block_candidates import find_block_candidates
+from alpa_cfp.evidence.plan_evidence import PlanEvidence
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.planner import best_of_meshes, budget_of, meshes_of
 from alpa_cfp.planner.request import PlanRequest
-from alpa_cfp.select.plan_search import Choosing
-from alpa_cfp.select.refinement import Refined
+from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.select.refinement import MeasuredPlan
 from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.stages.session import StageSession
-from alpa_cfp.stages.stage_costs import Composed, Learnt
+from alpa_cfp.stages.stage_costs import Composed, StageEvidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class ComposedStage:
     composed: Composed
 
 
-def compose_stage(program: Program, request: PlanRequest, session: StageSession) -> ComposedStage:
+def compose_stage(program: AnalysedProgram, request: PlanRequest, session: StageSession) -> ComposedStage:
     """The plan of a candidate stage, and its costs, from profiles of segments; the stage is not compiled.
 
     Raises:
-        NothingFitsError: no plan fits into the memory budget.
+        MemoryBudgetError: no plan fits into the memory budget.
     """
     return best_of_meshes(
         meshes_of(request, session.options),
@@ -45,7 +45,9 @@ def compose_stage(program: Program, request: PlanRequest, session: StageSession)
     )
 
 
-def _composed(program: Program, mesh: LogicalMesh, request: PlanRequest, session: StageSession) -> ComposedStage:
+def _composed(
+    program: AnalysedProgram, mesh: LogicalMesh, request: PlanRequest, session: StageSession
+) -> ComposedStage:
     options, batches = session.options, request.num_micro_batches
     composed = session.composer(request.devices, mesh).compose(
         program,
@@ -63,20 +65,22 @@ def _composed(program: Program, mesh: LogicalMesh, request: PlanRequest, session
     return ComposedStage(plan, composed)
 
 
-def explain_stage(program: Program, plan: Plan, learnt: Learnt, request: PlanRequest, options: PlanOptions) -> Plan:
+def explain_stage(
+    program: AnalysedProgram, plan: Plan, learnt: StageEvidence, request: PlanRequest, options: PlanOptions
+) -> Plan:
     """The plan of a chosen stage, explained by the composed costs that it was planned from; nothing is measured, or
     chosen anew.
     """
     module, blocks, mesh = program.module, program.blocks, LogicalMesh(plan.mesh_shape)
-    units, batches = find_units(program.parts, mesh, learnt.candidates), request.num_micro_batches
+    units, batches = find_block_candidates(program.parts, mesh, learnt.candidates), request.num_micro_batches
     boundaries = find_boundaries(module, blocks, units)
-    choosing = Choosing(units, boundaries, learnt.rates, None, 1.0, options.search_limit_s, batches)
+    choosing = PlanSearch(units, boundaries, learnt.rates, None, 1.0, options.search_limit_s, batches)
     choices = tuple(
         [candidate.strategy for candidate in unit.candidates].index(strategy)
         for unit, strategy in zip(units, plan.strategies, strict=True)
     )
-    refined = Refined(choosing.problem.solution(choices))
-    known = Planned(
+    refined = MeasuredPlan(choosing.problem.solution(choices))
+    known = PlanEvidence(
         module, blocks, mesh, units, boundaries, choosing, batches, refined, (),
         overhead_s=0.0,
         programs_measured=learnt.programs,

@@ -6,28 +6,28 @@ are composed: what a stage has taught counts for later ones.
 
 from typing import Any
 
-from alpa_cfp.extraction.program import Programs
+from alpa_cfp.extraction.analysed_program import AnalysedPrograms
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import Devices
 from alpa_cfp.planner.session import Session
 from alpa_cfp.spmd.module.stage_programs import NO_LIMIT_BYTES
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.stages.stage_costs import Composer
+from alpa_cfp.stages.stage_costs import StageCostModel
 
 
 class StageSession(Session):
     """What candidate stages are planned with; see `Session`."""
 
-    def __init__(self, options: PlanOptions, programs: Programs | None = None) -> None:
+    def __init__(self, options: PlanOptions, programs: AnalysedPrograms | None = None) -> None:
         super().__init__(options, programs)
-        self._composers: dict[Any, Composer] = {}
+        self._composers: dict[Any, StageCostModel] = {}
         self._memories: dict[Any, int] = {}
 
-    def composer(self, devices: Devices, mesh: LogicalMesh) -> Composer:
+    def composer(self, devices: Devices, mesh: LogicalMesh) -> StageCostModel:
         """What composes the costs of stages on a mesh; see `source`."""
         key = (devices.key, mesh)
         if key not in self._composers:
-            self._composers[key] = Composer(mesh, self._memory(devices), self.source(devices, mesh))
+            self._composers[key] = StageCostModel(mesh, self._memory(devices), self.source(devices, mesh))
         return self._composers[key]
 
     def _memory(self, devices: Devices) -> int:

@@ -16,18 +16,18 @@ from typing import Any
 from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.graph import Graph
 from alpa_cfp.analysis.segments import find_segments
-from alpa_cfp.candidates.accumulation import LEAST_EACH, of_micro_batch
-from alpa_cfp.candidates.block_candidates import Candidate, Unit, find_units
-from alpa_cfp.candidates.segment import Segment, segment_of
+from alpa_cfp.candidates.accumulation import LEAST_EACH, micro_batch_s
+from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate, find_block_candidates
+from alpa_cfp.candidates.segment_program import SegmentProgram, segment_program
 from alpa_cfp.costs import Rates, Work, estimated_s, fitted, read_local, work_of
-from alpa_cfp.extraction.program import Program
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan_report import Caveat
 from alpa_cfp.search import MEMORY_BYTES, Solution
 from alpa_cfp.select.calibration import calibration_programs, rates_of
-from alpa_cfp.select.plan_search import Choosing, compiled_collectives, failure_of
+from alpa_cfp.select.plan_search import PlanSearch, compiled_collectives, failure_of
 from alpa_cfp.select.profile_source import Source
-from alpa_cfp.select.search_problem import Boundaries, Crossing, find_boundaries
+from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge, find_boundaries
 from alpa_cfp.spmd.module.stage_programs import BoundaryShardings, PhaseCost
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
@@ -45,11 +45,11 @@ _WORTH = 1.02
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class StageEvidence:
     """What was known when a stage was planned, which can be caveats of it if it is chosen.
 
     Attributes:
-        candidates: Those of the kinds of blocks that were seen; see `find_units`.
+        candidates: Those of the kinds of blocks that were seen; see `find_block_candidates`.
         rates: How fast the mesh is.
         programs: How many segments were measured for that.
         caveats: What was done without.
@@ -76,14 +76,14 @@ class Composed:
         learnt: What the plan comes from.
     """
 
-    units: tuple[Unit, ...]
+    units: tuple[BlockCandidates, ...]
     solution: Solution
     passes_s: tuple[float, float]
     dispatch_s: float
     arrays_s: float
     device_bytes: int
     ends: dict[str, BoundaryShardings]
-    learnt: Learnt
+    learnt: StageEvidence
 
     def costs(self, phases: int) -> tuple[PhaseCost, ...]:
         """What its programs take, of which there are so many for a micro-batch."""
@@ -93,7 +93,7 @@ class Composed:
 
 
 @dataclass
-class Composer:
+class StageCostModel:
     """What is known of the stages on one mesh.
 
     Attributes:
@@ -110,7 +110,7 @@ class Composer:
     source: Source | None
     rates: Rates = field(default_factory=Rates, init=False)
     fitted: Rates = field(default_factory=Rates, init=False)
-    slower: dict[Kind, float] = field(default_factory=dict, init=False)
+    correction: dict[Kind, float] = field(default_factory=dict, init=False)
     _works: list[Work] = field(default_factory=list, init=False)
     _seconds: list[float] = field(default_factory=list, init=False)
     _is_calibrated: bool = field(default=False, init=False)
@@ -118,7 +118,7 @@ class Composer:
 
     def compose(
         self,
-        program: Program,
+        program: AnalysedProgram,
         candidates: dict[Any, tuple[Candidate, ...]],
         micro_batches: int,
         budget_bytes: int | None,
@@ -129,31 +129,31 @@ class Composer:
 
         Args:
             program: The stage.
-            candidates: Those of the kinds of blocks that were seen; see `find_units`.
+            candidates: Those of the kinds of blocks that were seen; see `find_block_candidates`.
             micro_batches: How many a step has.
             budget_bytes: What a device may hold; None without limit.
             limit_s: How long a search may take.
             memory_bytes: How much memory its tables may take.
 
         Raises:
-            NothingFitsError: no plan fits into the budget.
+            MemoryBudgetError: no plan fits into the budget.
         """
         blocks = program.blocks
-        units = find_units(program.parts, self.mesh, candidates)
-        kinds = tuple(kind_of(blocks.graph, block) for block in blocks.blocks)
+        units = find_block_candidates(program.parts, self.mesh, candidates)
+        kinds = tuple(contraction_kind(blocks.graph, block) for block in blocks.blocks)
         stage = _Stage(program, units, find_boundaries(program.module, blocks, units), kinds)
         self._calibrate()
         # Of the mesh, and then of this stage.
         caveats = Caveats(self._caveats.all)
 
-        def choosing() -> Choosing:
-            return Choosing(
+        def choosing() -> PlanSearch:
+            return PlanSearch(
                 units, stage.boundaries, self.fitted, None, 1.0, limit_s, micro_batches,
                 memory_bytes=memory_bytes, caveats=caveats,
             )  # fmt: skip
 
         solution = choosing().best(1, budget_bytes)[0]
-        unknown = {number for number, kind in enumerate(kinds) if kind not in self.slower}
+        unknown = {number for number, kind in enumerate(kinds) if kind not in self.correction}
         if self.source is not None and unknown:
             segments = find_segments(blocks)
             distinct = (segments.segments[kind].blocks for kind in segments.kinds)
@@ -168,7 +168,7 @@ class Composer:
                 solution = best  # what was learnt speaks for another plan
         arrays_s = self.rates.array_s * (len(blocks.graph.parameters) + len(blocks.graph.results))
         passes_s = self._passes_s(stage, solution)
-        learnt = Learnt(candidates, self.fitted, len(self._works), caveats.all)
+        learnt = StageEvidence(candidates, self.fitted, len(self._works), caveats.all)
         return Composed(
             units,
             solution,
@@ -190,9 +190,9 @@ class Composer:
         self, source: Source, stage: "_Stage", solution: Solution, parts: Sequence[Sequence[int]], caveats: Caveats
     ) -> None:
         """Measure parts of a stage, as they are in a plan, and learn how long blocks of their kinds take."""
-        made = (segment_of(stage.program, stage.units, solution.choices, part, self.mesh) for part in parts)
+        made = (segment_program(stage.program, stage.units, solution.choices, part, self.mesh) for part in parts)
         segments = [segment for segment in made if segment is not None]
-        measured: list[tuple[Segment, float]] = []
+        measured: list[tuple[SegmentProgram, float]] = []
         for segment, profile in zip(segments, source([segment.module for segment in segments]), strict=True):
             program = segment.module.partitioned
             assert program is not None
@@ -201,7 +201,9 @@ class Composer:
                 caveats.warn(f"a segment cannot be measured: what it takes is estimated ({reason})")
                 continue
             arrays = len(program.input_shardings) + len(program.output_shardings)
-            seconds = max(profile.typical_s - self.rates.overhead_s(arrays), LEAST_EACH * profile.typical_s)
+            seconds = max(
+                profile.lower_half_mean_s - self.rates.overhead_s(arrays), LEAST_EACH * profile.lower_half_mean_s
+            )
             work, compiled = work_of(program.counted, read_local(program.counted)), compiled_collectives(profile)
             self._works.append(work if compiled is None else replace(work, collectives=compiled))
             self._seconds.append(seconds)
@@ -210,12 +212,12 @@ class Composer:
         for segment, seconds in measured:
             estimated = self._estimated_s(stage, solution, segment)
             if estimated > 0:
-                self.slower |= {stage.kinds[number]: seconds / estimated for number in segment.blocks}
+                self.correction |= {stage.kinds[number]: seconds / estimated for number in segment.blocks}
         for part in parts:
             for number in part:
-                self.slower.setdefault(stage.kinds[number], 1.0)
+                self.correction.setdefault(stage.kinds[number], 1.0)
 
-    def _estimated_s(self, stage: "_Stage", solution: Solution, segment: Segment) -> float:
+    def _estimated_s(self, stage: "_Stage", solution: Solution, segment: SegmentProgram) -> float:
         """What a segment takes."""
         part = segment.blocks
         candidates = [stage.units[number].candidates[solution.choices[number]] for number in part]
@@ -224,25 +226,25 @@ class Composer:
             for each in stage.boundaries.crossings
             if each.first in part and each.second in part
         )
-        once_s = estimated_s(together([candidate.once for candidate in candidates]), self.fitted)
+        once_s = estimated_s(combined_work([candidate.once for candidate in candidates]), self.fitted)
         return sum(map(self._each_s, candidates)) + between_s + segment.has_update * once_s
 
     def _each_s(self, candidate: Candidate) -> float:
         """What a block takes for a micro-batch."""
-        all_s, once_s = estimated_s(candidate.work, self.fitted), estimated_s(candidate.once, self.fitted)
-        return of_micro_batch(once_s, all_s)
+        total_s, once_s = estimated_s(candidate.work, self.fitted), estimated_s(candidate.once, self.fitted)
+        return micro_batch_s(once_s, total_s)
 
-    def _between_s(self, crossing: Crossing, solution: Solution) -> float:
+    def _between_s(self, crossing: ReshardingEdge, solution: Solution) -> float:
         amounts = crossing.amounts[solution.choices[crossing.first], solution.choices[crossing.second]]
         return float(self.fitted.communication_s(amounts))
 
     def _passes_s(self, stage: "_Stage", solution: Solution) -> tuple[float, float]:
         """What the forward and the backward pass of a micro-batch take, without starting their programs."""
         forward_s, backward_s = 0.0, 0.0
-        slower = [self.slower.get(kind, 1.0) for kind in stage.kinds]
+        correction = [self.correction.get(kind, 1.0) for kind in stage.kinds]
         for block, unit in zip(stage.program.blocks.blocks, stage.units, strict=True):
             candidate = unit.candidates[solution.choices[unit.block]]
-            each_s = self._each_s(candidate) * slower[unit.block]
+            each_s = self._each_s(candidate) * correction[unit.block]
             # The contractions of a block share one iteration space, so each takes about as long.
             roles = [entry.role for entry in block.entries]
             part = roles.count("forward") / len(roles) if roles else 0.0
@@ -250,7 +252,7 @@ class Composer:
             backward_s += (1 - part) * each_s
         # A segment's time was compared with that of its blocks and of what is between them.
         between_s = sum(
-            self._between_s(each, solution) * (slower[each.first] + slower[each.second]) / 2
+            self._between_s(each, solution) * (correction[each.first] + correction[each.second]) / 2
             for each in stage.boundaries.crossings
         )
         part = forward_s / (forward_s + backward_s) if forward_s else 0.0
@@ -287,13 +289,13 @@ class _Stage:
         kinds: Of each block.
     """
 
-    program: Program
-    units: tuple[Unit, ...]
+    program: AnalysedProgram
+    units: tuple[BlockCandidates, ...]
     boundaries: Boundaries
     kinds: tuple[Kind, ...]
 
 
-def together(works: Sequence[Work]) -> Work:
+def combined_work(works: Sequence[Work]) -> Work:
     """What several blocks do, whose collectives of one kind and size of groups are combined."""
     bytes_of: dict[tuple[str, int], float] = {}
     for each in (collective for work in works for collective in work.collectives):
@@ -305,7 +307,7 @@ def together(works: Sequence[Work]) -> Work:
     )
 
 
-def kind_of(graph: Graph, block: ParallelBlock) -> Kind:
+def contraction_kind(graph: Graph, block: ParallelBlock) -> Kind:
     """What a block contracts."""
 
     def types(values: Sequence[int]) -> tuple[object, ...]:

@@ -13,14 +13,14 @@ from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.contractions import Side
 
 
-class Kept(enum.StrEnum):
+class StateSharding(enum.StrEnum):
     """Where weights and the optimizer's moments are kept between steps, and updated (ZeRO, arXiv 1910.02054)."""
 
-    AS_USED = "as used"
+    REPLICATED = "as used"
     """As the contractions want them: devices that want the same part all keep and update it."""
-    MOMENTS_SPLIT = "moments split"
+    ZERO2 = "moments split"
     """Such devices share the moments and the update between them; the weights are gathered after it (ZeRO-2)."""
-    ALL_SPLIT = "all split"
+    ZERO3 = "all split"
     """They share the weights, too, which are gathered where they are used (ZeRO-3, FSDP)."""
 
 
@@ -35,7 +35,7 @@ class BlockStrategy:
     """
 
     factors: tuple[int | None, ...]
-    kept: Kept = Kept.AS_USED
+    kept: StateSharding = StateSharding.REPLICATED
 
     def axes_of(self, factor: int) -> tuple[int, ...]:
         """The mesh axes that split a factor, major to minor."""
@@ -55,7 +55,7 @@ def strategies_of(
     usable = [
         index
         for index, factor in enumerate(block.factors)
-        if factor.alive and (partial_sums or factor.side is not Side.REDUCTION)
+        if factor.usable and (partial_sums or factor.side is not Side.REDUCTION)
     ]
     choices = [[None, *usable] if size > 1 else [None] for size in mesh_shape]
     strategies = (BlockStrategy(factors) for factors in itertools.product(*choices))
@@ -64,7 +64,7 @@ def strategies_of(
 
 def _divides(block: ParallelBlock, mesh_shape: tuple[int, ...], strategy: BlockStrategy) -> bool:
     return all(
-        block.factors[factor].ways % math.prod(mesh_shape[axis] for axis in strategy.axes_of(factor)) == 0
+        block.factors[factor].max_shards % math.prod(mesh_shape[axis] for axis in strategy.axes_of(factor)) == 0
         for factor in set(strategy.factors)
         if factor is not None
     )

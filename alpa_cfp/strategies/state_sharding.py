@@ -15,11 +15,11 @@ from alpa_cfp.analysis.updates import Update
 from alpa_cfp.costs import Work
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis
-from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class StateShardings:
     """Shardings of shared state.
 
     Attributes:
@@ -31,13 +31,13 @@ class Shared:
     ops: dict[int, ArraySharding]
 
 
-def shared_state(
+def find_state_shardings(
     blocks: Blocks,
     updates: Sequence[Update],
     strategies: Sequence[BlockStrategy],
     inputs: Sequence[ArraySharding],
     fixed: frozenset[int] = frozenset(),
-) -> Shared:
+) -> StateShardings:
     """What the strategies share.
 
     Args:
@@ -47,26 +47,28 @@ def shared_state(
         inputs: How its parameters lie where state is kept as it is used.
         fixed: Numbers of parameters that have to stay where they are.
     """
-    shared = Shared({}, {})
+    state_shardings = StateShardings({}, {})
     for update in updates:
         block = blocks.block_of_op[update.ops[0]]
-        kept = Kept.AS_USED if block is None else strategies[block].kept
+        kept = StateSharding.REPLICATED if block is None else strategies[block].kept
         arrays = (*update.weights, *update.moments)
-        if kept is Kept.AS_USED or fixed.intersection(arrays):
+        if kept is StateSharding.REPLICATED or fixed.intersection(arrays):
             continue
         shape = blocks.graph.shape(blocks.graph.parameters[arrays[0]])
-        sharding = spread(inputs[arrays[0]], shape)
+        sharding = shard_further(inputs[arrays[0]], shape)
         if sharding == inputs[arrays[0]]:
             continue
-        shared.parameters.update(dict.fromkeys(arrays if kept is Kept.ALL_SPLIT else update.moments, sharding))
-        shared.ops.update(dict.fromkeys(update.ops, sharding))
-    return shared
+        state_shardings.parameters.update(
+            dict.fromkeys(arrays if kept is StateSharding.ZERO3 else update.moments, sharding)
+        )
+        state_shardings.ops.update(dict.fromkeys(update.ops, sharding))
+    return state_shardings
 
 
-def shared_work(
-    graph: Graph, updates: Sequence[Update], used: Sequence[ArraySharding], shared: Shared, work: Work
+def work_with_sharded_state(
+    graph: Graph, updates: Sequence[Update], used: Sequence[ArraySharding], state_shardings: StateShardings, work: Work
 ) -> Work:
-    """The work of a block of which `shared` is shared, from its `work` without that.
+    """The work of a block of which `state_shardings` is shared, from its `work` without that.
 
     Sums of gradients become reduce-scatters, new weights are gathered, and the update writes only a part.
 
@@ -79,7 +81,7 @@ def shared_work(
     """
     weight_bytes, written, parts = 0, work.written_bytes, 1
     for update in updates:
-        if update.ops[0] in shared.ops:
+        if update.ops[0] in state_shardings.ops:
             arrays = (*update.weights, *update.moments)
             shape, sharding = graph.shape(graph.parameters[arrays[0]]), used[arrays[0]]
             size = math.prod(sharding.local_shape(shape)) * itemsize(graph.values[graph.parameters[arrays[0]]].dtype)
@@ -99,7 +101,7 @@ def shared_work(
     return replace(work, written_bytes=max(written, 0.0), collectives=(*others, gathered))
 
 
-def spread(sharding: ArraySharding, shape: Sequence[int]) -> ArraySharding:
+def shard_further(sharding: ArraySharding, shape: Sequence[int]) -> ArraySharding:
     """`sharding`, with the axes that do not split an array of `shape` splitting it, too, along outer dims.
 
     What is gathered or scattered along an outer dim is in one piece on each device, so that all of a step's weights can

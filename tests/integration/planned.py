@@ -22,7 +22,7 @@ from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import Kept, strategies_of
+from alpa_cfp.strategies.block_strategy import StateSharding, strategies_of
 from alpa_cfp_bench.workloads.meshes import logical_mesh
 from alpa_cfp_bench.workloads.model import Model, train_step
 from alpa_cfp_bench.workloads.models import build
@@ -53,7 +53,7 @@ class DrawnPlan(AutoShardingOption):
         drawn = random.Random(self.seed)
         strategies = [drawn.choice(strategies_of(block, shape)) for block in blocks.blocks]
         if self.kept:
-            strategies = [replace(strategy, kept=drawn.choice(list(Kept))) for strategy in strategies]
+            strategies = [replace(strategy, kept=drawn.choice(list(StateSharding))) for strategy in strategies]
         annotate(module, blocks, LogicalMesh(shape), strategies)
 
 

@@ -22,7 +22,7 @@ from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import AutoshardError, NoDevicesError, PlanError
 from alpa_cfp.plan.plan_report import Alternative, Communication
 from alpa_cfp.report import words
-from alpa_cfp.search import NothingFitsError
+from alpa_cfp.search import MemoryBudgetError
 from alpa_cfp.spmd.compile.executable import MeshExecutable
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
@@ -59,7 +59,7 @@ def bytes_of(tree: Any) -> int:
 
 def tight(fn: Callable[..., Any], on: Mesh, *args: Any) -> CFPOption:
     """The option that leaves a device no more memory than the plan that needs the least: what is donated is split."""
-    with pytest.raises(NothingFitsError) as caught:
+    with pytest.raises(MemoryBudgetError) as caught:
         autoshard(fn, on, *args, donate_argnums=0, option=estimate(1))
     return estimate(caught.value.least_bytes)
 

@@ -17,7 +17,7 @@ from alpa_cfp import CFPOption, CFPShardParallel
 from alpa_cfp.alpa import devices
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import OptionError, PlanError, ReplayError
-from alpa_cfp.search import NothingFitsError
+from alpa_cfp.search import MemoryBudgetError
 from alpa_cfp.spmd.compile.executable import MeshExecutable
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp_bench.workloads.meshes import logical_mesh
@@ -116,7 +116,7 @@ def test_a_budget_below_data_parallelism_gives_a_sharded_plan_whose_compiled_pro
 def test_a_measured_budget_that_nothing_fits_into_says_what_the_least_compiled_program_needs(
     measured: CFPOption,
 ) -> None:
-    with pytest.raises(NothingFitsError) as caught:
+    with pytest.raises(MemoryBudgetError) as caught:
         planned("mlp", "2x2", None, dataclasses.replace(measured, memory_budget_bytes=64))
     least = caught.value.least_bytes
     enough = dataclasses.replace(measured, memory_budget_bytes=least, plans=[])
@@ -201,7 +201,7 @@ def test_a_memory_budget_that_data_parallelism_does_not_keep_to_gives_a_plan_tha
 
 
 def test_a_budget_that_nothing_fits_into_says_the_least_that_would() -> None:
-    with pytest.raises(NothingFitsError) as caught:
+    with pytest.raises(MemoryBudgetError) as caught:
         planned("mlp", "1x8", None, dataclasses.replace(ESTIMATE, memory_budget_bytes=64))
     least = caught.value.least_bytes
     assert least > 64

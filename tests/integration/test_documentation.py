@@ -21,7 +21,7 @@ import pytest
 from alpa_cfp.cli import main as cli
 from alpa_cfp_bench.table import lines
 from integration.pages import ROOT, Block, Output, blocks_of
-from unit.alpa_cfp.bench.comparisons import MACHINE, comparison
+from unit.benchmarks.alpa_cfp_bench.comparisons import MACHINE, comparison
 
 PAGES = sorted(
     [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "examples" / "README.md"], key=lambda page: page.name

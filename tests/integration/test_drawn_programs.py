@@ -33,7 +33,7 @@ from alpa_on_jax.xla_extension.planner import request
 from integration.drawn_programs import Program, programs
 from integration.drawn_reductions import CONTRACTIONS, KINDS
 from integration.planned import ESTIMATE, DrawnPlan
-from unit.alpa_on_jax.xla_extension.helpers import annotate, annotate_randomly, lower, place, random_sharding
+from unit.alpa_cfp.spmd.helpers import annotate, annotate_randomly, lower, place, random_sharding
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from jaxlib.mlir import ir
 
-from alpa_cfp.apply.micro_batch_programs import further_programs
-from alpa_cfp.extraction.program import Program
+from alpa_cfp.apply.micro_batch_programs import micro_batch_programs
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import PartitionedProgram, partition_to_run
@@ -43,9 +43,9 @@ class Watch:
         @dataclass
         class Watched(DrawnPlan):
             def annotate_module(self, module: HloModule, request: PlanRequest) -> None:
-                program = Program(module)
+                program = AnalysedProgram(module)
                 super().annotate_module(module, request)
-                raced.extend(further_programs(module, program))
+                raced.extend(micro_batch_programs(module, program))
 
         def partitioned(*arguments: Any) -> PartitionedProgram:
             program = partition_to_run(*arguments)

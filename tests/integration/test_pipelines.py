@@ -20,7 +20,7 @@ from alpa.pipeline_parallel.stage_construction import get_last_dp_result
 from alpa_cfp import CFPOption, CFPPipeshardParallel
 from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.extraction.program import Program
+from alpa_cfp.extraction.analysed_program import Program
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.module.stage_programs import BoundaryShardings, PhaseCost
 from alpa_cfp.spmd.module.stages import slice_stages
@@ -174,10 +174,10 @@ class Priced(alpa.AutoShardingOption):
     def planning_stages(self, known: dict[str, Any]) -> Iterator["Priced"]:
         yield self
 
-    def same_for(self, logical_mesh: Any, fields: dict[str, Any]) -> int:
+    def plan_key(self, logical_mesh: Any, fields: dict[str, Any]) -> int:
         return 0
 
-    def covers(self, logical_mesh: Any, other: Any) -> bool:
+    def dominates(self, logical_mesh: Any, other: Any) -> bool:
         return False
 
     def planned_stage(self, phases: int) -> PlannedStage:

@@ -16,15 +16,15 @@ from alpa_cfp.analysis.blocks import Blocks, ParallelBlock, find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.apply.annotate import annotate
-from alpa_cfp.candidates.block_candidates import find_units
+from alpa_cfp.candidates.block_candidates import find_block_candidates
 from alpa_cfp.costs import Rates, estimated_s
-from alpa_cfp.extraction.subprograms import find_parts
+from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.search import search
 from alpa_cfp.select.search_problem import find_boundaries, make_problem
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import partition
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import BlockStrategy, Kept
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
 from alpa_cfp_bench.workloads.sizes import TINY
@@ -37,7 +37,7 @@ WHOLE = BlockStrategy((None,))
 
 
 @dataclass(frozen=True)
-class Program:
+class AnalysedProgram:
     """A training step of a GPT."""
 
     text: str
@@ -48,19 +48,21 @@ class Program:
 
 
 @cache
-def gpt() -> tuple[Program, Blocks]:
+def gpt() -> tuple[AnalysedProgram, Blocks]:
     model = build("gpt")
     step = jax.jit(train_step(model, jax.value_and_grad), keep_unused=True, donate_argnums=(0,))
     lowered = step.trace(model.state, model.batch).lower(lowering_platforms=("cpu",))
     counts = (len(jax.tree.leaves(model.state)), len(jax.tree.leaves(model.batch)))
-    program = Program(str(lowered.compiler_ir("stablehlo")), (True,) * counts[0] + (False,) * counts[1])
+    program = AnalysedProgram(str(lowered.compiler_ir("stablehlo")), (True,) * counts[0] + (False,) * counts[1])
     return program, find_blocks(read_graph(program.module().bytecode))
 
 
 def split(block: ParallelBlock, side: Side) -> BlockStrategy:
     """The strategy that splits the first factor of `side` over all devices."""
     usable = (
-        i for i, factor in enumerate(block.factors) if factor.side is side and factor.alive and factor.ways % 8 == 0
+        i
+        for i, factor in enumerate(block.factors)
+        if factor.side is side and factor.usable and factor.max_shards % 8 == 0
     )
     return BlockStrategy((next(usable),))
 
@@ -103,9 +105,12 @@ def test_the_two_best_estimated_plans_of_a_gpt_are_data_parallelism_and_megatron
     program, blocks = gpt()
     # As the literature counts: contractions and communication.
     module, rates = program.module(), Rates(bytes_per_s=math.inf)
-    units = find_units(find_parts(module, blocks), MESH)
+    units = find_block_candidates(find_subprograms(module, blocks), MESH)
     times = [
-        [estimated_s(each.work, rates) if each.strategy.kept is Kept.AS_USED else math.inf for each in unit.candidates]
+        [
+            estimated_s(each.work, rates) if each.strategy.kept is StateSharding.REPLICATED else math.inf
+            for each in unit.candidates
+        ]
         for unit in units
     ]
     found = search(make_problem(units, find_boundaries(module, blocks, units), times, rates), None, best=2)

@@ -15,7 +15,7 @@ from alpa_cfp.profiling.process.phases import Done
 from alpa_cfp.profiling.process.protocol import CompileTask, Task
 from integration.processes import processes_of, wait_until
 from unit.alpa_cfp.profiling.programs import crashing, product, scaled
-from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, split
+from unit.alpa_cfp.spmd.helpers import MESH_2X4, split
 
 OPTIONS = MeasureOptions(samples=2, progress=False, run_limit_s=20.0)
 # Communicates between the hosts, each of which is a row of the mesh.

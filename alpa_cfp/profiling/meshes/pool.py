@@ -19,9 +19,9 @@ from typing import Protocol
 
 from alpa_cfp.database import ProfileKey
 from alpa_cfp.errors import ProfilingError
-from alpa_cfp.profiling.groups import Group, Work
 from alpa_cfp.profiling.meshes.machines import StoppedError
 from alpa_cfp.profiling.process.events import Finished
+from alpa_cfp.profiling.queue import Group, ProfilingQueue
 from alpa_cfp.spmd.errors import SpmdError
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
@@ -103,7 +103,7 @@ class Pool:
             except (ProfilingError, SpmdError) as error:
                 self._do_without(number, error)
 
-    def measure(self, work: Work) -> Generator[tuple[Group, Finished]]:
+    def measure(self, work: ProfilingQueue) -> Generator[tuple[Group, Finished]]:
         """Measure all groups.
 
         Raises:
@@ -140,7 +140,7 @@ class Pool:
 
     def _give(
         self,
-        work: Work,
+        work: ProfilingQueue,
         under_way: dict[int, _UnderWay],
         arrived: "queue.SimpleQueue[tuple[int, Finished | Exception | None]]",
         stop: threading.Event,

@@ -2,9 +2,9 @@
 
 Takes a connection between both, on which these values go pickled: a `Setup` and its `Ready` once, then tasks. For a
 `CompileTask` there is a `Finished` for each program that cannot be compiled, for a `Task` one for each program, and
-`TaskDone` after them. What the worker is at is not sent but written to a `Board`: a message for each run would wake the
-other process in the middle of it. On a mesh of several hosts each host has such a process, and all get the same tasks
-(`hosts`).
+`TaskDone` after them. The worker's current activity is not sent but written to a `ProgressFile`: a message for each run
+would wake the other process in the middle of it. On a mesh of several hosts each host has such a process, and all get
+the same tasks (`hosts`).
 """
 
 import os
@@ -124,7 +124,7 @@ class Messages(Connection):
         return pickle.loads(self.recv_bytes())
 
 
-class Board:
+class ProgressFile:
     """Where the worker writes what it is at, each of its threads in a place of its own: a file that both have open.
 
     Its clock is the machine's monotonic one, which all processes share.

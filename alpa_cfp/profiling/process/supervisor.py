@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterator
 
 from alpa_cfp.profiling.options import MeasureOptions
-from alpa_cfp.profiling.process.isolated import Worker
 from alpa_cfp.profiling.process.phases import Done
 from alpa_cfp.profiling.process.protocol import CompileTask, Setup, Task
+from alpa_cfp.profiling.process.subprocess_runner import SubprocessRunner
 
 
 class Supervisor:
@@ -23,7 +23,7 @@ class Supervisor:
 
     def __init__(self, options: MeasureOptions) -> None:
         self._options = options
-        self._worker: Worker | None = None
+        self._worker: SubprocessRunner | None = None
 
     def start(self, setup: Setup) -> None:
         """Become this host of this mesh, once all others do.
@@ -32,7 +32,7 @@ class Supervisor:
             ProfilingError: the process cannot be started, or has not found the others, or has other devices.
         """
         self.close()
-        self._worker = Worker(lambda: setup, self._options)
+        self._worker = SubprocessRunner(lambda: setup, self._options)
         self._worker.start()
 
     def do(self, task: CompileTask | Task) -> Iterator[Done]:

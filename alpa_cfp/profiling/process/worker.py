@@ -19,7 +19,7 @@ import jax
 from alpa_cfp.profiling.process.compiling import compile_group, cores
 from alpa_cfp.profiling.process.events import Finished, Started
 from alpa_cfp.profiling.process.group import Loaded, measure_group
-from alpa_cfp.profiling.process.protocol import Board, CompileTask, Messages, Ready, Setup, Task, TaskDone
+from alpa_cfp.profiling.process.protocol import CompileTask, Messages, ProgressFile, Ready, Setup, Task, TaskDone
 from alpa_cfp.profiling.process.setups import set_up_jax
 from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.distributed.host_client import HostClient
@@ -39,12 +39,12 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with Messages(connection) as to_parent:
         try:
-            _serve(to_parent, Board(board))
+            _serve(to_parent, ProgressFile(board))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return  # nobody wants to know any more
 
 
-def _serve(connection: Messages, board: Board) -> None:
+def _serve(connection: Messages, board: ProgressFile) -> None:
     setup: Setup = connection.recv()
     ready, client = _set_up(setup)
     connection.send(ready)
@@ -58,7 +58,7 @@ def _serve(connection: Messages, board: Board) -> None:
 
 
 def _events(
-    task: CompileTask | Task, client: Client, at_once: int, kept: dict[bytes, Loaded], board: Board
+    task: CompileTask | Task, client: Client, at_once: int, kept: dict[bytes, Loaded], board: ProgressFile
 ) -> Iterator[Finished]:
     modules = [HloModule.from_serialized(module) for module in task.modules]
     if isinstance(task, CompileTask):

@@ -16,7 +16,7 @@ def is_key(value: Any) -> bool:
 
 
 @functools.cache
-def kind_of(dtype: Any) -> str:
+def key_kind(dtype: Any) -> str:
     """The kind of keys of `dtype`.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax._src import core, source_info_util
 
-from alpa_cfp.spmd.tracing.key_kinds import is_key, kind_of
+from alpa_cfp.spmd.tracing.key_kinds import is_key, key_kind
 
 _WRAP, _UNWRAP, _MARKER = "random_wrap", "random_unwrap", "pipeline_marker"
 
@@ -54,7 +54,7 @@ def _results(eqn: core.JaxprEqn, values: list[Any]) -> list[Any]:
 
 def _key(bits: Any, atom: Any) -> Any:
     """The keys that `bits` are, where `atom` has keys."""
-    return jax.random.wrap_key_data(bits, impl=kind_of(atom.aval.dtype)) if is_key(atom.aval) else bits
+    return jax.random.wrap_key_data(bits, impl=key_kind(atom.aval.dtype)) if is_key(atom.aval) else bits
 
 
 def _bits(keys: Any, atom: Any) -> Any:

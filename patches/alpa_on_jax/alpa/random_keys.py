@@ -16,7 +16,7 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import GetAttrKey
 
-from alpa_cfp.spmd.tracing.key_kinds import is_key, kind_of
+from alpa_cfp.spmd.tracing.key_kinds import is_key, key_kind
 
 
 class KeyBits:
@@ -98,8 +98,8 @@ def _bits(leaf: Any) -> Any:
     if not is_key(leaf):
         return leaf
     if isinstance(leaf, jax.Array):
-        return KeyBits(jax.random.key_data(leaf), kind_of(leaf.dtype))
-    return KeyBits(jax.eval_shape(jax.random.key_data, leaf), kind_of(leaf.dtype))
+        return KeyBits(jax.random.key_data(leaf), key_kind(leaf.dtype))
+    return KeyBits(jax.eval_shape(jax.random.key_data, leaf), key_kind(leaf.dtype))
 
 
 def _key(node: KeyBits) -> jax.Array:

@@ -33,7 +33,7 @@ class Groups:
 
     def listen(self, group: str) -> transport.Address:
         """Begin to join a group; gives where."""
-        self._listeners[group] = transport.best(self._ip, self._limits)
+        self._listeners[group] = transport.Listener(self._ip, self._limits)
         return self._listeners[group].address
 
     def open(

@@ -68,7 +68,7 @@ class PlannedStage:
 class StagePlanning(Planner, Protocol):
     """An option with which candidate stages are planned one after the other."""
 
-    def same_for(self, logical_mesh: Any, fields: dict[str, Any]) -> Hashable:
+    def plan_key(self, logical_mesh: Any, fields: dict[str, Any]) -> Hashable:
         """What is equal for candidates that get the same plan if their programs are the same, and so cost the same.
 
         Args:
@@ -77,7 +77,7 @@ class StagePlanning(Planner, Protocol):
         """
         ...
 
-    def covers(self, logical_mesh: Any, other: Any) -> bool:
+    def dominates(self, logical_mesh: Any, other: Any) -> bool:
         """Whether what is planned on a logical mesh is at least as good as what would be on another one of the same
         devices, which is not the same: then candidates on that one are left out.
         """
@@ -115,7 +115,7 @@ _current = threading.local()
 
 
 @contextlib.contextmanager
-def asked(option: Any, request: PlanRequest) -> Iterator[None]:
+def active_planner(option: Any, request: PlanRequest) -> Iterator[None]:
     """For the time of the context, `option` plans if it is a planner."""
     before = current()
     _current.value = (option, request) if isinstance(option, Planner) else None

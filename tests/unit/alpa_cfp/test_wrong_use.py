@@ -16,7 +16,7 @@ from alpa_cfp.database.values import text_digest
 from alpa_cfp.errors import OptionError, PlanError, ProfilingError
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.profiling.options import MeasureOptions
-from alpa_cfp.profiling.process import isolated, setups
+from alpa_cfp.profiling.process import setups, subprocess_runner
 from alpa_cfp.spmd.compile.executable import Client
 
 
@@ -55,10 +55,10 @@ def test_what_is_no_part_of_a_profile_says_what_it_must_be(read: Callable[[], ob
 
 
 def test_a_process_that_does_not_get_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated, "_START_LIMIT_S", 0.1)
+    monkeypatch.setattr(subprocess_runner, "_START_LIMIT_S", 0.1)
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     setup = partial(setups.setup_of, Client(jax.devices()[:1]))
-    worker = isolated.Worker(setup, MeasureOptions(progress=False), command)
+    worker = subprocess_runner.SubprocessRunner(setup, MeasureOptions(progress=False), command)
     with (
         worker,
         pytest.raises(ProfilingError, match=r"no process of its own for profiling: it was not ready after 0\.1"),

@@ -90,7 +90,7 @@ def _plan(
         for stage in sorted(_not_covered(stages, planning), key=_size, reverse=True):
             index, config, (logical_mesh, fields) = stage
             own = dataclasses.replace(planning, **fields)
-            same = first.setdefault((id(config), own.same_for(logical_mesh, fields)), stage)
+            same = first.setdefault((id(config), own.plan_key(logical_mesh, fields)), stage)
             if same is not stage:
                 equal.append((stage, same))
                 continue
@@ -110,7 +110,7 @@ def _not_covered(stages: Sequence[Stage], planning: StagePlanning) -> list[Stage
     for _, config, (logical_mesh, _) in stages:
         meshes_of.setdefault(id(config), []).append(logical_mesh)
     return [
-        stage for stage in stages if not any(planning.covers(mesh, stage[2][0]) for mesh in meshes_of[id(stage[1])])
+        stage for stage in stages if not any(planning.dominates(mesh, stage[2][0]) for mesh in meshes_of[id(stage[1])])
     ]
 
 

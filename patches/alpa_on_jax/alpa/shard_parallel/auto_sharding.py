@@ -32,7 +32,7 @@ def apply(module: ModuleType) -> None:
     ) -> Any:
         gradients = rewrite_grad_acc_indices if rewrite_for_grad_acc else ()
         request = planner.request(logical_mesh, num_micro_batches, gradients, memory_budget_per_device)
-        with planner.asked(as_option, request):
+        with planner.active_planner(as_option, request):
             return original_pass(
                 hlo,
                 logical_mesh,

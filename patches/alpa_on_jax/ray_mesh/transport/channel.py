@@ -1,11 +1,11 @@
 """One connection between two ranks: arrays out, arrays in.
 
-Takes a connected stream socket and gives back `send` and `recv` by tag. A thread reads all that arrives, into the array
-that a waiting `recv` gave or into a new one, so the other side's `send` ends without this side having asked; it stops
-reading while what nobody asked for fills the buffer and no `recv` waits.
+Takes a connected stream socket and gives back `send` and `recv` by tag. A thread reads all that arrives, so the other
+side's `send` ends without this side having asked; it stops reading while what nobody asked for fills the buffer and no
+`recv` waits.
 
-Invariants: an array is complete when `recv` sees it; no thread writes into an array after `recv` has returned; once the
-connection has failed every later call fails with the same reason, except for what had arrived before.
+Invariants: an array is complete when `recv` sees it; once the connection has failed every later call fails with the
+same reason, except for what had arrived before.
 """
 
 import contextlib
@@ -19,27 +19,14 @@ from collections import deque
 import numpy as np
 
 from alpa_on_jax.ray_mesh.transport import message
-from alpa_on_jax.ray_mesh.transport.errors import (
-    ArrayMismatchError,
-    DestinationError,
-    PeerLostError,
-    TransportTimeoutError,
-)
-from alpa_on_jax.ray_mesh.transport.interface import Limits
+from alpa_on_jax.ray_mesh.transport.errors import ArrayMismatchError, PeerLostError, TransportTimeoutError
+from alpa_on_jax.ray_mesh.transport.limits import Limits
 
 # Reading in parts shows that an array is still arriving. Large, since each part may wait for the interpreter's lock.
 _PART_BYTES = 16 << 20
 _TIME = struct.Struct("@ll")  # struct timeval
 _GONE = "its process has ended, or the connection was cut"
 _CLOSED = "it has closed its endpoint"
-
-
-class _Destination:
-    """The array that a waiting `recv` gave."""
-
-    def __init__(self, array: np.ndarray, asked: message.Header):
-        self.array, self.asked = array, asked
-        self.filling = self.filled = False
 
 
 class Channel:
@@ -54,31 +41,31 @@ class Channel:
         self._changed = threading.Condition()
         # All below is read and written with `_changed` held.
         self._arrived: dict[str, deque[tuple[message.Header, np.ndarray]]] = {}
-        self._destinations: dict[str, deque[_Destination]] = {}
         self._held_bytes = 0
         self._waiting = 0
         self._arriving: str | None = None
         self._failure: str | None = None
-        self._reading = True
         self._reader = threading.Thread(target=self._read, name=f"arrays from rank {peer}", daemon=True)
         self._reader.start()
 
     @property
     def path(self) -> str:
-        """What the connection is made of: "unix" or "tcp"."""
+        """The kind of the socket: "unix" or "tcp"."""
         return "unix" if self._sock.family == socket.AF_UNIX else "tcp"
 
     def send(self, tag: str, array: object) -> None:
         """As `Endpoint.send`."""
         head, data = message.encode(tag, array)
+        doing = f"sending {tag!r} to"
         with self._sending:
-            self._raise_failure(f"sending {tag!r} to")
+            with self._changed:
+                if self._failure is not None:
+                    raise self._lost(doing)
             try:
                 sent = self._sock.sendmsg([head, data])
-                if sent < len(head):
-                    _send_all(self._sock, memoryview(head)[sent:])
-                    sent = len(head)
-                _send_all(self._sock, data[sent - len(head) :])
+                for part, done in ((memoryview(head), sent), (data, sent - len(head))):
+                    while done < len(part):
+                        done += self._sock.send(part[max(done, 0) :])
             except BlockingIOError:
                 why = f"took nothing for {self._limits.wait_s:g} s"
                 self._fail(f"it {why}")  # What was sent of the array cannot be taken back.
@@ -91,26 +78,13 @@ class Channel:
                 # The reader knows whether that was an orderly end.
                 self._reader.join(1.0)
                 self._fail(_GONE)
-                raise self._lost(f"sending {tag!r} to") from error
+                raise self._lost(doing) from error
 
-    def recv(self, asked: message.Header, dtype: np.dtype, into: np.ndarray | None) -> np.ndarray:
+    def recv(self, asked: message.Header, dtype: np.dtype) -> np.ndarray:
         """As `Endpoint.recv`."""
         tag = asked.tag
-        destination = None
-        if into is not None:
-            _check_destination(into, asked)
-            if into.flags.c_contiguous and into.size:
-                destination = _Destination(into, asked)
         with self._changed:
-            if destination is not None:
-                self._destinations.setdefault(tag, deque()).append(destination)
-            try:
-                self._wait(tag, destination)
-            finally:
-                if destination is not None and not destination.filling:
-                    _take(self._destinations, tag, destination)
-            if destination is not None and destination.filled:
-                return destination.array
+            self._wait(tag)
             found, data = self._arrived[tag].popleft()
             if not self._arrived[tag]:
                 del self._arrived[tag]
@@ -118,11 +92,7 @@ class Channel:
             self._changed.notify_all()
         if found != asked:
             raise ArrayMismatchError(tag, self.peer, str(found), str(asked))
-        array = data.view(dtype).reshape(asked.shape)
-        if into is None:
-            return array
-        into[...] = array
-        return into
+        return data.view(dtype).reshape(asked.shape)
 
     def close(self) -> None:
         """End the connection; what waits on it fails."""
@@ -138,24 +108,19 @@ class Channel:
         self._reader.join()
         self._sock.close()
 
-    def _wait(self, tag: str, destination: _Destination | None) -> None:
+    def _wait(self, tag: str) -> None:
         # Until there is an array for this call. An array that is arriving is waited for as long as it makes progress.
         end = time.monotonic() + self._limits.wait_s
         self._waiting += 1
         self._changed.notify_all()
         try:
-            while True:
-                if destination is not None and destination.filled:
-                    return
-                being_filled = destination is not None and destination.filling
-                if tag in self._arrived and not being_filled:
-                    return
-                if self._failure is not None and not (being_filled and self._reading):
+            while tag not in self._arrived:
+                if self._failure is not None:
                     raise self._lost(f"receiving {tag!r} from")
                 left = end - time.monotonic()
                 if left > 0:
                     self._changed.wait(left)
-                elif being_filled or self._arriving == tag:
+                elif self._arriving == tag:
                     self._changed.wait()
                 else:
                     raise TransportTimeoutError(
@@ -174,11 +139,6 @@ class Channel:
 
     def _lost(self, doing: str) -> PeerLostError:
         return PeerLostError(self.peer, doing, self._failure or _GONE)
-
-    def _raise_failure(self, doing: str) -> None:
-        with self._changed:
-            if self._failure is not None:
-                raise self._lost(doing)
 
     def _fail(self, why: str) -> None:
         with self._changed:
@@ -205,42 +165,25 @@ class Channel:
             why = str(error)
         except MemoryError:
             why = "this process has no memory for an array that it sent"
-        with self._changed:
-            self._reading = False
         self._fail(why)
 
     def _read_one(self) -> bool:
-        # One message into where it belongs; False if it was the farewell.
-        fixed_bytes = memoryview(bytearray(message.FIXED_BYTES))
-        self._fill(fixed_bytes, idle=True)
-        fixed = message.decode_fixed(fixed_bytes)
-        if fixed.goodbye:
+        # One message; False if it was the farewell.
+        header_bytes, array_bytes = message.decode_lengths(self._bytes(message.LENGTHS_BYTES, idle=True))
+        if not header_bytes:
             return False
-        rest = memoryview(bytearray(fixed.rest_bytes))
-        self._fill(rest)
-        head = message.decode_rest(fixed, rest)
-        destination, data = self._place(head, fixed.array_bytes)
-        self._fill(message.byte_view(data))
+        header = message.decode_header(self._bytes(header_bytes))
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_room(array_bytes))
+            self._arriving = header.tag
+            self._held_bytes += array_bytes
+        data = message.empty(array_bytes)
+        self._fill(data.data)
         with self._changed:
             self._arriving = None
-            if destination is not None:
-                destination.filled = True
-            else:
-                self._arrived.setdefault(head.tag, deque()).append((head, data))
+            self._arrived.setdefault(header.tag, deque()).append((header, data))
             self._changed.notify_all()
         return True
-
-    def _place(self, head: message.Header, size_bytes: int) -> tuple[_Destination | None, np.ndarray]:
-        with self._changed:
-            self._changed.wait_for(lambda: self._has_room(size_bytes))
-            self._arriving = head.tag
-            destination = self._destination(head)
-            if destination is not None:
-                destination.filling = True
-                _take(self._destinations, head.tag, destination)
-                return destination, destination.array
-            self._held_bytes += size_bytes
-        return None, message.empty((size_bytes,), np.dtype(np.uint8))
 
     def _has_room(self, size_bytes: int) -> bool:
         return (
@@ -250,12 +193,10 @@ class Channel:
             or self._failure is not None
         )
 
-    def _destination(self, head: message.Header) -> _Destination | None:
-        # Not where an earlier array of this tag is still there: that one is to be received first.
-        waiting = self._destinations.get(head.tag)
-        if not waiting or head.tag in self._arrived or waiting[0].asked != head:
-            return None
-        return waiting[0]
+    def _bytes(self, size_bytes: int, *, idle: bool = False) -> memoryview:
+        view = memoryview(bytearray(size_bytes))
+        self._fill(view, idle=idle)
+        return view
 
     def _fill(self, view: memoryview, *, idle: bool = False) -> None:
         # `idle`: between messages, where nothing may come for as long as it likes.
@@ -271,28 +212,6 @@ class Channel:
             if count == 0:
                 raise EOFError
             done += count
-
-
-def _take(waiting: dict[str, deque[_Destination]], tag: str, destination: _Destination) -> None:
-    queue = waiting.get(tag)
-    if queue is not None and destination in queue:
-        queue.remove(destination)
-        if not queue:
-            del waiting[tag]
-
-
-def _check_destination(into: np.ndarray, asked: message.Header) -> None:
-    if not isinstance(into, np.ndarray) or not into.flags.writeable:
-        raise DestinationError(asked.tag, f"a read-only array or a {type(into).__name__}", str(asked))
-    given = message.Header(asked.tag, into.dtype.name, into.shape)
-    if given != asked or into.dtype != message.native(into.dtype):
-        raise DestinationError(asked.tag, f"{into.dtype.str} {given}", str(asked))
-
-
-def _send_all(sock: socket.socket, view: memoryview) -> None:
-    sent = 0
-    while sent < len(view):
-        sent += sock.send(view[sent:])
 
 
 def _limit(sock: socket.socket, wait_s: float) -> None:

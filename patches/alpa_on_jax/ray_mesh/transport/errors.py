@@ -28,13 +28,6 @@ class ArrayTypeError(TransportError, TypeError):
         super().__init__(f"arrays of dtype {dtype} cannot be sent: only booleans, integers, floats and complex numbers")
 
 
-class DestinationError(TransportError, ValueError):
-    """The array to receive into cannot take it."""
-
-    def __init__(self, tag: str, given: str, asked: str) -> None:
-        super().__init__(f"tag {tag!r}: `into` is {given}, but must be a writable numpy array, {asked}")
-
-
 class TokenError(TransportError, PermissionError):
     """The other side does not know the group's token."""
 

@@ -75,7 +75,7 @@ def _with_free_operands(blocks: Blocks, block: ParallelBlock) -> list[int]:
         if op not in needed:
             needed.add(op)
             producers = (graph.producer(operand) for operand in graph.ops[op].operands)
-            waiting += [each.index for each in producers if each is not None and graph.free[each.index]]
+            waiting += [each.index for each in producers if each is not None and graph.constant_derived[each.index]]
     return sorted(needed)
 
 

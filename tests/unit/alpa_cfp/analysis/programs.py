@@ -46,10 +46,10 @@ def blocks_of(function: Callable[..., Any], *args: Any) -> Blocks:
 @cache
 def model_bytecode(name: str, layers: int = 2) -> bytes:
     """The bytecode of a model's training step; `name` is one of MODELS."""
-    base, *ways = name.split(", ")
+    base, *max_shards = name.split(", ")
     if base == "llama":
         size = llama.LlamaSize(layers=layers)
-        return bytecode_of_text(llama.lower(size, remat="remat" in ways, scan="scan" in ways))
+        return bytecode_of_text(llama.lower(size, remat="remat" in max_shards, scan="scan" in max_shards))
     model = build(base, dataclasses.replace(TINY, layers=layers))
     return bytecode_of(train_step(model, jax.value_and_grad), model.state, model.batch)
 

@@ -36,9 +36,12 @@ def test_every_op_is_in_one_block_or_in_the_glue_of_one_or_free(name: str):
     for blocks in with_loops(model_blocks(name)):
         graph = blocks.graph
         owned = Counter(op for block in blocks.blocks for op in (*block.members, *block.glue))
-        assert set(owned) == {op.index for op in graph.ops if not graph.free[op.index]}
+        assert set(owned) == {op.index for op in graph.ops if not graph.constant_derived[op.index]}
         assert set(owned.values()) == {1}
-        assert all((block is None) == free for block, free in zip(blocks.block_of_op, graph.free, strict=True))
+        assert all(
+            (block is None) == constant_derived
+            for block, constant_derived in zip(blocks.block_of_op, graph.constant_derived, strict=True)
+        )
         for block in blocks.blocks:
             assert all(blocks.block_of_op[op] == block.index for op in (*block.members, *block.glue))
 
@@ -79,15 +82,15 @@ def test_a_gpt_layer_is_attention_projection_and_two_dots():
 
 def test_attention_is_split_by_sample_and_by_head_and_not_by_position():
     attention = model_blocks("gpt", 2).blocks[2]
-    ways = [(factor.side, factor.ways) for factor in attention.live_factors]
-    assert ways == [(Side.LEFT, 16), (Side.RIGHT, 8), (Side.REDUCTION, 32)]
-    assert [factor.side for factor in attention.factors if not factor.alive] == [Side.LEFT]
+    max_shards = [(factor.side, factor.max_shards) for factor in attention.live_factors]
+    assert max_shards == [(Side.LEFT, 16), (Side.RIGHT, 8), (Side.REDUCTION, 32)]
+    assert [factor.side for factor in attention.factors if not factor.usable] == [Side.LEFT]
 
 
 def test_a_dense_layer_is_split_by_sample_by_position_by_column_and_by_row():
     mlp_up = model_blocks("gpt", 2).blocks[4]
-    ways = [(factor.side, factor.ways) for factor in mlp_up.live_factors]
-    assert ways == [(Side.LEFT, 16), (Side.LEFT, 16), (Side.RIGHT, 128), (Side.REDUCTION, 32)]
+    max_shards = [(factor.side, factor.max_shards) for factor in mlp_up.live_factors]
+    assert max_shards == [(Side.LEFT, 16), (Side.LEFT, 16), (Side.RIGHT, 128), (Side.REDUCTION, 32)]
 
 
 def test_the_gelu_is_in_the_block_of_the_dot_before_it():
@@ -107,7 +110,7 @@ def test_inner_layers_have_blocks_of_equal_ops():
     for one, other in zip(second, third, strict=True):
         names = [[blocks.graph.ops[op].name for op in (*block.members, *block.glue)] for block in (one, other)]
         assert names[0] == names[1]
-        assert [factor.ways for factor in one.factors] == [factor.ways for factor in other.factors]
+        assert [factor.max_shards for factor in one.factors] == [factor.max_shards for factor in other.factors]
 
 
 def test_separate_queries_keys_and_values_are_one_block_and_so_are_gate_and_up():
@@ -117,7 +120,7 @@ def test_separate_queries_keys_and_values_are_one_block_and_so_are_gate_and_up()
 
 def test_grouped_queries_are_split_in_as_many_parts_as_there_are_key_heads():
     attention = model_blocks("llama", 2).blocks[1]
-    assert [factor.ways for factor in attention.live_factors if factor.side is Side.RIGHT] == [4]
+    assert [factor.max_shards for factor in attention.live_factors if factor.side is Side.RIGHT] == [4]
 
 
 def test_an_embedding_lookup_is_a_block_with_its_scatter():
@@ -131,7 +134,9 @@ def test_recomputed_layers_change_no_block_but_add_clones():
     plain, remat = model_blocks("llama", 2), model_blocks("llama, remat", 2)
     assert forward_counts(plain) == forward_counts(remat)
     for one, other in zip(plain.blocks, remat.blocks, strict=True):
-        assert [(f.side, f.ways, f.alive) for f in one.factors] == [(f.side, f.ways, f.alive) for f in other.factors]
+        assert [(f.side, f.max_shards, f.usable) for f in one.factors] == [
+            (f.side, f.max_shards, f.usable) for f in other.factors
+        ]
     assert roles(remat, 1) == ["clone"] * 5 + ["forward"] * 5 + ["gradient"] * 10
 
 
@@ -205,12 +210,12 @@ def test_the_outputs_of_a_block_say_which_dim_each_live_factor_splits():
     sides = {dim: block.factors[factor].side for dim, factor in output.dims}
     assert blocks.graph.shape(output.value) == (4, 4, 8, 4)
     assert sides == {0: Side.LEFT, 2: Side.LEFT, 1: Side.RIGHT}
-    assert [factor.ways for factor in block.live_factors if factor.side is Side.RIGHT] == [4]
+    assert [factor.max_shards for factor in block.live_factors if factor.side is Side.RIGHT] == [4]
 
 
 def test_a_convolution_takes_its_activation_and_stops_at_a_batch_norm():
     blocks = model_blocks("conv", 2)
-    assert all(block.factors[0].ways == 16 for block in blocks.blocks)
+    assert all(block.factors[0].max_shards == 16 for block in blocks.blocks)
     for block in blocks.blocks:
         names = [blocks.graph.ops[op].name for op in block.members]
         assert names[0] == "stablehlo.convolution"

@@ -60,7 +60,9 @@ def test_a_llama_layer_of_flax_is_four_blocks(name: str) -> None:
 def test_a_llama_layer_of_flax_that_is_recomputed_has_clones_of_its_contractions() -> None:
     plain, remat = segments_of("llama", 4).blocks, segments_of("llama, remat", 4).blocks
     for one, other in zip(plain.blocks, remat.blocks, strict=True):
-        assert [(f.side, f.ways, f.alive) for f in one.factors] == [(f.side, f.ways, f.alive) for f in other.factors]
+        assert [(f.side, f.max_shards, f.usable) for f in one.factors] == [
+            (f.side, f.max_shards, f.usable) for f in other.factors
+        ]
     assert roles(remat, 5) == ["clone"] * 5 + ["forward"] * 5 + ["gradient"] * 10
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from alpa_cfp.analysis.contractions import Side, find_contractions
-from alpa_cfp.analysis.gradients import Family, find_families
+from alpa_cfp.analysis.gradients import GradientGroup, find_gradient_groups
 from alpa_cfp.analysis.graph import Graph
 from alpa_cfp.analysis.structure import find_structure
 from unit.alpa_cfp.analysis.programs import graph_of
@@ -19,14 +19,14 @@ V = jax.ShapeDtypeStruct((32, 16), jnp.float32)
 TOKENS = jax.ShapeDtypeStruct((4, 8), jnp.int32)
 
 
-def families_of(function: Callable[..., Any], *args: Any) -> tuple[Graph, tuple[Family, ...]]:
+def families_of(function: Callable[..., Any], *args: Any) -> tuple[Graph, tuple[GradientGroup, ...]]:
     graph = graph_of(function, *args)
     structure = find_structure(graph)
-    return graph, find_families(graph, structure, find_contractions(graph, structure))
+    return graph, find_gradient_groups(graph, structure, find_contractions(graph, structure))
 
 
-def roles(family: Family) -> list[str]:
-    return [member.role for member in family.members]
+def roles(group: GradientGroup) -> list[str]:
+    return [member.role for member in group.members]
 
 
 def grad_of(function: Callable[..., jax.Array], argnums: tuple[int, ...]) -> Callable[..., Any]:
@@ -34,44 +34,44 @@ def grad_of(function: Callable[..., jax.Array], argnums: tuple[int, ...]) -> Cal
 
 
 def test_both_gradients_of_a_dot_go_with_it():
-    _, (family,) = families_of(grad_of(lambda x, w: x @ w, (0, 1)), X, W)
-    assert roles(family) == ["forward", "gradient", "gradient"]
+    _, (group,) = families_of(grad_of(lambda x, w: x @ w, (0, 1)), X, W)
+    assert roles(group) == ["forward", "gradient", "gradient"]
 
 
 def test_the_gradient_by_the_parameters_alone_goes_with_its_dot():
-    _, (family,) = families_of(grad_of(lambda x, w: x @ w, (1,)), X, W)
-    assert roles(family) == ["forward", "gradient"]
+    _, (group,) = families_of(grad_of(lambda x, w: x @ w, (1,)), X, W)
+    assert roles(group) == ["forward", "gradient"]
 
 
 def test_a_gradient_splits_along_the_dims_that_its_forward_dot_splits_along():
-    graph, (family,) = families_of(grad_of(lambda x, w: x @ w, (0, 1)), X, W)
-    forward = graph.ops[family.forward.op].rule
+    graph, (group,) = families_of(grad_of(lambda x, w: x @ w, (0, 1)), X, W)
+    forward = graph.ops[group.forward.op].rule
     assert forward is not None
-    for member in family.members:
+    for member in group.members:
         rule = graph.ops[member.op].rule
         assert rule is not None
-        assert len(set(member.factors.values())) == len(family.forward.sides) == 4
+        assert len(set(member.factors.values())) == len(group.forward.sides) == 4
         assert all(rule.sizes[its] == forward.sizes[mine] for mine, its in member.factors.items())
 
 
 def test_what_the_forward_dot_keeps_of_the_input_the_parameter_gradient_sums():
-    graph, (family,) = families_of(grad_of(lambda x, w: x @ w, (1,)), X, W)
-    gradient = family.members[1]
+    graph, (group,) = families_of(grad_of(lambda x, w: x @ w, (1,)), X, W)
+    gradient = group.members[1]
     rule = graph.ops[gradient.op].rule
     assert rule is not None
     summed = {factor for dims in rule.operands[0] for factor in dims} - {f for dims in rule.results[0] for f in dims}
-    assert {gradient.factors[factor] for factor in family.forward.factors(Side.LEFT)} == summed
+    assert {gradient.factors[factor] for factor in group.forward.factors(Side.LEFT)} == summed
 
 
 def test_each_of_three_dots_of_one_input_gets_its_own_gradients():
     def attention_inputs(x: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         return (x @ q) * (x @ k) + jnp.tanh(x @ v)
 
-    graph, families = families_of(grad_of(attention_inputs, (0, 1, 2, 3)), X, W, W, W)
-    assert [roles(family) for family in families] == [["forward", "gradient", "gradient"]] * 3
-    for family in families:
-        weight = family.forward.operands[1]
-        by_input = [m.op for m in family.members[1:] if weight in _operands_before_layout(graph, m.op)]
+    graph, groups = families_of(grad_of(attention_inputs, (0, 1, 2, 3)), X, W, W, W)
+    assert [roles(group) for group in groups] == [["forward", "gradient", "gradient"]] * 3
+    for group in groups:
+        weight = group.forward.operands[1]
+        by_input = [m.op for m in group.members[1:] if weight in _operands_before_layout(graph, m.op)]
         assert len(by_input) == 1
 
 
@@ -84,19 +84,19 @@ def test_attention_scores_have_gradients_of_their_own():
     def scores(q: jax.Array, k: jax.Array) -> jax.Array:
         return jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", q, k))
 
-    _, (family,) = families_of(grad_of(scores, (0, 1)), X, X)
-    assert roles(family) == ["forward", "gradient", "gradient"]
-    assert len(family.forward.factors(Side.BATCH)) == 1
-    assert all(set(member.factors) == set(family.forward.sides) for member in family.members)
+    _, (group,) = families_of(grad_of(scores, (0, 1)), X, X)
+    assert roles(group) == ["forward", "gradient", "gradient"]
+    assert len(group.forward.factors(Side.BATCH)) == 1
+    assert all(set(member.factors) == set(group.forward.sides) for member in group.members)
 
 
 def test_a_rematerialised_dot_is_a_clone_of_its_original():
     def loss(x: jax.Array, w: jax.Array, v: jax.Array) -> jax.Array:
         return jax.checkpoint(lambda x: jnp.tanh(jnp.tanh(x @ w) @ v))(x) @ w
 
-    _, families = families_of(grad_of(loss, (0, 1, 2)), X, W, V)
-    assert [roles(family).count("clone") for family in families] == [1, 1, 0]
-    assert [roles(family).count("gradient") for family in families] == [2, 2, 2]
+    _, groups = families_of(grad_of(loss, (0, 1, 2)), X, W, V)
+    assert [roles(group).count("clone") for group in groups] == [1, 1, 0]
+    assert [roles(group).count("gradient") for group in groups] == [2, 2, 2]
 
 
 def test_two_forward_dots_of_a_tied_weight_are_two_families():
@@ -105,26 +105,26 @@ def test_two_forward_dots_of_a_tied_weight_are_two_families():
 
     square = jax.ShapeDtypeStruct((16, 16), jnp.float32)
     _, inference = families_of(tied, X, square, W)
-    assert [roles(family) for family in inference] == [["forward"]] * 3
+    assert [roles(group) for group in inference] == [["forward"]] * 3
     _, training = families_of(grad_of(tied, (1, 2)), X, square, W)
-    assert [roles(family).count("gradient") for family in training] == [1, 2, 2]
+    assert [roles(group).count("gradient") for group in training] == [1, 2, 2]
 
 
 def test_the_gradient_of_an_embedding_is_the_scatter_by_the_same_tokens():
     def embed(tokens: jax.Array, table: jax.Array, w: jax.Array) -> jax.Array:
         return table[tokens] @ w
 
-    graph, families = families_of(grad_of(embed, (1, 2)), TOKENS, jax.ShapeDtypeStruct((64, 16), jnp.float32), W)
-    assert roles(families[0]) == ["forward", "gradient"]
-    assert [graph.ops[member.op].name for member in families[0].members] == ["stablehlo.gather", "stablehlo.scatter"]
+    graph, groups = families_of(grad_of(embed, (1, 2)), TOKENS, jax.ShapeDtypeStruct((64, 16), jnp.float32), W)
+    assert roles(groups[0]) == ["forward", "gradient"]
+    assert [graph.ops[member.op].name for member in groups[0].members] == ["stablehlo.gather", "stablehlo.scatter"]
 
 
 def test_picking_the_labels_out_of_logits_is_no_embedding():
     def pick(x: jax.Array, w: jax.Array, labels: jax.Array) -> jax.Array:
         return jnp.take_along_axis(x @ w, labels[..., None], axis=-1)
 
-    graph, families = families_of(pick, X, W, TOKENS)
-    assert [graph.ops[family.forward.op].name for family in families] == ["stablehlo.dot_general"]
+    graph, groups = families_of(pick, X, W, TOKENS)
+    assert [graph.ops[group.forward.op].name for group in groups] == ["stablehlo.dot_general"]
 
 
 @pytest.mark.parametrize(("window", "stride"), [(3, 1), (3, 2), (1, 2)])
@@ -136,23 +136,23 @@ def test_the_gradients_of_a_convolution_go_with_it(window: int, stride: int):
 
     image = jax.ShapeDtypeStruct((4, 8, 8, 16), jnp.float32)
     kernel = jax.ShapeDtypeStruct((window, window, 16, 32), jnp.float32)
-    _, (family,) = families_of(grad_of(convolve, (0, 1)), image, kernel)
-    assert roles(family) == ["forward", "gradient", "gradient"]
-    assert sorted(side.value for side in family.forward.sides.values()) == ["left", "reduction", "right"]
-    assert all(set(member.factors) == set(family.forward.sides) for member in family.members)
+    _, (group,) = families_of(grad_of(convolve, (0, 1)), image, kernel)
+    assert roles(group) == ["forward", "gradient", "gradient"]
+    assert sorted(side.value for side in group.forward.sides.values()) == ["left", "reduction", "right"]
+    assert all(set(member.factors) == set(group.forward.sides) for member in group.members)
 
 
 def test_gradients_in_half_precision_go_with_their_dot():
     def half(x: jax.Array, w: jax.Array) -> jax.Array:
         return jnp.tanh(x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16))
 
-    _, (family,) = families_of(grad_of(half, (0, 1)), X, W)
-    assert roles(family) == ["forward", "gradient", "gradient"]
+    _, (group,) = families_of(grad_of(half, (0, 1)), X, W)
+    assert roles(group) == ["forward", "gradient", "gradient"]
 
 
 def test_contractions_below_a_hundredth_of_the_largest_are_left_out():
     def small_beside_large(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
         return x @ w, x[:, 0] @ w[:, :1]
 
-    _, families = families_of(small_beside_large, X, W)
-    assert len(families) == 1
+    _, groups = families_of(small_beside_large, X, W)
+    assert len(groups) == 1

@@ -39,7 +39,7 @@ def updates_in_order(names: list[str]) -> list[tuple[str, ...]]:
 
     graph = graph_of(step, dict.fromkeys(names, W), dict.fromkeys(names, W), X)
     # The middle layer's gradient: from the product before it to the one behind it.
-    ordered = [op for op in Order(graph).of(range(len(graph.ops))) if not graph.free[op]]
+    ordered = [op for op in Order(graph).of(range(len(graph.ops))) if not graph.constant_derived[op]]
     dots = [i for i, op in enumerate(ordered) if graph.ops[op].name == "stablehlo.dot_general"]
     return [tuple(graph.ops[op].name for op in ordered[start:stop]) for start, stop in pairwise(dots)]
 

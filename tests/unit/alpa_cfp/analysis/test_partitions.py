@@ -29,8 +29,8 @@ def communicating(
     contradictions: list[tuple[int, list[Side], list[str]]] = []
     for block in blocks.blocks:
         for factors in itertools.combinations_with_replacement(without_partial_sum(block), axes):
-            parts = [factor.ways if axes == 1 else 2 for factor in factors]
-            if all(factor.ways % 2**axes == 0 for factor in factors) or axes == 1:
+            parts = [factor.max_shards if axes == 1 else 2 for factor in factors]
+            if all(factor.max_shards % 2**axes == 0 for factor in factors) or axes == 1:
                 found = collectives(bytecode, blocks, block, list(zip(factors, parts, strict=True)), loops)
                 if found:
                     contradictions.append((block.index, [factor.side for factor in factors], found))
@@ -72,7 +72,7 @@ def test_no_block_of_a_model_communicates_on_a_mesh_of_two_axes(name: str):
 def test_a_dead_factor_does_communicate():
     blocks = model_blocks("gpt")
     attention = blocks.blocks[2]
-    (position,) = [factor for factor in attention.factors if not factor.alive]
+    (position,) = [factor for factor in attention.factors if not factor.usable]
     assert collectives(model_bytecode("gpt"), blocks, attention, [(position, 2)])
 
 
@@ -113,5 +113,8 @@ def test_no_block_of_any_program_communicates_when_it_is_split_along_a_live_fact
 ):
     bytecode = bytecode_of_text(lower(instructions, gradients=gradients))
     blocks = find_blocks(read_graph(bytecode))
-    assert all((block is None) == free for block, free in zip(blocks.block_of_op, blocks.graph.free, strict=True))
+    assert all(
+        (block is None) == constant_derived
+        for block, constant_derived in zip(blocks.block_of_op, blocks.graph.constant_derived, strict=True)
+    )
     assert communicating(bytecode, blocks) == []

@@ -66,7 +66,7 @@ def test_an_op_that_is_not_elementwise_and_has_no_rule_is_listed():
 
 def test_what_derives_from_constants_and_iota_is_free():
     graph = graph_of(lambda x: x + jnp.tril(jnp.ones((8, 16))) * 3.0, MATRIX)
-    assert [op.name for op in graph.ops if not graph.free[op.index]] == ["stablehlo.add"]
+    assert [op.name for op in graph.ops if not graph.constant_derived[op.index]] == ["stablehlo.add"]
 
 
 def test_ops_of_equal_function_have_equal_attributes_and_others_have_not():

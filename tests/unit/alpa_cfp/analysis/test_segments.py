@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.graph import BARRIER, Graph
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.analysis.segments import Segments, digests_of, find_segments, tiles
+from alpa_cfp.analysis.segments import Segments, digests_of, find_segments, repeated_runs
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.analysis.llama import LlamaSize, lower
 from unit.alpa_cfp.analysis.programs import graph_of
@@ -93,7 +93,7 @@ def test_blocks_that_differ_in_a_constant_are_no_repeat() -> None:
 
 @given(st.lists(st.integers(0, 3), max_size=24))
 def test_a_sequence_is_cut_into_runs_without_gaps(sequence: list[int]) -> None:
-    runs = tiles(sequence)
+    runs = repeated_runs(sequence)
     assert all(start < stop for start, stop in runs)
     assert [0, *(stop for _, stop in runs)] == [*(start for start, _ in runs), len(sequence)]
 
@@ -107,7 +107,7 @@ def test_a_sequence_is_cut_into_runs_without_gaps(sequence: list[int]) -> None:
 def test_each_repetition_between_two_ends_is_a_run(
     head: list[int], unit: list[int], count: int, tail: list[int]
 ) -> None:
-    runs = tiles([*head, *unit * count, *tail])
+    runs = repeated_runs([*head, *unit * count, *tail])
     assert [(start, stop) for start, stop in runs if stop - start == len(unit) and start >= len(head)][:count] == [
         (len(head) + i * len(unit), len(head) + (i + 1) * len(unit)) for i in range(count)
     ]
@@ -117,7 +117,7 @@ def test_each_repetition_between_two_ends_is_a_run(
 def test_what_differs_at_the_ends_does_not_break_a_repeat(count: int) -> None:
     # 0 is changed by what is before it, 3 by what is behind it.
     sequence = [7, 70, 1, 2, 3] + [0, 1, 2, 3] * (count - 2) + [0, 1, 2, 30, 8]
-    runs = tiles(sequence)
+    runs = repeated_runs(sequence)
     assert len({tuple(sequence[start:stop]) for start, stop in runs}) == 3
     assert all(stop == start for (_, stop), (start, _) in pairwise(runs))
 

@@ -9,7 +9,7 @@ import pytest
 from alpa_cfp.cli.main import main
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.report.comparing import diff
-from unit.alpa_cfp.explaining.accounts import gpt, plan_of
+from unit.alpa_cfp.report.accounts import gpt, plan_of
 
 
 @pytest.fixture

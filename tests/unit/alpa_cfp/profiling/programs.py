@@ -14,8 +14,8 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import partition, partition_to_run
 from alpa_cfp.spmd.propagation import propagate
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
-from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, split
-from unit.alpa_on_jax.xla_extension.partition.solved_programs import solve
+from unit.alpa_cfp.spmd.helpers import MESH_2X4, split
+from unit.alpa_cfp.spmd.partition.solved_programs import solve
 
 X = np.ones((16, 16), np.float32)
 WHOLE, ROWS, COLUMNS = split(MESH_2X4, "", ""), split(MESH_2X4, "y", ""), split(MESH_2X4, "", "y")

@@ -10,9 +10,9 @@ import pytest
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, key_of, measure
-from alpa_cfp.profiling.groups import Group, Work
 from alpa_cfp.profiling.keys import code_flags, host_layout
-from alpa_cfp.profiling.process.isolated import Worker
+from alpa_cfp.profiling.process.subprocess_runner import SubprocessRunner
+from alpa_cfp.profiling.queue import Group, ProfilingQueue
 from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.profiling.programs import COLUMNS, ROWS, WHOLE, X, crashing, product, scaled, sum_of_spectrum
@@ -92,14 +92,14 @@ def test_what_is_to_be_told_apart_is_measured_together_though_another_could_shar
     taken: list[int],
 ) -> None:
     found: list[int] = []
-    take = Work.take
+    take = ProfilingQueue.take
 
-    def take_for_two(work: Work) -> Group | None:
+    def take_for_two(work: ProfilingQueue) -> Group | None:
         group = take(work, 2)
         found.extend([] if group is None else [len(group.keys)])
         return group
 
-    monkeypatch.setattr(Work, "take", take_for_two)
+    monkeypatch.setattr(ProfilingQueue, "take", take_for_two)
     with Profiler(client, database, QUIET) as profiler:
         profiles = profiler.measure([product(), product(COLUMNS, ROWS)], samples)
     assert found == taken
@@ -237,10 +237,10 @@ def test_a_profiler_that_was_interrupted_goes_on_with_a_new_process(
 def test_where_no_other_process_can_be_had_this_one_measures_and_says_so(
     client: Client, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def start(self: Worker) -> None:
+    def start(self: SubprocessRunner) -> None:
         raise ProfilingError.no_worker("it has 4 devices")
 
-    monkeypatch.setattr(Worker, "start", start)
+    monkeypatch.setattr(SubprocessRunner, "start", start)
     (profile,) = measure([product()], client, database, dataclasses.replace(QUIET, isolated=None))
     assert profile.status == "measured"
     assert "it has 4 devices" in caplog.text

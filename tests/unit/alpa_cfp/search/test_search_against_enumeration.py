@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.search import NoPlanError, NothingFitsError, SearchProblem, search
+from alpa_cfp.search import MemoryBudgetError, NoPlanError, SearchProblem, search
 from unit.alpa_cfp.search.problems import SHAPES, budgets, plans, problems
 
 
 def found(problem: SearchProblem, budget: int | None, best: int = 1) -> list[tuple[float, int]]:
     try:
         return [(s.time_s, s.memory.total) for s in search(problem, budget, best=best)]
-    except (NothingFitsError, NoPlanError):
+    except (MemoryBudgetError, NoPlanError):
         return []
 
 
@@ -45,7 +45,7 @@ def test_where_nothing_fits_the_error_gives_the_least_memory_of_any_plan(problem
     least = min((s.memory.total for s in plans(problem)), default=0)
     if least <= 0:
         return
-    with pytest.raises(NothingFitsError) as raised:
+    with pytest.raises(MemoryBudgetError) as raised:
         search(problem, least - 1)
     assert (raised.value.least_bytes, raised.value.budget_bytes) == (least, least - 1)
 

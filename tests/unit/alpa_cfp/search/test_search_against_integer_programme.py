@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from alpa_cfp.search import NothingFitsError, search
+from alpa_cfp.search import MemoryBudgetError, search
 from unit.alpa_cfp.search.problems import by_integer_programme, random_problem
 
 
@@ -14,7 +14,7 @@ from unit.alpa_cfp.search.problems import by_integer_programme, random_problem
 def test_the_least_time_is_that_of_the_integer_programme(shape: str, count: int, share: float) -> None:
     problem = random_problem(np.random.default_rng(count + int(10 * share)), count, (6, 6), shape, 1000)
     fastest = search(problem, None)[0]
-    with pytest.raises(NothingFitsError) as raised:
+    with pytest.raises(MemoryBudgetError) as raised:
         search(problem, 0)
     least = raised.value.least_bytes
     budget = least + int(share * max(0, fastest.memory.total - least))
@@ -25,7 +25,7 @@ def test_the_least_time_is_that_of_the_integer_programme(shape: str, count: int,
 
 def test_a_byte_below_the_least_memory_the_integer_programme_finds_nothing_either() -> None:
     problem = random_problem(np.random.default_rng(7), 30, (6, 6), "chain", 1000)
-    with pytest.raises(NothingFitsError) as raised:
+    with pytest.raises(MemoryBudgetError) as raised:
         search(problem, 0)
     assert by_integer_programme(problem, raised.value.least_bytes) is not None
     assert by_integer_programme(problem, raised.value.least_bytes - 1) is None

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.search import Edge, NothingFitsError, SearchProblem, Variable, order, search
+from alpa_cfp.search import Edge, MemoryBudgetError, SearchProblem, Variable, order, search
 from alpa_cfp.search.order import elimination_order
 from unit.alpa_cfp.search.problems import SHAPES, budgets, plans, problems, random_problem
 
@@ -25,7 +25,7 @@ def with_hub(layers: int, choices: int = 3) -> SearchProblem:
 def costs(problem: SearchProblem, budget: int | None, best: int) -> list[tuple[float, int]]:
     try:
         return [(s.time_s, s.memory.total) for s in search(problem, budget, best=best)]
-    except NothingFitsError:
+    except MemoryBudgetError:
         return []
 
 
@@ -78,7 +78,7 @@ def test_equal_layers_with_a_hub_are_searched_exactly_at_every_budget(best: int)
 
 def test_where_nothing_fits_with_a_hub_the_least_memory_is_exact() -> None:
     problem = with_hub(5)
-    with pytest.raises(NothingFitsError) as raised:
+    with pytest.raises(MemoryBudgetError) as raised:
         search(problem, 0)
     assert raised.value.least_bytes == min(s.memory.total for s in plans(problem))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.search import Edge, NothingFitsError, SearchProblem, Variable, search
+from alpa_cfp.search import Edge, MemoryBudgetError, SearchProblem, Variable, search
 from unit.alpa_cfp.search.problems import budgets, plans, problems, random_problem
 
 
@@ -44,8 +44,8 @@ def test_the_order_of_variables_and_edges_does_not_change_the_best_times(
     )
     try:
         expected = [s.time_s for s in search(problem, budget, best=3)]
-    except NothingFitsError:
-        with pytest.raises(NothingFitsError):
+    except MemoryBudgetError:
+        with pytest.raises(MemoryBudgetError):
             search(shuffled, budget, best=3)
         return
     assert [s.time_s for s in search(shuffled, budget, best=3)] == expected
@@ -57,7 +57,7 @@ def test_a_larger_budget_never_makes_the_plan_slower(problem: SearchProblem) -> 
     for budget in budgets(problem)[::3]:
         try:
             after = search(problem, budget)[0].time_s
-        except NothingFitsError:
+        except MemoryBudgetError:
             after = np.inf
         assert after <= before
         before = after

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from alpa_cfp.search import (
     Edge,
     InvalidProblemError,
+    MemoryBudgetError,
     NoPlanError,
-    NothingFitsError,
     SearchProblem,
     TimeLimitError,
     Variable,
@@ -24,7 +24,7 @@ from alpa_cfp.search import (
 )
 from alpa_cfp.search.approximate import begin
 from alpa_cfp.search.deadline import Deadline
-from alpa_cfp.search.known import Known
+from alpa_cfp.search.incumbents import Incumbents
 from alpa_cfp.search.prune import prune
 from unit.alpa_cfp.search.problems import SHAPES, budgets, plans, problems, random_problem
 
@@ -32,7 +32,7 @@ from unit.alpa_cfp.search.problems import SHAPES, budgets, plans, problems, rand
 def greedy_s(problem: SearchProblem, budget: int | None) -> float:
     """The time of the best plan that is there from the start; inf if none fits."""
     pruned = prune(problem, 1, memory=budget is not None)
-    known = Known(problem, pruned, math.inf if budget is None else budget, 1)
+    known = Incumbents(problem, pruned, math.inf if budget is None else budget, 1)
     begin(known, Deadline(None))
     return known.best_s
 
@@ -68,7 +68,7 @@ def test_without_memory_for_tables_the_gap_is_true_and_the_plan_fits(shape: str,
         (found,) = search(problem, budget, memory_limit_bytes=0)
     except NoPlanError:
         assert not plans(problem)
-    except NothingFitsError as nothing:
+    except MemoryBudgetError as nothing:
         least_bytes = nothing.least_bytes
     except TimeLimitError:
         assert not math.isfinite(greedy_s(problem, budget))
@@ -143,7 +143,7 @@ def test_frontiers_that_do_not_fit_end_the_exact_search_with_a_plan_and_a_bound(
 ) -> None:
     problem = random_problem(np.random.default_rng(2), 40, (12, 12), "chain", 10**9)
     fastest, leanest = search(problem, None)[0], 0
-    with pytest.raises(NothingFitsError) as raised:
+    with pytest.raises(MemoryBudgetError) as raised:
         search(problem, leanest)
     budget = (fastest.memory.total + raised.value.least_bytes) // 2
     (exact,) = search(problem, budget)
@@ -157,7 +157,7 @@ def test_frontiers_that_do_not_fit_end_the_exact_search_with_a_plan_and_a_bound(
 def test_what_fits_nowhere_is_proved_without_memory_for_tables() -> None:
     problem = dense(30, 8, 60)
     least = sum(int((v.state_bytes + v.saved_bytes).min()) for v in problem.variables)
-    with pytest.raises(NothingFitsError) as raised:
+    with pytest.raises(MemoryBudgetError) as raised:
         search(problem, least // 2, memory_limit_bytes=0)
     (plan,) = search(problem, raised.value.least_bytes, memory_limit_bytes=0)
     assert plan.memory.total <= raised.value.least_bytes

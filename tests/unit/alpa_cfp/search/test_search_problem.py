@@ -8,8 +8,8 @@ import pytest
 from alpa_cfp.search import (
     Edge,
     InvalidProblemError,
+    MemoryBudgetError,
     MemoryUse,
-    NothingFitsError,
     SearchProblem,
     Variable,
     search,
@@ -66,7 +66,7 @@ def test_what_does_not_fit_together_is_refused_by_name(make, says: str) -> None:
 
 def test_an_edge_correction_may_be_negative_and_makes_a_plan_fit() -> None:
     assert search(two(), 23)[0].choices == (0, 0)
-    with pytest.raises(NothingFitsError):
+    with pytest.raises(MemoryBudgetError):
         search(two(), 22)
 
 
@@ -88,14 +88,14 @@ def test_the_error_names_what_takes_the_memory_and_what_helps(kind: int, table: 
     problem = SearchProblem(
         (Variable("small", [1], [1], [1], [1]), Variable("large", [1], *([size] for size in large)))
     )
-    with pytest.raises(NothingFitsError, match=f"{table} dominates, most of it in large.*{knob}") as raised:
+    with pytest.raises(MemoryBudgetError, match=f"{table} dominates, most of it in large.*{knob}") as raised:
         search(problem, 5)
     assert raised.value.dominated_by == table
     assert f"{raised.value.least_bytes:,}" in str(raised.value)
 
 
 def test_the_error_survives_the_way_between_processes() -> None:
-    with pytest.raises(NothingFitsError) as raised:
+    with pytest.raises(MemoryBudgetError) as raised:
         search(two(), 5)
     copy = pickle.loads(pickle.dumps(raised.value))
     assert (str(copy), copy.least_bytes, copy.budget_bytes) == (str(raised.value), 23, 5)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from alpa_on_jax.xla_extension import hlo_module_count_flop_dot_conv_only
-from unit.alpa_on_jax.xla_extension.helpers import lower
-from unit.alpa_on_jax.xla_extension.partition.op_cases import conv, normal
+from unit.alpa_cfp.spmd.helpers import lower
+from unit.alpa_cfp.spmd.partition.op_cases import conv, normal
 
 
 @pytest.mark.parametrize(

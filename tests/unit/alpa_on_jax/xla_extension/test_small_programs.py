@@ -16,7 +16,7 @@ from jaxlib import xla_client as xc
 
 from alpa_cfp.spmd.compile.executable import MeshExecutable
 from alpa_on_jax.xla_extension import Client, CompileOptions, HloModule, run_spmd_partitioner, small_programs
-from unit.alpa_on_jax.xla_extension.helpers import assert_parts_equal, place
+from unit.alpa_cfp.spmd.helpers import assert_parts_equal, place
 
 NUM_DEVICES = 8
 SHAPE = (16, 24)

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from alpa_on_jax.ray_mesh.transport.interface import Address, Limits, new_token
-from alpa_on_jax.ray_mesh.transport.tcp import TcpEndpoint, TcpListener
+from alpa_on_jax.ray_mesh.transport import Address, Endpoint, Limits, Listener, new_token
 
 PEER = Path(__file__).parent / "peer.py"
 
-Connect = Callable[..., Sequence[TcpEndpoint]]
+Connect = Callable[..., Sequence[Endpoint]]
 
 
 @pytest.fixture(params=["unix", "tcp"])
@@ -24,10 +23,10 @@ def local(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 def connect(local: bool) -> Iterator[Connect]:
     """Opens a group of some ranks in this process."""
-    opened: list[TcpEndpoint] = []
+    opened: list[Endpoint] = []
 
-    def connect(world: int = 2, **limits: float) -> Sequence[TcpEndpoint]:
-        listeners = [TcpListener("127.0.0.1", Limits(**limits), local=local) for _ in range(world)]
+    def connect(world: int = 2, **limits: float) -> Sequence[Endpoint]:
+        listeners = [Listener("127.0.0.1", Limits(**limits), local=local) for _ in range(world)]
         addresses, token = [listener.address for listener in listeners], new_token()
         with ThreadPoolExecutor(world) as pool:
             opened.extend(pool.map(lambda rank: listeners[rank].open(rank, addresses, token), range(world)))
@@ -39,12 +38,12 @@ def connect(local: bool) -> Iterator[Connect]:
 
 
 @pytest.fixture
-def process(local: bool) -> Iterator[Callable[..., tuple[TcpEndpoint, subprocess.Popen]]]:
+def process(local: bool) -> Iterator[Callable[..., tuple[Endpoint, subprocess.Popen]]]:
     """Starts rank 1, a process that does what `peer.py` calls by this name, and opens rank 0 here."""
-    started: list[tuple[TcpEndpoint, subprocess.Popen]] = []
+    started: list[tuple[Endpoint, subprocess.Popen]] = []
 
-    def start(does: str, **limits: float) -> tuple[TcpEndpoint, subprocess.Popen]:
-        listener = TcpListener("127.0.0.1", Limits(**limits), local=local)
+    def start(does: str, **limits: float) -> tuple[Endpoint, subprocess.Popen]:
+        listener = Listener("127.0.0.1", Limits(**limits), local=local)
         token, address = new_token(), listener.address
         child = subprocess.Popen(
             [sys.executable, str(PEER), does, address.ip, str(address.port), address.local, token.hex()],

@@ -5,18 +5,17 @@ import sys
 
 import numpy as np
 
-from alpa_on_jax.ray_mesh.transport.interface import Address
-from alpa_on_jax.ray_mesh.transport.tcp import TcpEndpoint, TcpListener
+from alpa_on_jax.ray_mesh.transport import Address, Endpoint, Listener
 
 
-def echo(endpoint: TcpEndpoint) -> None:
+def echo(endpoint: Endpoint) -> None:
     """Send back one array of a known shape, doubled."""
     array = endpoint.recv("there", (1000, 1000), np.float32, 0)
     endpoint.send("back", array * 2, 0)
     endpoint.recv("enough", (), np.int32, 0)
 
 
-def sleep(endpoint: TcpEndpoint) -> None:
+def sleep(endpoint: Endpoint) -> None:
     """Send two arrays, then wait to be killed."""
     endpoint.send("one", np.arange(3), 0)
     endpoint.send("ready", np.array(1), 0)
@@ -24,7 +23,7 @@ def sleep(endpoint: TcpEndpoint) -> None:
 
 
 def main(does: str, ip: str, port: str, local: str, token: str) -> None:
-    listener = TcpListener("127.0.0.1", local=bool(local))
+    listener = Listener("127.0.0.1", local=bool(local))
     print(listener.address.port, listener.address.local, flush=True)
     addresses = [Address(ip, int(port), local), listener.address]
     with listener.open(1, addresses, bytes.fromhex(token)) as endpoint:

@@ -11,19 +11,18 @@ import pytest
 from alpa_on_jax.ray_mesh.transport import (
     Address,
     Limits,
+    Listener,
     RankError,
     TokenError,
     TransportError,
     TransportTimeoutError,
-    best,
     handshake,
     new_token,
 )
-from alpa_on_jax.ray_mesh.transport.tcp import TcpListener
 
 
-def _listeners(count: int, *, local: bool, open_s: float = 20) -> tuple[Sequence[TcpListener], list[Address]]:
-    listeners = [TcpListener("127.0.0.1", Limits(open_s=open_s), local=local) for _ in range(count)]
+def _listeners(count: int, *, local: bool, open_s: float = 20) -> tuple[Sequence[Listener], list[Address]]:
+    listeners = [Listener("127.0.0.1", Limits(open_s=open_s), local=local) for _ in range(count)]
     return listeners, [listener.address for listener in listeners]
 
 
@@ -71,7 +70,7 @@ def test_nothing_listens_any_more_once_the_group_is_open(connect, local):
 
 
 def test_it_listens_on_the_given_address_only():
-    listener = TcpListener("127.0.0.1")
+    listener = Listener("127.0.0.1")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", listener.address.port))
     listener.close()
@@ -94,7 +93,7 @@ def test_a_rank_must_listen_where_the_group_is_told(rank, shown):
 
 
 def test_a_token_that_can_be_guessed_is_refused():
-    listener = TcpListener("127.0.0.1")
+    listener = Listener("127.0.0.1")
     with pytest.raises(TransportError, match="the token has 6 bytes"):
         listener.open(0, [listener.address], b"secret")
     listener.close()
@@ -114,12 +113,3 @@ def test_an_address_of_another_machine_is_reached_by_tcp():
         waiting = pool.submit(zero.open, 0, addresses, token)
         with one.open(1, [elsewhere, addresses[1]], token) as endpoint, waiting.result():
             assert endpoint.paths == {0: "tcp"}
-
-
-def test_without_a_gpu_sockets_are_best():
-    import jax
-
-    listener = best("127.0.0.1", device=jax.devices("cpu")[0])
-    assert isinstance(listener, TcpListener)
-    assert not listener.address.nccl
-    listener.close()

@@ -26,7 +26,7 @@ from alpa_on_jax.xla_extension.auto_sharding.options import SolverOptions
 from alpa_on_jax.xla_extension.auto_sharding.solver import Problem
 from alpa_on_jax.xla_extension.auto_sharding.specs import BOTH, BOTH_SWAPPED, FIRST, NONE, SECOND, Mesh, Spec
 from alpa_on_jax.xla_extension.auto_sharding.strategies import Node, Strategy
-from unit.alpa_on_jax.xla_extension.helpers import lower, marked
+from unit.alpa_cfp.spmd.helpers import lower, marked
 
 MESH_SHAPES = ((4, 1), (2, 2), (1, 2))
 

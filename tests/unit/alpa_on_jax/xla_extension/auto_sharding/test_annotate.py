@@ -17,8 +17,8 @@ from alpa_cfp.spmd.partition import partition
 from alpa_cfp.spmd.shardings import annotations
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_on_jax.xla_extension.auto_sharding.ilp import shard_with_ilp
+from unit.alpa_cfp.spmd.helpers import assert_parts_equal, lower, run, values_of
 from unit.alpa_on_jax.xla_extension.auto_sharding.programs import MESH_SHAPES, options
-from unit.alpa_on_jax.xla_extension.helpers import assert_parts_equal, lower, run, values_of
 
 RNG = np.random.default_rng(1)
 

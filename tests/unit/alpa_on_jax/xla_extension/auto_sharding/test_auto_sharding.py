@@ -18,7 +18,7 @@ from alpa_on_jax.xla_extension import (
     run_spmd_partitioner,
     set_pass_context,
 )
-from unit.alpa_on_jax.xla_extension.helpers import MESH_2X4, lower, split
+from unit.alpa_cfp.spmd.helpers import MESH_2X4, lower, split
 
 X = np.ones((8, 16), np.float32)
 OPTIONS = CompileOptions(num_partitions=8, propagate_to_outputs=True)

@@ -21,8 +21,8 @@ from alpa_on_jax.xla_extension.auto_sharding.ilp import Ilp, shard_with_ilp
 from alpa_on_jax.xla_extension.auto_sharding.options import SolverOptions
 from alpa_on_jax.xla_extension.auto_sharding.solver import Solution, solve
 from alpa_on_jax.xla_extension.auto_sharding.specs import Mesh
+from unit.alpa_cfp.spmd.helpers import lower
 from unit.alpa_on_jax.xla_extension.auto_sharding.programs import MESH_SHAPES, ilp_of_module, options, search_of
-from unit.alpa_on_jax.xla_extension.helpers import lower
 
 
 def array(*shape: int) -> np.ndarray:

@@ -1,0 +1,94 @@
+"""What is done once a step, however many micro-batches there are."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpa_cfp.analysis.contractions import Side
+from alpa_cfp.candidates.accumulation import step_time_s
+from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate
+from alpa_cfp.costs import Rates
+from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.strategies.block_strategy import StateSharding
+from unit.alpa_cfp.training_steps import MESH, WIDTH, two_layer_blocks, two_layer_boundaries, two_layer_units
+
+RATES = Rates()
+WEIGHT_BYTES = WIDTH * WIDTH * 4
+seconds = st.floats(1e-6, 1.0)
+
+
+def split_along(side: Side, kept: StateSharding = StateSharding.REPLICATED) -> Candidate:
+    """The first block split along its factor on a side."""
+    unit: BlockCandidates = two_layer_units()[0]
+    factors = two_layer_blocks().blocks[unit.block].factors
+    return next(
+        each
+        for each in unit.candidates
+        if each.strategy.kept is kept
+        and (factor := each.strategy.factors[0]) is not None
+        and factors[factor].side is side
+    )
+
+
+def communication(candidate: Candidate) -> dict[str, int]:
+    return {each.kind: each.size_bytes for each in candidate.once.collectives}
+
+
+def test_where_samples_are_split_the_gradients_are_summed_once() -> None:
+    assert communication(split_along(Side.LEFT)) == {"all-reduce": WEIGHT_BYTES}
+
+
+@pytest.mark.parametrize("side", [Side.RIGHT, Side.REDUCTION])
+def test_where_the_weight_is_split_nothing_is_summed_once(side: Side) -> None:
+    assert communication(split_along(side)) == {}
+
+
+def test_shared_moments_take_a_part_of_the_sum_and_give_back_the_weight() -> None:
+    shared = split_along(Side.LEFT, StateSharding.ZERO2)
+    part = WEIGHT_BYTES // MESH.num_devices
+    assert communication(shared) == {"reduce-scatter": WEIGHT_BYTES, "all-gather": part}
+
+
+def test_shared_weights_are_gathered_for_each_micro_batch_and_not_once() -> None:
+    assert communication(split_along(Side.LEFT, StateSharding.ZERO3)) == {"reduce-scatter": WEIGHT_BYTES}
+
+
+def test_a_shared_update_writes_a_part() -> None:
+    whole, shared = (split_along(Side.LEFT, kept).once for kept in (StateSharding.REPLICATED, StateSharding.ZERO3))
+    assert whole.written_bytes == MESH.num_devices * shared.written_bytes == 2 * WEIGHT_BYTES
+
+
+@given(seconds, seconds, seconds, st.integers(1, 64))
+def test_a_step_takes_no_less_than_one_micro_batch_and_no_more_than_each_with_everything(
+    once_s: float, estimated_s: float, total_s: float, micro_batches: int
+) -> None:
+    step_s = step_time_s(once_s, estimated_s, total_s, micro_batches)
+    assert total_s <= step_s <= micro_batches * total_s * (1 + 1e-9)
+
+
+def test_what_is_done_once_counts_once() -> None:
+    assert step_time_s(3.0, 10.0, 10.0, 4) == pytest.approx(3.0 + 4 * 7.0)
+
+
+@given(st.floats(0.1, 10.0))
+def test_a_mesh_that_is_slower_than_its_rates_say_is_so_at_what_is_done_once_too(slower: float) -> None:
+    assert step_time_s(3.0, 10.0, slower * 10.0, 4) == pytest.approx(slower * (3.0 + 4 * 7.0))
+
+
+def test_what_cannot_be_run_takes_forever_however_many_micro_batches_there_are() -> None:
+    assert step_time_s(1.0, 2.0, math.inf, 1) == step_time_s(1.0, 2.0, math.inf, 4) == math.inf
+
+
+def test_a_step_of_one_micro_batch_takes_what_it_takes() -> None:
+    assert step_time_s(3.0, 5.0, 10.0, 1) == 10.0
+
+
+def test_more_micro_batches_never_make_a_plan_cheaper() -> None:
+    costs = []
+    for count in (1, 2, 8):
+        choosing = PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, None, math.inf, None, count)
+        costs.append(choosing.best(1, None)[0].time_s)
+    assert costs == sorted(costs)
+    assert costs[-1] <= 8 * costs[0]

@@ -1,0 +1,121 @@
+"""A strategy's mirror image is not looked at anew, and comes out the same; a marked stage has all that a step has."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from alpa_cfp.candidates import block_candidates as candidates
+from alpa_cfp.candidates.block_candidates import Candidate, find_block_candidates
+from alpa_cfp.costs import Work, read_local, work_of
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
+from alpa_cfp.select.search_problem import find_boundaries
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import Collective
+from alpa_cfp.spmd.propagation import donation_pairs
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import StateSharding
+from alpa_cfp_bench.workloads.sizes import TINY
+from unit.alpa_cfp.training_steps import MESH, model_module, spectral_module, stage_module
+
+SQUARE, LONG = LogicalMesh((2, 2)), LogicalMesh((2, 4))
+SMALL = replace(TINY, layers=1)
+
+
+def found(module: HloModule, mesh: LogicalMesh = SQUARE) -> list[Candidate]:
+    return candidates.distinct(find_block_candidates(AnalysedProgram(module).parts, mesh, {}))
+
+
+@pytest.mark.parametrize(
+    "module", [lambda: stage_module("gpt", SMALL), lambda: model_module("moe"), lambda: model_module("conv")]
+)
+def test_a_mirrored_candidate_is_the_one_that_its_own_program_gives(
+    module: Callable[[], HloModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored = found(module())
+    monkeypatch.setattr(candidates, "_equal_axes", lambda _: None)
+    assert mirrored == found(module())
+
+
+def test_about_half_of_the_programs_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    original = candidates._candidate
+    monkeypatch.setattr(candidates, "_candidate", lambda *args: made.append(args) or original(*args))
+    base = [each for each in found(stage_module("gpt", SMALL)) if each.strategy.kept is StateSharding.REPLICATED]
+    assert len(base) / 2 <= len(made) < 0.65 * len(base)
+
+
+def test_the_program_of_a_mirrored_candidate_does_what_it_says() -> None:
+    for candidate in found(stage_module("gpt", SMALL)):
+        if candidate.strategy.kept is StateSharding.REPLICATED:
+            program = candidate.module.partitioned
+            assert program is not None
+            assert program.input_shardings == candidate.inputs
+            assert work_of(program, read_local(program)) == candidate.work
+
+
+def test_axes_of_different_lengths_are_not_mirror_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = found(stage_module("gpt", SMALL), LONG)
+    monkeypatch.setattr(candidates, "_equal_axes", lambda _: None)
+    assert found(stage_module("gpt", SMALL), LONG) == without
+
+
+def test_a_marked_stage_has_the_ways_to_keep_state_of_a_plain_step() -> None:
+    kept = [
+        Counter(candidate.strategy.kept for candidate in found(module, LogicalMesh((1, 4))))
+        for module in (stage_module("gpt", SMALL), model_module("gpt", SMALL))
+    ]
+    assert kept[0] == kept[1]
+    assert kept[0][StateSharding.ZERO3] > 0
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt"])
+def test_what_a_marked_stage_keeps_is_counted_once(name: str) -> None:
+    module, mesh = stage_module(name, SMALL), LogicalMesh((1, 1))
+    program = AnalysedProgram(module)
+    boundaries = find_boundaries(program.module, program.blocks, find_block_candidates(program.parts, mesh, {}))
+    arguments = sum(math.prod(shape.dims) * shape.dtype.itemsize for shape in module.shape.parameters)
+    results = module.shape.results
+    others = set(range(len(results))).difference(result for result, _ in donation_pairs(module))
+    left = sum(math.prod(results[number].dims) * results[number].dtype.itemsize for number in others)
+    assert sum(int(state[0]) for state in boundaries.state) == pytest.approx(arguments + left, rel=0.01)
+
+
+def of_samples(kept: StateSharding = StateSharding.REPLICATED) -> Candidate:
+    """The candidate of a block that XLA partitions which splits samples."""
+    found = candidates.distinct(find_block_candidates(AnalysedProgram(spectral_module()).parts, MESH, {}))
+    return next(each for each in found if each.strategy.kept is kept and each.inputs[0].dims[0])
+
+
+def test_the_sum_of_a_gradient_is_in_the_work_of_a_candidate_that_xla_partitions() -> None:
+    candidate = of_samples()
+    assert candidate.predicted == "stablehlo.fft is not covered"
+    assert candidate.unread == ""
+    assert Collective("all-reduce", 4 * 32 * 32, 8) in candidate.work.collectives
+
+
+def test_where_state_is_shared_the_predicted_sum_becomes_a_reduce_scatter() -> None:
+    kinds = Counter(each.kind for each in of_samples(StateSharding.ZERO3).work.collectives)
+    assert kinds["reduce-scatter"] == 1
+    assert kinds["all-reduce"] == 0
+
+
+def test_at_least_a_candidate_that_xla_partitions_does_an_even_part_and_communicates_nothing() -> None:
+    candidate = of_samples()
+    program = candidate.module.partitioned
+    assert program is not None
+    local = read_local(program)
+    assert candidate.least == Work(local.flops / 8, local.written_bytes / 8, ())
+
+
+def test_where_nothing_can_be_predicted_what_a_candidate_communicates_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partition = candidates.partition_to_run
+    monkeypatch.setattr(candidates, "partition_to_run", lambda module, predicts: partition(module))
+    candidate = of_samples()
+    assert (candidate.predicted, candidate.unread) == ("", "stablehlo.fft is not covered")
+    assert candidate.work.collectives == ()
+    assert candidate.work == candidate.least

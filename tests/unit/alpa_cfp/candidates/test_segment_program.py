@@ -1,0 +1,86 @@
+"""A segment by itself is what it is in its stage, though the update is left out of it."""
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+
+from alpa_cfp.analysis.segments import find_segments
+from alpa_cfp.apply.annotate import annotate
+from alpa_cfp.candidates.block_candidates import BlockCandidates, find_block_candidates
+from alpa_cfp.candidates.segment_program import SegmentProgram, segment_program
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import StateSharding
+from alpa_cfp_bench.workloads.sizes import TINY
+from unit.alpa_cfp.training_steps import stage_module
+
+MESH = LogicalMesh((2, 2))
+
+
+@cache
+def stage(name: str) -> tuple[AnalysedProgram, tuple[BlockCandidates, ...]]:
+    program = AnalysedProgram(stage_module(name, dataclasses.replace(TINY, layers=2)))
+    return program, find_block_candidates(program.parts, MESH)
+
+
+def first_kept(units: Sequence[BlockCandidates], kept: StateSharding) -> tuple[int, ...]:
+    """For each block the first candidate that keeps its state so, or its first."""
+    kinds = ([candidate.strategy.kept for candidate in unit.candidates] for unit in units)
+    return tuple(each.index(kept) if kept in each else 0 for each in kinds)
+
+
+def drawn_kept(units: Sequence[BlockCandidates], kept: StateSharding, seed: int) -> tuple[int, ...]:
+    """For each block any candidate that keeps its state so, or its first."""
+    rng = random.Random(seed)
+    found = ([n for n, each in enumerate(unit.candidates) if each.strategy.kept is kept] for unit in units)
+    return tuple(rng.choice(each or [0]) for each in found)
+
+
+def segments(
+    program: AnalysedProgram, units: Sequence[BlockCandidates], choices: Sequence[int]
+) -> list[SegmentProgram]:
+    found = find_segments(program.blocks)
+    made = (segment_program(program, units, choices, found.segments[kind].blocks, MESH) for kind in found.kinds)
+    return [segment for segment in made if segment is not None]
+
+
+def in_the_stage(program: AnalysedProgram, units: Sequence[BlockCandidates], choices: Sequence[int]) -> HloModule:
+    module = dataclasses.replace(program.module)
+    chosen = [unit.candidates[choice].strategy for unit, choice in zip(units, choices, strict=True)]
+    annotate(module, program.blocks, MESH, chosen)
+    return module
+
+
+@pytest.mark.parametrize("kept", StateSharding)
+@pytest.mark.parametrize("name", ["mlp", "gpt", "moe"])
+def test_weights_and_sums_of_gradients_lie_as_they_do_in_the_stage(name: str, kept: StateSharding) -> None:
+    program, units = stage(name)
+    assert hold_state(program, units, first_kept(units, kept)) > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kept", StateSharding)
+def test_so_they_do_under_any_strategies_where_no_two_segments_use_one_parameter(
+    kept: StateSharding, seed: int
+) -> None:
+    program, units = stage("mlp")
+    assert hold_state(program, units, drawn_kept(units, kept, seed)) > 0
+
+
+def hold_state(program: AnalysedProgram, units: Sequence[BlockCandidates], choices: Sequence[int]) -> int:
+    """Compare how state lies in segments and in the stage; gives how many arrays were compared."""
+    whole, graph = in_the_stage(program, units, choices), program.blocks.graph
+    assert whole.input_shardings is not None
+    state = {parameter for parameter in range(len(graph.parameters)) if program.module.donated[parameter]}
+    compared = 0
+    for segment in segments(program, units, choices):
+        assert segment.module.input_shardings is not None
+        for value, sharding in zip(segment.inputs, segment.module.input_shardings, strict=True):
+            if graph.values[value].op is None and graph.values[value].position in state:
+                assert sharding == whole.input_shardings[graph.values[value].position]
+                compared += 1
+    return compared

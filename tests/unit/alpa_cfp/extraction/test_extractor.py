@@ -1,0 +1,128 @@
+"""A part that is cut out of a program computes what it computes in the whole, and equal parts are equal modules."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from alpa_cfp.analysis.blocks import Blocks, find_blocks
+from alpa_cfp.analysis.reading import read_graph
+from alpa_cfp.analysis.segments import find_segments
+from alpa_cfp.apply.annotate import annotate
+from alpa_cfp.extraction.extractor import Subprogram, cut
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import partition
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import strategies_of
+from unit.alpa_cfp.analysis.llama import LlamaSize
+from unit.alpa_cfp.analysis.llama import lower as lower_llama
+from unit.alpa_cfp.spmd.helpers import lower, marked, run, values_of
+
+ONE_DEVICE = LogicalMesh((1,))
+_RNG = np.random.default_rng(5)
+X, V, W = (_RNG.normal(size=shape).astype(np.float32) for shape in ((8, 16), (16, 16), (16, 16)))
+
+
+def layers(x, v, w):
+    """Two layers and what a program has beside them: a constant, a value that is used twice."""
+    y = jnp.tanh(x @ v) + jnp.arange(16.0)
+    return y, jnp.exp(y @ w) * y.sum()
+
+
+def blocks_of(module: HloModule) -> Blocks:
+    return find_blocks(read_graph(module.bytecode))
+
+
+def ops_of(blocks: Blocks, number: int) -> list[int]:
+    return [op for op, block in enumerate(blocks.block_of_op) if block == number]
+
+
+def computed(part: Subprogram, values: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """What a part makes of the values of the whole."""
+    module, inputs = part.module, [values[value] for value in part.inputs]
+    annotate(module, part.blocks, ONE_DEVICE, [strategies_of(block, (1,))[0] for block in part.blocks.blocks])
+    results = run(module, partition(module), inputs)
+    return dict(zip(part.outputs, map(np.asarray, results), strict=True))
+
+
+def test_the_parts_of_a_program_compute_together_what_the_whole_does() -> None:
+    module = lower(layers, (X, V, W))
+    blocks = blocks_of(module)
+    values = dict(zip(blocks.graph.parameters, (X, V, W), strict=True))
+    for block in blocks.blocks:
+        values |= computed(cut(module, blocks, ops_of(blocks, block.index), "part"), values)
+    assert len(blocks.blocks) == 2
+    for result, expected in zip(blocks.graph.results, values_of(layers, (X, V, W)), strict=True):
+        np.testing.assert_allclose(values[result], expected, rtol=1e-5)
+
+
+def test_a_part_takes_only_what_it_uses_and_gives_only_what_is_used() -> None:
+    module = lower(layers, (X, V, W))
+    blocks = blocks_of(module)
+    first, second = (cut(module, blocks, ops_of(blocks, number), "part") for number in (0, 1))
+    x, v, w = blocks.graph.parameters
+    assert set(first.inputs) == {x, v}
+    assert w in second.inputs
+    assert set(second.inputs) - {w} <= set(first.outputs)
+    assert set(second.outputs) == {blocks.graph.results[1]}
+
+
+def test_a_donated_parameter_that_a_part_updates_is_donated_to_it() -> None:
+    def update(w, x):
+        return w - 0.1 * (x.T @ x)
+
+    module = lower(update, (V, X), donated=(True, False))
+    part = cut(module, blocks_of(module), ops_of(blocks_of(module), 0), "part")
+    assert dict(zip(part.inputs, part.module.donated, strict=True)) == {0: True, 1: False}
+
+
+def test_no_more_parameters_are_donated_than_the_part_has_new_values_for() -> None:
+    def update(v, w, x):
+        return v - w * (x.T @ x)
+
+    module = lower(update, (V, W, X), donated=(True, True, False))
+    part = cut(module, blocks_of(module), ops_of(blocks_of(module), 0), "part")
+    assert sum(part.module.donated) == 1
+
+
+@cache
+def llama() -> tuple[HloModule, Blocks]:
+    module = HloModule.from_stablehlo("llama", lower_llama(LlamaSize(layers=4)))
+    return module, blocks_of(module)
+
+
+def test_segments_of_one_kind_are_cut_to_equal_modules() -> None:
+    module, blocks = llama()
+    segments = find_segments(blocks)
+    texts: dict[int, set[str]] = {}
+    for segment in segments.segments:
+        texts.setdefault(segment.kind, set()).add(cut(module, blocks, segment.ops, "segment").module.to_string())
+    assert [len(of_kind) for of_kind in texts.values()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("mesh_shape", [(8,), (2, 4)], ids=str)
+def test_a_segment_of_a_training_step_can_be_partitioned_alone(mesh_shape: tuple[int, ...]) -> None:
+    module, blocks = llama()
+    layer = find_segments(blocks).segments[1]
+    for number in range(3):
+        part = cut(module, blocks, layer.ops, "segment")
+        choices = [strategies_of(block, mesh_shape) for block in part.blocks.blocks]
+        annotate(part.module, part.blocks, LogicalMesh(mesh_shape), [c[-1 - number % len(c)] for c in choices])
+        assert partition(part.module).partitioner == "shardy"
+
+
+def test_a_parameter_that_each_pass_has_behind_a_mark_of_its_own_is_one_parameter_of_a_part() -> None:
+    def step(x, w):
+        before, late = jax.lax.optimization_barrier(w), jax.lax.optimization_barrier(w)
+        return late - jnp.tanh(x @ before).sum(0)
+
+    ends = {}
+    for names in (["a$start", "b$start"], None):
+        module = lower(step, (X, W))
+        module = module if names is None else marked(module, names)
+        blocks = blocks_of(module)
+        part = cut(module, blocks, ops_of(blocks, 0), "part")
+        ends[names is not None] = [blocks.graph.shape(value) for value in part.inputs]
+    assert ends == {True: [(8, 16), (16, 16)], False: [(8, 16), (16, 16), (16, 16)]}

@@ -1,0 +1,97 @@
+"""An account is kept as JSON: what is read back is equal, and what is damaged is refused."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from alpa_cfp.plan.codec import from_content, to_content
+from alpa_cfp.plan.plan_report import Alternative, BlockReport, Caveat, Communication, Kind, Move, PlanReport, Tried
+from unit.alpa_cfp.report.accounts import gpt
+from unit.alpa_cfp.report.drawn import accounts
+
+ALTERNATIVE = Alternative(
+    ("samples", None), "as used", None, "measured", "crashed", 1, 2, 3, 4.0, (Communication("all-reduce", (0,), 8, 2),)
+)
+ACCOUNT = PlanReport(
+    axis_names=("data", "model"),
+    kinds=(Kind("dot 2x2 by 2x2", 3, ("sort",), (ALTERNATIVE,)),),
+    blocks=(BlockReport("layer", 0, 0, ("w",), 0), BlockReport("layer (2)", 0, 0, ("w",), 0, 1)),
+    moves=(Move(0, 1, 0.1, 64, 1),),
+    tried=(Tried("best predicted", 0.2, None, None, 0, "crashed: it did", True),),
+    overhead_s=0.0,
+    programs_measured=3,
+)
+
+
+@given(accounts())
+def test_an_account_that_is_read_back_is_an_equal_one(account: PlanReport) -> None:
+    assert from_content(json.loads(json.dumps(to_content(account)))) == account
+
+
+def _damaged(path: tuple[Any, ...], value: Any) -> Any:
+    content = json.loads(json.dumps(to_content(ACCOUNT)))
+    *before, last = path
+    inner = content
+    for step in before:
+        inner = inner[step]
+    inner[last] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("kinds",), {}),
+        (("blocks",), None),
+        (("axis_names", 0), 1),
+        (("overhead_s",), "0"),
+        (("overhead_s",), float("nan")),
+        (("programs_measured",), -1),
+        (("kinds", 0, "alternatives", 0, "roles", 0), "diagonal"),
+        (("kinds", 0, "alternatives", 0, "source"), "guessed"),
+        (("kinds", 0, "alternatives", 0, "communication_source"), "guessed"),
+        (("kinds", 0, "alternatives", 0, "time_s"), True),
+        (("kinds", 0, "alternatives", 0, "communication", 0, "axes"), "0"),
+        (("kinds", 0, "alternatives", 0, "communication", 0, "purpose"), "pleasure"),
+        (("blocks", 0, "kind"), 1),
+        (("blocks", 0, "chosen"), 1),
+        (("moves", 0, "second"), 2),
+        (("tried", 0, "chosen"), 1),
+    ],
+)
+def test_an_account_with_a_damaged_field_is_refused(path: tuple[Any, ...], value: Any) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        from_content(_damaged(path, value))
+
+
+def test_an_account_that_lacks_a_field_is_refused() -> None:
+    content = json.loads(json.dumps(to_content(ACCOUNT)))
+    del content["moves"]
+    with pytest.raises(KeyError):
+        from_content(content)
+
+
+def test_a_plan_from_before_purposes_were_kept_has_collectives_of_unknown_purpose() -> None:
+    content = json.loads(json.dumps(to_content(ACCOUNT)))
+    del content["kinds"][0]["alternatives"][0]["communication"][0]["purpose"]
+    assert from_content(content) == ACCOUNT
+
+
+def test_a_plan_says_where_communication_is_known_from_only_where_xla_partitions() -> None:
+    content = to_content(ACCOUNT)
+    assert "communication_source" not in content["kinds"][0]["alternatives"][0]
+
+
+@pytest.mark.parametrize("gap_s", [0.0, 1e-3, None])
+def test_caveats_and_the_gap_of_a_search_are_read_back(gap_s: float | None) -> None:
+    account = replace(gpt(), caveats=(Caveat("the link is a guess", may_cost=True),), gap_s=gap_s)
+    assert from_content(json.loads(json.dumps(to_content(account)))) == account
+
+
+def test_an_account_from_before_caveats_were_kept_has_none_and_an_exact_search() -> None:
+    content = to_content(gpt())
+    assert not {"caveats", "gap_s"} & set(content)
+    assert from_content(json.loads(json.dumps(content))).caveats == ()

@@ -1,0 +1,71 @@
+"""Accounts drawn at random, for what must hold of every account."""
+
+from hypothesis import strategies as st
+
+from alpa_cfp.plan.plan_report import Alternative, BlockReport, Communication, Kind, Move, PlanReport, Tried
+
+seconds = st.floats(0, 1e6)
+sizes = st.integers(0, 2**50)
+communications = st.builds(
+    Communication,
+    st.sampled_from(["all-reduce", "all-gather"]),
+    st.lists(st.integers(0, 1), max_size=2).map(tuple),
+    sizes,
+    st.integers(1, 9),
+    st.sampled_from([None, "gradient", "mostly gradient", "weight"]),
+)
+alternatives = st.builds(
+    Alternative,
+    st.tuples(*[st.sampled_from(["samples", "heads", "experts", "batch", "columns", "rows", None])] * 2),
+    st.sampled_from(["as used", "all split"]),
+    st.none() | seconds,
+    st.sampled_from(["measured", "estimated"]),
+    st.text(max_size=9),
+    sizes,
+    sizes,
+    sizes,
+    seconds,
+    st.lists(communications, max_size=2).map(tuple),
+    communication_source=st.sampled_from(["program", "compiled", "predicted", "unknown"]),
+)
+kinds = st.builds(
+    Kind,
+    st.text(max_size=9),
+    sizes,
+    st.lists(st.text(max_size=9), max_size=2).map(tuple),
+    st.lists(alternatives, min_size=1, max_size=3).map(tuple),
+)
+tried = st.builds(
+    Tried,
+    st.text(max_size=9),
+    seconds,
+    st.none() | seconds,
+    st.none() | sizes,
+    st.none() | sizes,
+    st.text(),
+    st.booleans(),
+)
+
+
+@st.composite
+def accounts(draw: st.DrawFn) -> PlanReport:
+    """An account whose indices are those of what it has."""
+    its_kinds = tuple(draw(st.lists(kinds, min_size=1, max_size=2)))
+    blocks: list[BlockReport] = []
+    for _ in range(draw(st.integers(1, 3))):
+        kind = draw(st.integers(0, len(its_kinds) - 1))
+        chosen = draw(st.integers(0, len(its_kinds[kind].alternatives) - 1))
+        paths = tuple(draw(st.lists(st.text(max_size=9), max_size=2)))
+        numbers = tuple(draw(st.lists(st.integers(0, 99), max_size=2)))
+        blocks.append(BlockReport(draw(st.text()), kind, chosen, paths, draw(sizes), draw(sizes), numbers, draw(sizes)))
+    ends = st.integers(0, len(blocks) - 1)
+    moves = draw(st.lists(st.builds(Move, ends, ends, seconds, sizes, sizes), max_size=2))
+    return PlanReport(
+        tuple(draw(st.lists(st.text(max_size=9), max_size=2))),
+        its_kinds,
+        tuple(blocks),
+        tuple(moves),
+        tuple(draw(st.lists(tried, max_size=2))),
+        draw(seconds),
+        draw(sizes),
+    )

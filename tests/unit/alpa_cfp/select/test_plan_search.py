@@ -1,0 +1,208 @@
+"""What is measured before a plan is chosen: no more than its choice needs."""
+
+import dataclasses
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from alpa_cfp.candidates.block_candidates import BlockCandidates, distinct
+from alpa_cfp.costs import Rates, Work, estimated_s
+from alpa_cfp.database import Collective, Profile, utc_now
+from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.spmd import partition
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from unit.alpa_cfp.training_steps import two_layer_boundaries, two_layer_units
+
+NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
+MEASURED = Profile(status="measured", created_at=utc_now(), samples_s=(1.0,), compile_s=0.1, **NOTHING)
+RATES = Rates(flops_per_s=1e9, bytes_per_s=1e9, latency_s=1e-4, link_bytes_per_s=1e8)
+
+
+class Recorded:
+    """Profiles whose times are made up: each estimate times a factor between 1 / `spread` and `spread`."""
+
+    def __init__(self, spread: float, seed: int = 0, failing: frozenset[int] = frozenset()):
+        drawn = random.Random(seed)
+        self.asked: list[int] = []
+        self._number = {id(each.module): i for i, each in enumerate(distinct(two_layer_units()))}
+        self.seconds = [
+            estimated_s(each.work, RATES) * spread ** drawn.uniform(-1, 1) for each in distinct(two_layer_units())
+        ]
+        self._failing = failing
+
+    def __call__(self, modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
+        del samples
+        numbers = [self._number[id(module)] for module in modules]
+        self.asked += numbers
+        return [self._profile(number) for number in numbers]
+
+    def _profile(self, number: int) -> Profile:
+        if number in self._failing:
+            return Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did")
+        return dataclasses.replace(MEASURED, samples_s=(self.seconds[number],))
+
+
+def choosing(recorded: Recorded | None, margin: float) -> PlanSearch:
+    return PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, recorded, margin)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pruning_finds_the_plans_that_measuring_everything_finds(seed: int) -> None:
+    everything, some = Recorded(1.2, seed), Recorded(1.2, seed)
+    expected = choosing(everything, math.inf).best(2, None)
+    # Estimates are wrong by up to a fifth, and so are the rates that are fitted to them.
+    found = choosing(some, 1.5).best(2, None)
+    assert [plan.choices for plan in found] == [plan.choices for plan in expected]
+    assert len(everything.asked) == len(distinct(two_layer_units()))
+
+
+def test_pruning_leaves_out_what_cannot_be_among_the_best() -> None:
+    recorded = Recorded(1.2)
+    choosing(recorded, 1.5).best(1, None)
+    assert len(recorded.asked) < len(distinct(two_layer_units()))
+
+
+def test_nothing_is_measured_twice() -> None:
+    recorded = Recorded(1.5)
+    chosen = choosing(recorded, 2.0)
+    chosen.best(3, None)
+    chosen.best(3, None)
+    assert len(recorded.asked) == len(set(recorded.asked)) == chosen.measured
+
+
+def test_a_candidate_that_cannot_be_run_is_not_chosen() -> None:
+    best = choosing(Recorded(1.2), math.inf).best(1, None)[0]
+    units = two_layer_units()
+    taken = units[0].candidates[best.choices[0]]
+    number = next(i for i, each in enumerate(distinct(units)) if each is taken)
+    other = choosing(Recorded(1.2, failing=frozenset({number})), math.inf).best(1, None)[0]
+    assert other.choices[0] != best.choices[0]
+    assert math.isfinite(other.time_s)
+
+
+def test_estimates_measure_nothing_and_are_not_optimistic() -> None:
+    chosen = choosing(None, 1.5)
+    plan = chosen.best(1, None)[0]
+    times = [u.candidates[c] for u, c in zip(two_layer_units(), plan.choices, strict=True)]
+    own = sum(estimated_s(each.work, RATES) for each in times)
+    assert chosen.measured == 0
+    assert plan.time_s >= own
+    assert plan.time_s == pytest.approx(own + chosen.problem.time(plan.choices) - own)
+
+
+def test_the_same_profiles_give_the_same_plans() -> None:
+    first, second = (choosing(Recorded(1.3, 4), 1.5).best(3, None) for _ in range(2))
+    assert first == second
+
+
+def _said(chosen: PlanSearch) -> str:
+    chosen.best(1, None)
+    chosen.add_caveats()
+    return "\n".join(caveat.text for caveat in chosen.caveats.all)
+
+
+def test_candidates_that_cannot_be_run_or_have_no_profile_are_counted_in_what_is_said() -> None:
+    recorded = Recorded(1.2, failing=frozenset({3}))
+    said = _said(choosing(recorded, math.inf))
+    assert "1 of" in said
+    assert "of blocks could not be run, so their strategies are in no plan" in said
+    missing = Recorded(1.2)
+    everything = missing.__call__
+    said = _said(
+        PlanSearch(
+            two_layer_units(),
+            two_layer_boundaries(),
+            RATES,
+            lambda modules, samples=None, /: [None, *everything(modules)[1:]],
+            math.inf,
+        )
+    )
+    assert "of blocks have no profile, so their strategies are in no plan" in said
+
+
+def _changed(**changes: Any) -> list[BlockCandidates]:
+    """The units with all their candidates changed."""
+    return [
+        dataclasses.replace(unit, candidates=tuple(dataclasses.replace(each, **changes) for each in unit.candidates))
+        for unit in two_layer_units()
+    ]
+
+
+def test_candidates_whose_communication_is_not_known_are_counted_with_the_reason() -> None:
+    said = _said(PlanSearch(_changed(unread="a sort"), two_layer_boundaries(), RATES, None, 1.5))
+    assert (
+        "of blocks are left to XLA's partitioner (a sort): what they communicate is not known, and is in no estimate"
+    ) in said
+
+
+def test_candidates_whose_communication_is_predicted_are_counted_with_the_reason() -> None:
+    said = _said(PlanSearch(_changed(predicted="a sort"), two_layer_boundaries(), RATES, None, 1.5))
+    assert (
+        "of blocks are left to XLA's partitioner (a sort): they are estimated as if each device computed whole what "
+        "Shardy does not split"
+    ) in said
+
+
+SUM = partition.Collective("all-reduce", 64, 8)
+READ = dataclasses.replace(MEASURED, collectives=(Collective("all-reduce", 64, 8, 2),), collectives_compiled=True)
+
+
+def test_what_was_read_from_a_compiled_program_is_known_and_no_prediction_is_spoken_of() -> None:
+    units = _changed(predicted="a sort")
+    chosen = PlanSearch(
+        units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [READ] * len(modules), math.inf
+    )
+    assert {known.compiled for unit in units for known in chosen.known(unit)} == {(SUM, SUM)}
+    assert _said(chosen) == ""
+
+
+def test_of_a_profile_from_before_compiled_programs_were_read_the_prediction_stays() -> None:
+    units, old = _changed(predicted="a sort"), dataclasses.replace(READ, collectives=(), collectives_compiled=False)
+    chosen = PlanSearch(units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [old] * len(modules), math.inf)
+    assert {known.compiled for unit in units for known in chosen.known(unit)} == {None}
+    assert "as if each device computed whole what Shardy does not split" in _said(chosen)
+
+
+def test_rates_are_fitted_to_what_compiled_programs_communicate() -> None:
+    units = _changed(work=Work(0.0, 0.0, ()), predicted="a sort")
+
+    def rates(profile: Profile) -> Rates:
+        return PlanSearch(
+            units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [profile] * len(modules), math.inf
+        )._rates
+
+    fast = dataclasses.replace(READ, samples_s=(RATES.latency_s,))
+    # All the time is taken by two collectives, if there are any.
+    assert rates(fast).latency_s < 0.6 * RATES.latency_s
+    assert rates(dataclasses.replace(fast, collectives=())).latency_s == pytest.approx(RATES.latency_s)
+
+
+def test_what_xla_partitions_is_measured_though_its_prediction_is_bad() -> None:
+    slow = Work(1e12, 1e12, ())
+    units = [
+        dataclasses.replace(
+            unit,
+            candidates=tuple(
+                dataclasses.replace(each, work=slow, least=Work(0.0, 0.0, ()), predicted="a sort")
+                if number == 0
+                else each
+                for number, each in enumerate(unit.candidates)
+            ),
+        )
+        for unit in two_layer_units()
+    ]
+    asked: list[HloModule] = []
+
+    def profiles(modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
+        asked.extend(modules)
+        return [MEASURED] * len(modules)
+
+    PlanSearch(units, two_layer_boundaries(), RATES, profiles, 1.5).best(1, None)
+    assert any(module is units[0].candidates[0].module for module in asked)
+
+
+def test_where_everything_is_known_nothing_is_said() -> None:
+    assert _said(choosing(Recorded(1.2), math.inf)) == ""

@@ -1,0 +1,378 @@
+"""The best plans are compiled and run whole: the fastest that really fits is taken."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from alpa_cfp.costs import Rates
+from alpa_cfp.database import Collective, Profile, utc_now
+from alpa_cfp.errors import NoRunnablePlanError
+from alpa_cfp.planner.planner import with_plan
+from alpa_cfp.search import MemoryBudgetError, Solution
+from alpa_cfp.select import refinement as refining
+from alpa_cfp.select.baselines import baselines
+from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.select.refinement import MeasuredPlan, Refinement
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from unit.alpa_cfp.training_steps import MESH, two_layer_blocks, two_layer_boundaries, two_layer_module, two_layer_units
+
+RATES = Rates()
+Choices = tuple[int, ...]
+
+
+@cache
+def planned(choices: Choices) -> HloModule:
+    """The step with the candidates of these numbers."""
+    strategies = [unit.candidates[choice].strategy for unit, choice in zip(two_layer_units(), choices, strict=True)]
+    return with_plan(two_layer_module(), two_layer_blocks(), MESH, strategies)
+
+
+FAILED = Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did\nso")
+
+
+def measured(samples_s: tuple[float, ...], argument_bytes: int = 0, collectives: int = 1) -> Profile:
+    return Profile(
+        status="measured",
+        created_at=utc_now(),
+        samples_s=samples_s,
+        compile_s=0.1,
+        argument_bytes=argument_bytes,
+        output_bytes=0,
+        aliased_bytes=0,
+        temporary_bytes=0,
+        collectives=(Collective("all-reduce", 8, 8, collectives),),
+    )
+
+
+class Machine:
+    """Runs whole plans: `time_s` and `needed_bytes` say what each takes by its place in the order of predictions."""
+
+    def __init__(
+        self,
+        time_s: Callable[[float], float] = lambda predicted: predicted,
+        needed: Callable[[int], int] = lambda predicted: predicted,
+        collectives: Callable[[Choices], int] = lambda choices: 1,
+        fails: Callable[[Choices], bool] = lambda choices: False,
+        later_samples: Callable[[Choices], Sequence[float]] = lambda choices: (),
+        micro_batches: int = 1,
+        further_s: Sequence[float] = (),
+    ):
+        self.choosing = PlanSearch(
+            two_layer_units(), two_layer_boundaries(), RATES, None, 1.5, micro_batches=micro_batches
+        )
+        self._time_s, self._needed, self._collectives, self._fails = time_s, needed, collectives, fails
+        self._later_samples, self._further_s = later_samples, further_s
+        self._choices: dict[int, Choices] = {}
+        self._further: dict[int, tuple[HloModule, float]] = {}
+        self.heats: list[list[Choices]] = []
+
+    def planned(self, choices: Sequence[int]) -> HloModule:
+        module = planned(tuple(choices))
+        self._choices[id(module)] = tuple(choices)
+        return module
+
+    def further(self, module: HloModule) -> Sequence[HloModule]:
+        """Programs that take what `further_s` says."""
+        programs = [replace(module, name=f"further {number}") for number in range(len(self._further_s))]
+        self._further |= {id(each): (each, s) for each, s in zip(programs, self._further_s, strict=True)}
+        return programs
+
+    def profiles(self, modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
+        self.heats.append([self._choices[id(module)] for module in modules if id(module) not in self._further])
+        return [
+            self._further_profile(self._further[id(module)][1], samples or 1)
+            if id(module) in self._further
+            else self._profile(self._choices[id(module)], samples or 1)
+            for module in modules
+        ]
+
+    @staticmethod
+    def _further_profile(seconds: float, samples: int) -> Profile:
+        return FAILED if math.isnan(seconds) else measured((seconds,) * samples)
+
+    @property
+    def run(self) -> list[Choices]:
+        """What was run, in order."""
+        return list(dict.fromkeys(choices for heat in self.heats for choices in heat))
+
+    def _profile(self, choices: Choices, samples: int) -> Profile:
+        if self._fails(choices):
+            return FAILED
+        solution = self.choosing.problem.solution(choices)
+        return measured(
+            (self._time_s(solution.time_s),) * samples + tuple(self._later_samples(choices)),
+            self._needed(solution.memory.total),
+            self._collectives(choices),
+        )
+
+    def refinement(self, count: int = 3) -> Refinement:
+        blocks, units = two_layer_blocks(), two_layer_units()
+        return Refinement(blocks, units, MESH, self.choosing, self.profiles, self.planned, self.further, count, 1)
+
+    def best(self, budget_bytes: int | None = None, count: int = 3) -> MeasuredPlan:
+        return self.refinement(count).best(budget_bytes)
+
+
+def free_bytes() -> int:
+    """What the best plan without a budget is predicted to need."""
+    return Machine().best().solution.memory.total
+
+
+def least_bytes() -> int:
+    """The least that any plan is predicted to need."""
+    with pytest.raises(MemoryBudgetError) as caught:
+        Machine().choosing.best(1, 1)
+    return caught.value.least_bytes
+
+
+def test_where_predictions_are_right_the_best_predicted_plan_is_taken() -> None:
+    machine = Machine()
+    assert machine.best().solution.choices == machine.choosing.best(1, None)[0].choices
+
+
+def test_the_fastest_measured_plan_is_taken_though_another_was_predicted_to_be() -> None:
+    machine = Machine(lambda predicted: 1 / predicted)
+    best = machine.best()
+    assert len(machine.run) > 1
+    times = {choices: machine.choosing.problem.time(choices) for choices in machine.run}
+    assert times[best.solution.choices] == max(times.values())
+
+
+def test_the_more_alike_two_plans_are_the_more_often_they_run() -> None:
+    machine = Machine(lambda predicted: 1.0)
+    machine.best()
+    first, *later = machine.heats
+    assert len(first) > 1
+    assert all(heat == first for heat in later)
+    assert len(later) > 1
+
+
+def test_a_plan_that_is_clearly_slower_runs_in_the_first_heat_only() -> None:
+    machine = Machine()
+    best = Machine().best().solution
+    fastest = machine.choosing.problem.time(best.choices)
+    machine = Machine(lambda predicted: 1.0 if predicted == fastest else 1.2)
+    machine.best()
+    assert len(machine.heats) == 1
+
+
+def test_samples_beyond_those_of_a_heat_decide_nothing_in_it() -> None:
+    """Another program's plan, or an earlier run, may have left more of them in the database."""
+    before = Machine(lambda predicted: 1.0)
+    before.best()
+    slow = before.run[-1]
+    machine = Machine(lambda predicted: 1.0, later_samples=lambda choices: [1e-3] * 99 if choices == slow else [])
+    machine.best()
+    assert machine.heats == before.heats
+
+
+def test_of_plans_that_are_as_fast_the_one_with_least_communication_is_taken() -> None:
+    last: list[Choices] = []
+    machine = Machine(
+        lambda predicted: 1.0, lambda predicted: 1, collectives=lambda choices: 1 if choices in last else 2
+    )
+    machine.best()
+    last.append(machine.run[-1])
+    assert machine.best().solution.choices == last[0]
+
+
+@pytest.mark.parametrize("is_worth_it", [False, True])
+def test_of_plans_that_are_as_fast_one_that_needs_less_memory_is_taken_though_it_communicates_more(
+    is_worth_it: bool,
+) -> None:
+    before = Machine(lambda predicted: 1.0)
+    before.best()
+
+    def predicted_bytes(choices: Choices) -> int:
+        return before.choosing.problem.solution(choices).memory.total
+
+    small = predicted_bytes(before.run[-1])
+    assert any(predicted_bytes(choices) != small for choices in before.run)
+    machine = Machine(
+        lambda predicted: 1.0,
+        needed=lambda predicted: (900 if is_worth_it else 990) if predicted == small else 1000,
+        collectives=lambda choices: 2 if predicted_bytes(choices) == small else 1,
+    )
+    assert (predicted_bytes(machine.best().solution.choices) == small) == is_worth_it
+
+
+def test_the_plan_says_what_was_measured() -> None:
+    best = Machine(lambda predicted: 0.25, lambda predicted: 77).best()
+    assert (best.measured_s, best.needed_bytes) == (0.25, 77)
+
+
+class Lucky(Machine):
+    """Whose plans are the faster in the samples that choose, the slower they are in the others."""
+
+    def _profile(self, choices: Choices, samples: int) -> Profile:
+        predicted = self.choosing.problem.solution(choices).time_s
+        return measured(((1 / predicted, predicted) * samples)[:samples])
+
+
+def test_samples_that_choose_a_plan_do_not_say_what_it_takes() -> None:
+    machine = Lucky()
+    best = machine.best()
+    predicted = [machine.choosing.problem.solution(choices).time_s for choices in machine.run]
+    assert len(set(predicted)) > 1
+    assert best.raced_s == pytest.approx(1 / max(predicted))
+    assert best.measured_s == pytest.approx(max(predicted))
+
+
+def test_of_several_micro_batches_the_first_is_a_step_and_each_other_takes_what_its_programs_take() -> None:
+    best = Machine(lambda predicted: 0.25, micro_batches=4, further_s=(0.125, 0.0625)).best()
+    assert best.measured_s == 0.25 + 3 * (0.125 + 0.0625)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_where_a_further_micro_batch_cannot_be_measured_what_is_done_once_a_step_is_estimated(fails: bool) -> None:
+    machine = Machine(lambda predicted: 0.25, micro_batches=4, further_s=(math.nan,) if fails else ())
+    best = machine.best()
+    assert best.measured_s == machine.choosing.step_time_s(best.solution.choices, 0.25)
+    assert 0.25 < machine.choosing.step_time_s(best.solution.choices, 0.25) < 4 * 0.25
+
+
+def test_plans_that_need_more_than_predicted_are_searched_for_again_with_less() -> None:
+    budget = int(2.1 * least_bytes())
+    # Otherwise the first plan fits already.
+    assert free_bytes() > budget / 2
+    best = Machine(needed=lambda predicted: 2 * predicted).best(budget)
+    assert best.needed_bytes is not None
+    assert best.needed_bytes <= budget
+
+
+def test_where_less_is_needed_than_predicted_a_budget_below_all_predictions_may_do() -> None:
+    budget = int(0.8 * least_bytes())
+    best = Machine(needed=lambda predicted: predicted // 2).best(budget)
+    assert best.needed_bytes is not None
+    assert best.needed_bytes <= budget
+
+
+def test_where_nothing_fits_the_error_says_what_the_least_plan_really_needs() -> None:
+    least = least_bytes()
+    with pytest.raises(MemoryBudgetError) as caught:
+        Machine(needed=lambda predicted: predicted + 1000).best(least)
+    assert caught.value.least_bytes == least + 1000
+    best = Machine(needed=lambda predicted: predicted + 1000).best(least + 1000)
+    assert best.needed_bytes == least + 1000
+
+
+def test_a_plan_that_cannot_be_run_whole_is_not_taken() -> None:
+    first = Machine().best().solution.choices
+    best = Machine(fails=lambda choices: choices == first).best()
+    assert best.solution.choices != first
+    assert best.measured_s is not None
+
+
+@pytest.mark.parametrize("budget", [None, 10**9])
+def test_where_no_plan_can_be_run_whole_the_error_says_why(budget: int | None) -> None:
+    with pytest.raises(NoRunnablePlanError, match="crashed: it did\\. Where memory"):
+        Machine(fails=lambda choices: True).best(budget)
+
+
+def test_what_was_run_whole_is_known_by_name_afterwards() -> None:
+    first = Machine().best().solution.choices
+    machine = Machine(fails=lambda choices: choices == first)
+    refinement = machine.refinement()
+    best = refinement.best(None)
+    assert list(refinement.tried) == machine.run
+    names = {choices: each.name for choices, each in refinement.tried.items()}
+    assert len(set(names.values())) == len(names)
+    assert names[first].startswith("best predicted")
+    assert refinement.tried[first].failure == "crashed: it did"
+    assert refinement.tried[best.solution.choices] == best
+
+
+def test_a_plain_plan_that_is_the_best_predicted_one_has_both_names() -> None:
+    refinement = Machine().refinement()
+    refinement.best(None)
+    problem = refinement.choosing.problem
+    found = baselines(two_layer_blocks().blocks, two_layer_units(), problem, MESH)
+    both = {name: plan.choices for name, plan in found.items() if plan.choices in refinement.tried}
+    assert both
+    assert all(name in refinement.tried[choices].name for name, choices in both.items())
+
+
+def _warnings(machine: Machine) -> str:
+    return "\n".join(caveat.text for caveat in machine.choosing.caveats.all if caveat.may_cost)
+
+
+@pytest.mark.parametrize("budget", [None, 10**9])
+def test_where_no_whole_plan_has_a_profile_the_best_predicted_one_is_taken_with_a_warning(budget: int | None) -> None:
+    machine = Machine()
+    machine.profiles = lambda modules, samples=None, /: [None] * len(modules)  # type: ignore[method-assign]
+    assert machine.best(budget).solution.choices == machine.choosing.best(1, budget)[0].choices
+    assert "no plan was timed whole, for none of them has a profile" in _warnings(machine)
+    held = "no plan could be held against the memory budget by its compiled program"
+    assert (held in _warnings(machine)) == (budget is not None)
+
+
+def test_where_every_plan_needs_more_than_predicted_the_least_one_is_taken_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    least, budget = least_bytes(), free_bytes()
+    monkeypatch.setattr(refining, "_ATTEMPTS", 1)
+    attempts: list[int] = []
+    search = Refinement._least
+
+    def searched(refinement: Refinement, budget_bytes: int) -> Sequence[Solution]:
+        attempts.append(budget_bytes)
+        return search(refinement, budget_bytes)
+
+    monkeypatch.setattr(Refinement, "_least", searched)
+    machine = Machine(needed=lambda predicted: least if attempts else budget + 1)
+    assert machine.best(budget).needed_bytes == least
+    assert "every plan needed more memory than predicted: the one of least memory is taken" in _warnings(machine)
+
+
+def left_to_xla(machine: Machine, *, predicted: bool, compiled: bool = False) -> Machine:
+    """`machine`, whose whole programs XLA partitions; whether their collectives are predicted, and then read."""
+    plan, profiles, made = machine.planned, machine.profiles, list[HloModule]()
+
+    def planned(choices: Sequence[int]) -> HloModule:
+        module = plan(choices)
+        assert module.partitioned is not None
+        program = replace(
+            module.partitioned,
+            partitioner="xla",
+            fallback_reason="a sort",
+            collectives=(),
+            prediction=module.partitioned if predicted else None,
+        )
+        made.append(replace(module, partitioned=program))
+        machine._choices[id(made[-1])] = tuple(choices)
+        return made[-1]
+
+    def read(modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
+        return [replace(profile, collectives_compiled=compiled) for profile in profiles(modules, samples)]
+
+    machine.planned, machine.profiles = planned, read  # type: ignore[method-assign]
+    return machine
+
+
+def test_where_whole_programs_are_left_to_xla_it_is_said_that_their_communication_is_not_predicted() -> None:
+    machine = left_to_xla(Machine(), predicted=False)
+    machine.best()
+    assert (
+        "whole programs are left to XLA's partitioner, because of a sort: what they communicate is not in their "
+        "predictions"
+    ) in _warnings(machine)
+
+
+def test_where_whole_programs_are_left_to_xla_they_are_predicted_by_what_shardy_would_do() -> None:
+    machine = left_to_xla(Machine(), predicted=True)
+    assert machine.best().solution.time_s == pytest.approx(Machine().best().solution.time_s)
+    assert (
+        "whole programs are left to XLA's partitioner, because of a sort: they are predicted as if each device "
+        "computed whole what Shardy does not split"
+    ) in _warnings(machine)
+
+
+@pytest.mark.parametrize(("compiled", "collectives"), [(True, 1), (False, None)])
+def test_collectives_of_a_plan_that_xla_partitions_are_those_of_its_compiled_program_or_not_known(
+    *, compiled: bool, collectives: int | None
+) -> None:
+    machine = left_to_xla(Machine(), predicted=True, compiled=compiled)
+    assert machine.best().collectives == collectives

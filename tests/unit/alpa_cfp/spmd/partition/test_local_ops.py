@@ -1,0 +1,72 @@
+"""Elementwise and structural ops: one device's op computes its part of what the global op computes."""
+
+import random
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax._src.lax import lax as lax_internal
+
+from alpa_cfp.spmd.partition import UnsupportedByShardyError
+from alpa_cfp.spmd.partition.shardy import partition_with_shardy
+from alpa_cfp.spmd.shardings.sharding import ArraySharding
+from unit.alpa_cfp.spmd.helpers import MESH_2X4, MESHES, Case, annotate_values, mesh_id, seed_of
+from unit.alpa_cfp.spmd.partition.op_cases import STRUCTURE
+
+ZERO, ONE = np.zeros((), np.float32), np.ones((), np.float32)
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
+@pytest.mark.parametrize("name", STRUCTURE)
+def test_every_device_computes_its_part_however_each_value_is_sharded(name, mesh):
+    STRUCTURE[name].assert_right_with_any_shardings(mesh, seed_of(f"{name} {mesh.shape}"))
+
+
+@pytest.mark.parametrize("name", STRUCTURE)
+def test_every_device_computes_its_part_with_propagated_shardings(name):
+    STRUCTURE[name].assert_right_with_propagated_shardings(MESH_2X4, seed_of(name))
+
+
+def _regrouped(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    """Two shapes of the same number of elements: products of neighbouring factors, with dims of size 1 between."""
+    factors = draw(st.lists(st.sampled_from([2, 3, 4]), min_size=2, max_size=4))
+
+    def shape() -> list[int]:
+        dims, current = [], 1
+        for factor in factors:
+            if draw(st.booleans()):
+                dims.append(current)
+                current = 1
+            current *= factor
+        return [*dims, current, *([1] if draw(st.booleans()) else [])]
+
+    return shape(), shape()
+
+
+@given(shapes=st.composite(_regrouped)(), seed=st.integers(0, 2**16))
+@settings(max_examples=12)
+def test_a_reshape_to_any_shape_keeps_the_elements_order_over_devices(shapes, seed):
+    before, after = shapes
+    value = np.arange(np.prod(before), dtype=np.float32).reshape(before)
+    case = Case(lambda x: (x + 1).reshape(after) * 2, (value,))
+    case.assert_right_with_any_shardings(random.Random(seed).choice(MESHES), seed)
+
+
+def test_a_reshape_of_a_dim_split_in_two_parts_of_an_axis_is_right():
+    # 8 parts of the merged dim are the 2 x 4 parts of the dims that it is made of.
+    case = Case(lambda x: x.reshape(8, 4) * 2, (np.arange(32, dtype=np.float32).reshape(2, 4, 4),))
+    for seed in range(3):
+        case.assert_right_with_any_shardings(MESH_2X4, seed)
+
+
+def test_random_numbers_inside_a_loop_are_refused():
+    # Each device would run the loop by itself and draw other numbers.
+    def draw(x: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 2, lambda i, c: c + lax_internal.rng_uniform(ZERO, ONE, (4,)), x)
+
+    module = Case(draw, (np.zeros(4, np.float32),)).module()
+    annotate_values(module, MESH_2X4, lambda op, shape: ArraySharding.replicated(MESH_2X4, len(shape)))
+    with pytest.raises(UnsupportedByShardyError, match="random numbers"):
+        partition_with_shardy(module, ())
