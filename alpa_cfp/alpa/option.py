@@ -174,7 +174,7 @@ class CFPOption(AutoShardingOption):
         if not known:  # the first shape of another pipeline
             self.stage_plans.clear()
         options = self.plan_options.for_candidate_stage()
-        with StageSession(options, known.setdefault("programs", AnalysedPrograms())) as session:
+        with StageSession.open(options, known.setdefault("programs", AnalysedPrograms())) as session:
             margin = math.sqrt(self.pruning_margin)
             yield replace(self, refine=0, pruning_margin=margin, stage=_StagePlanning(session))
 

@@ -1,22 +1,21 @@
-"""A plan: what CFP decided for one program on one mesh, as a value that can be kept and used again.
+"""A plan: the decisions of CFP for one program on one mesh, as a value that can be saved and used again.
 
-Takes what the search found; gives JSON and back. Invariant: equal plans are equal texts, byte for byte, and a text that
-is read back is an equal plan.
+Invariant: equal plans have equal JSON texts, byte for byte, and a text that is read back gives an equal plan.
 """
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from alpa_cfp import codec
 from alpa_cfp.errors import PlanError
 from alpa_cfp.lazily import call
-from alpa_cfp.plan import codec
 from alpa_cfp.plan.plan_report import PlanReport
 from alpa_cfp.plan.signature import Placed, Signature
 from alpa_cfp.search import MemoryUse
-from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
+from alpa_cfp.strategies.block_strategy import BlockStrategy
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -24,11 +23,10 @@ if TYPE_CHECKING:
     from alpa_cfp.jit.planned_function import PlannedFunction
 
 FORMAT = 4
-# Where functions on plans are that the methods of `Plan` hand on to; they build on this module.
+# Imported by methods of `Plan` when they are called, because it imports this module.
 _JIT = "alpa_cfp.jit.planned_function"
-# Stands for the account in a text.
+# Placeholder of the plan report in a text.
 _ACCOUNT = "@"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +37,15 @@ class Plan:
         program: Digest of the program that it is for.
         mesh_shape: The logical mesh that it is for.
         strategies: One for each block, in program order.
-        predicted_s: What a step was predicted to take, in seconds.
-        memory: What a device was predicted to need, in bytes.
-        costs: Where the prediction came from: "measure", "replay" or "estimate".
-        signature: The arguments and results of the function, and where they lie, of a plan that `autoshard` made;
-            None of one that was made through alpa.
-        measured_s: What a step took when it was compiled whole; None where it was not.
-        needed_bytes: What a device needs by the program that was compiled whole; None where none was.
-        account: Why it is this plan, and what it costs where; None of one that was written by hand.
+        predicted_s: Predicted time of a step, in seconds.
+        memory: Predicted memory of a device, in bytes.
+        costs: Source of the predictions: "measure", "replay" or "estimate".
+        signature: The arguments and results of the function with their shardings; None for a plan that was made
+            through alpa.
+        measured_s: Measured time of a step of the whole program, in seconds; None if it was not run.
+        needed_bytes: Memory of a device by the compiled program; None if it was not compiled.
+        account: The plan report: why it is this plan, and the costs of its parts; None for a plan that was written by
+            hand.
     """
 
     program: str
@@ -62,16 +61,19 @@ class Plan:
 
     @property
     def in_shardings(self) -> dict[str, "PartitionSpec"]:
-        """Where each argument lies, by its path: `{"args[0].params['w']": P(None, 'x')}`; empty without signature."""
+        """Sharding of each argument by its path: `{"args[0].params['w']": P(None, 'x')}`; empty without signature."""
         return _specs(self.signature.inputs if self.signature else ())
 
     @property
     def out_shardings(self) -> dict[str, "PartitionSpec"]:
-        """Where each result lies, by its path: `{"result[1]": P()}`; empty without signature."""
+        """Sharding of each result by its path: `{"result[1]": P()}`; empty without signature."""
         return _specs(self.signature.outputs if self.signature else ())
 
     def named_shardings(self, mesh: "Mesh | None" = None) -> dict[str, "NamedSharding"]:
-        """Where each argument and each result lies on `mesh`, by path; without it on the mesh that it was made on.
+        """Sharding of each argument and each result on `mesh`, by path.
+
+        Args:
+            mesh: The mesh; None for the one that the plan was made on.
 
         Raises:
             PlanError: the plan was made through alpa, or on devices that this process does not have.
@@ -84,11 +86,11 @@ class Plan:
         return {path: NamedSharding(on, spec) for path, spec in (self.in_shardings | self.out_shardings).items()}
 
     def jit(self, fn: Callable[..., Any], mesh: "Mesh | None" = None) -> "PlannedFunction":
-        """`fn` as planned: to be called like `jax.jit(fn)`, with arguments that lie anywhere.
+        """Returns `fn` as planned. It is called like `jax.jit(fn)`; arguments may have any sharding.
 
         Args:
             fn: The function that the plan was made for.
-            mesh: Where it runs: a mesh of the same shape and axis names; None for the devices that it was made on.
+            mesh: The mesh to run on, of the same shape and axis names; None for the one that the plan was made on.
 
         Raises:
             PlanError: the plan was made through alpa, for another mesh, or on devices that this process does not have.
@@ -96,52 +98,43 @@ class Plan:
         return call(_JIT, "PlannedFunction", fn, self, mesh)
 
     def explain(self) -> str:
-        """The plan in words: what each block does and why, where the time and the memory go, what was tried beside it.
+        """Explains the plan as text: each block's strategy and why, the costs, the other plans that were tried.
 
         `print(plan.explain())`; as a command `alpa-cfp explain PLAN`.
         """
         return call("alpa_cfp.report.text", "explain", self)
 
     def diff(self, other: "Plan") -> str:
-        """In words what `other` does otherwise, and what that costs.
+        """Compares `other` with this plan as text: the differences, and their costs.
 
         `print(plan.diff(other))`; as a command `alpa-cfp diff A B`.
         """
         return call("alpa_cfp.report.comparing", "diff", self, other)
 
     def report(self) -> str:
-        """The plan as one HTML page, with its pictures, to be written into a file."""
+        """Returns the plan as one HTML page with drawings, to be written into a file."""
         return call("alpa_cfp.report.report", "report", self)
 
     def to_json(self) -> str:
-        """The plan as text."""
-        content = {
-            "format": FORMAT,
-            "program": self.program,
-            "mesh_shape": list(self.mesh_shape),
-            "strategies": [{"factors": list(each.factors), "kept": each.kept} for each in self.strategies],
-            "predicted_s": self.predicted_s,
-            "memory": asdict(self.memory),
-            "costs": self.costs,
-            "signature": None if self.signature is None else self.signature.to_content(),
-            "measured_s": self.measured_s,
-            "needed_bytes": self.needed_bytes,
-            "account": None if self.account is None else _ACCOUNT,
-        }
+        """Returns the plan as JSON."""
+        content = codec.encode(self) | {"format": FORMAT}
+        account = content["account"]
+        if account is not None:
+            content["account"] = _ACCOUNT
         text = json.dumps(content, indent=1, sort_keys=True) + "\n"
-        if self.account is None:
+        if account is None:
             return text
-        # In one line: of a deep model it is long.
-        account = json.dumps(codec.to_content(self.account), separators=(",", ":"), sort_keys=True)
-        return text.replace(f'"account": "{_ACCOUNT}"', f'"account": {account}', 1)
+        # On one line, because that of a deep model is long.
+        line = json.dumps(account, separators=(",", ":"), sort_keys=True)
+        return text.replace(f'"account": "{_ACCOUNT}"', f'"account": {line}', 1)
 
     @classmethod
     def from_json(cls, text: str, source: str = "the text") -> "Plan":
-        """The plan that `to_json` gave.
+        """Reads a plan.
 
         Args:
-            text: What `to_json` gave.
-            source: Where it comes from, for errors.
+            text: The result of `to_json`.
+            source: Name of the text in errors.
 
         Raises:
             PlanError: the text is no plan of this format.
@@ -155,32 +148,21 @@ class Plan:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise PlanError.unreadable(source, f"it has no format {FORMAT}")
         try:
-            return cls(
-                program=_text(content["program"]),
-                mesh_shape=tuple(map(_whole, content["mesh_shape"])),
-                strategies=tuple(map(_strategy, content["strategies"])),
-                predicted_s=float(content["predicted_s"]),
-                memory=MemoryUse(**{name: _whole(size) for name, size in content["memory"].items()}),
-                costs=_text(content["costs"]),
-                signature=_optional(Signature.from_content, content["signature"]),
-                measured_s=_optional(float, content["measured_s"]),
-                needed_bytes=_optional(_whole, content["needed_bytes"]),
-                account=_optional(codec.from_content, content["account"]),
-            )
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            return codec.decode(cls, content)
+        except (KeyError, TypeError, ValueError) as error:
             raise PlanError.unreadable(source, f"{type(error).__name__}: {error}") from error
 
     def save(self, path: Path | str) -> None:
-        """Write the plan into a file."""
+        """Writes the plan into a file."""
         Path(path).write_text(self.to_json(), "utf-8")
 
     @classmethod
     def load(cls, path: Path | str) -> "Plan":
-        """The plan in a file.
+        """Reads the plan in a file.
 
         Raises:
-            PlanError: there is no plan of this format in it.
-            OSError: it cannot be read.
+            PlanError: the file holds no plan of this format.
+            OSError: the file cannot be read.
         """
         try:
             text = Path(path).read_text("utf-8")
@@ -191,23 +173,3 @@ class Plan:
 
 def _specs(placed: Sequence[Placed]) -> dict[str, "PartitionSpec"]:
     return {each.path: call("alpa_cfp.jit.meshes", "spec_of", each.dims) for each in placed}
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is no whole number")
-    return value
-
-
-def _strategy(value: Any) -> BlockStrategy:
-    return BlockStrategy(tuple(_optional(_whole, factor) for factor in value["factors"]), StateSharding(value["kept"]))
-
-
-def _optional(read: Callable[[Any], T], value: Any) -> T | None:
-    return None if value is None else read(value)

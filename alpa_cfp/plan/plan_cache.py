@@ -1,9 +1,9 @@
-"""Plans that were made before: the same program, asked for again, needs no analysis and no search.
+"""Cache of plans: a program that is planned again with the same inputs needs no analysis and no search.
 
-Takes a request in words and the profiles that its plan was made from; keeps the plan, and the module with the plan
-written into it, in a file beside the profile database. Both are functions of the program, the mesh, the options, the
-profiles and the planner's own code, so they hold for as long as those stay the same. Invariant: what is remembered is
-what planning would give again; a file that cannot be read, or written, is as good as none.
+An entry is a file beside the profile database. It holds the plan and the module annotated with it; its name is a digest
+of the program, the mesh, the options and the planner's own code, and it also holds a digest of the profiles that were
+read. Invariant: a cached plan is the one that planning would give again. A file that cannot be read or written only
+costs a new search.
 """
 
 import base64
@@ -14,16 +14,16 @@ import logging
 import os
 import tempfile
 import zlib
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import jaxlib
 
+from alpa_cfp.codec import decode, encode
 from alpa_cfp.database import ProfileDatabase, ProfileKey
-from alpa_cfp.errors import PlanError
 from alpa_cfp.plan.plan import Plan
+from alpa_cfp.spmd.ir.shapes import Shape
 from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
@@ -33,20 +33,55 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PlannedModule:
-    """A plan, and the module with it written down."""
+    """A plan, and the module annotated with it."""
 
     plan: Plan
     module: HloModule
 
 
-@dataclass(frozen=True)
-class PlanCache:
-    """The plans beside a database.
+@dataclass(frozen=True, slots=True)
+class _Annotations:
+    """What planning has changed in a module.
 
     Attributes:
-        database: The profiles that they were made from.
+        bytecode: Compressed, in base 64.
+        input_shardings, output_shardings: In Shardy's syntax.
+        fixed_outputs, propagated, combiner_limits: As in `HloModule`.
+    """
+
+    bytecode: str
+    input_shardings: tuple[str, ...]
+    output_shardings: tuple[str, ...]
+    fixed_outputs: tuple[int, ...]
+    propagated: bool
+    combiner_limits: CombinerLimits
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The content of a file.
+
+    Attributes:
+        plan: The plan.
+        annotations: The annotations of its module.
+        profiles: Keys of the profiles that the plan was made from.
+        state: Digest of these profiles at that time.
+    """
+
+    plan: Plan
+    annotations: _Annotations
+    profiles: tuple[ProfileKey, ...]
+    state: str
+
+
+@dataclass(frozen=True)
+class PlanCache:
+    """The cached plans beside a database.
+
+    Attributes:
+        database: The profiles that plans are made from.
         module: The module that is planned; not changed.
-        request: What else a plan depends on, but for the profiles and the code that makes it.
+        request: Everything else that a plan depends on, except the profiles and the code of the planner.
     """
 
     database: ProfileDatabase
@@ -54,40 +89,32 @@ class PlanCache:
     request: str
 
     def get(self) -> PlannedModule | None:
-        """What was made for this request, if anything was, and its profiles are as they were."""
+        """The cached plan of this request; None if there is none, or if its profiles have changed."""
         path = self._path()
         if path is None:
             return None
         try:
-            content = json.loads(path.read_text())
-            keys = [ProfileKey(**{**key, "mesh_shape": tuple(key["mesh_shape"])}) for key in content["profiles"]]
-            if content["state"] != self._state(keys):
+            entry = decode(_Entry, json.loads(path.read_text()))
+            if entry.state != self._state(entry.profiles):
                 logger.info("CFP: profiles have changed since the plan was made")
                 return None
-            plan = Plan.from_json(json.dumps(content["plan"]), str(path))
-            return PlannedModule(plan, _annotated(self.module, plan, content["annotated"]))
+            return PlannedModule(entry.plan, _annotated(self.module, entry.plan, entry.annotations))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, PlanError, zlib.error) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, zlib.error) as error:
             logger.info("CFP: the plan in %s cannot be used: %s", path, error)
             return None
 
     def put(self, made: PlannedModule, keys: Iterable[ProfileKey]) -> None:
-        """Keep what was made from the profiles of `keys`."""
-        path, keys = self._path(), list(dict.fromkeys(keys))
+        """Caches a plan that was made from the profiles of `keys`."""
+        path, profiles = self._path(), tuple(dict.fromkeys(keys))
         if path is None:
             return
-        fields = [{name: getattr(key, name) for name in ProfileKey.__slots__} for key in keys]
-        content = {
-            "plan": json.loads(made.plan.to_json()),
-            "annotated": _to_json(made.module),
-            "profiles": fields,
-            "state": self._state(keys),
-        }
+        entry = _Entry(made.plan, _annotations_of(made.module), profiles, self._state(profiles))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
-                json.dump(content, file)
+                json.dump(encode(entry), file)
             os.replace(file.name, path)
         except OSError as error:
             logger.warning("CFP: the plan cannot be kept in %s: %s", path.parent, error)
@@ -104,50 +131,52 @@ class PlanCache:
         return database.with_name(f"{database.name}.plans") / f"{digest.hexdigest()}.json"
 
     def _state(self, keys: Iterable[ProfileKey]) -> str:
-        """A digest of what the profiles of `keys` say."""
+        """A digest of the profiles of `keys`."""
         digest = hashlib.sha256()
         for key in keys:
             profile = self.database.get(key)
-            said = None if profile is None else (profile.status, profile.samples_s, profile.temporary_bytes)
-            digest.update(repr((key.program, said)).encode())
+            values = None if profile is None else (profile.status, profile.samples_s, profile.temporary_bytes)
+            digest.update(repr((key.program, values)).encode())
         return digest.hexdigest()
 
 
-def _to_json(module: HloModule) -> dict[str, Any]:
-    """What planning has written into a module."""
-    shardings = (module.input_shardings or (), module.output_shardings or ())
-    return {
-        "bytecode": base64.b64encode(zlib.compress(module.bytecode, level=1)).decode(),
-        "shardings": [[sharding.to_sdy() for sharding in each] for each in shardings],
-        "fixed_outputs": sorted(module.fixed_outputs),
-        "propagated": module.propagated,
-        "combiner_limits": asdict(module.combiner_limits),
-    }
-
-
-def _annotated(module: HloModule, plan: Plan, content: dict[str, Any]) -> HloModule:
-    """`module` with what `_to_json` says."""
-    mesh = LogicalMesh(plan.mesh_shape)
-    inputs, outputs = (
-        tuple(ArraySharding.from_sdy(mesh, text, len(shape.dims)) for text, shape in zip(texts, shapes, strict=True))
-        for texts, shapes in zip(content["shardings"], (module.shape.parameters, module.shape.results), strict=True)
+def _annotations_of(module: HloModule) -> _Annotations:
+    inputs, outputs = module.input_shardings or (), module.output_shardings or ()
+    return _Annotations(
+        bytecode=base64.b64encode(zlib.compress(module.bytecode, level=1)).decode(),
+        input_shardings=tuple(sharding.to_sdy() for sharding in inputs),
+        output_shardings=tuple(sharding.to_sdy() for sharding in outputs),
+        fixed_outputs=tuple(sorted(module.fixed_outputs)),
+        propagated=module.propagated,
+        combiner_limits=module.combiner_limits,
     )
+
+
+def _annotated(module: HloModule, plan: Plan, annotations: _Annotations) -> HloModule:
+    """The inverse of `_annotations_of`, for a `module` that is not annotated."""
+    mesh = LogicalMesh(plan.mesh_shape)
+
+    def shardings(texts: Sequence[str], shapes: Sequence[Shape]) -> tuple[ArraySharding, ...]:
+        return tuple(
+            ArraySharding.from_sdy(mesh, text, len(shape.dims)) for text, shape in zip(texts, shapes, strict=True)
+        )
+
     return replace(
         module,
-        bytecode=zlib.decompress(base64.b64decode(content["bytecode"])),
+        bytecode=zlib.decompress(base64.b64decode(annotations.bytecode)),
         mesh=mesh,
-        input_shardings=inputs,
-        output_shardings=outputs,
-        fixed_outputs=frozenset(content["fixed_outputs"]),
+        input_shardings=shardings(annotations.input_shardings, module.shape.parameters),
+        output_shardings=shardings(annotations.output_shardings, module.shape.results),
+        fixed_outputs=frozenset(annotations.fixed_outputs),
         solved=True,
-        propagated=content["propagated"],
-        combiner_limits=CombinerLimits(**content["combiner_limits"]),
+        propagated=annotations.propagated,
+        combiner_limits=annotations.combiner_limits,
     )
 
 
 @functools.cache
 def _code() -> str:
-    """A digest of the sources that decide about plans: of another version, or of one that is worked on."""
+    """A digest of this package's sources, because another version may give other plans."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())

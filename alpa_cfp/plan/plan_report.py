@@ -5,8 +5,10 @@ Invariants: it needs neither the program nor the database to be read; blocks of 
 grows with the kinds and not with the candidates times the depth; equal profiles give equal accounts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from alpa_cfp.codec import OMIT_DEFAULT
 
 # What a mesh axis splits in a block: the samples (or positions) of activations; heads of attention; experts, which are
 # in weights, too; "batch" is one of these two where it is not known which; weights by column (their outputs); by row
@@ -70,7 +72,7 @@ class Alternative:
     flops: float
     communication: tuple[Communication, ...]
     which: tuple[str | None, ...] = ()
-    communication_source: CommunicationSource = "program"
+    communication_source: CommunicationSource = field(default="program", metadata=OMIT_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,5 +202,13 @@ class PlanReport:
     tried: tuple[Tried, ...]
     overhead_s: float
     programs_measured: int
-    gap_s: float | None = 0.0
-    caveats: tuple[Caveat, ...] = ()
+    gap_s: float | None = field(default=0.0, metadata=OMIT_DEFAULT)
+    caveats: tuple[Caveat, ...] = field(default=(), metadata=OMIT_DEFAULT)
+
+    def __post_init__(self) -> None:
+        for block in self.blocks:
+            if block.kind >= len(self.kinds) or block.chosen >= len(self.kinds[block.kind].alternatives):
+                raise ValueError(f"{block.name!r} has no alternative {block.chosen} of kind {block.kind}")
+        for move in self.moves:
+            if max(move.first, move.second) >= len(self.blocks):
+                raise ValueError(f"nothing moves from block {move.first} to block {move.second}")

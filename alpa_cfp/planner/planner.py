@@ -67,7 +67,7 @@ def plan_whole(program: AnalysedProgram, request: PlanRequest, options: PlanOpti
     if options.plan is not None:
         made = use_plan(program, request, options)
     else:
-        with Session(options) as session:
+        with Session.open(options) as session:
             made = plan_program(program, request, session, needs_profiles=True)
     seconds = time.perf_counter() - started
     logger.info("CFP: a plan of predicted %.2f ms a step, in %.2f s", made.plan.predicted_s * 1e3, seconds)

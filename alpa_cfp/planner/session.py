@@ -1,13 +1,14 @@
-"""What plans are made with, and what several plans share: profiles, what measures, candidates.
+"""A planning session: the profile database, profilers and candidates that several plans share.
 
-Takes options; opens its database, and starts what measures on a submesh when something has to be measured there. A
-context manager: after it the database is closed, and no process is left. Invariant: a plan does not depend on which
-others were made in the session.
+`Session.open` opens the database; a profiler of a submesh starts when something has to be measured there. When the
+context ends, all profilers and the database are closed, and no process is left. Invariant: a plan does not depend on
+which others were made in the session.
 """
 
-import contextlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from alpa_cfp.candidates.block_candidates import Candidate
@@ -21,28 +22,39 @@ from alpa_cfp.select.profile_source import Source, recorded
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
 
+@dataclass(eq=False)
 class Session:
-    """What plans are made with.
-
-    Args:
-        options: How to plan.
-        programs: Those that were planned before; new ones are added.
+    """Plans share these while a session is open; made by `open`.
 
     Attributes:
-        programs: The same.
+        options: How to plan.
+        programs: The programs that were analysed; new ones are added.
         database: The profile database.
+        profilers: Closes the profilers when the session ends.
         candidates: Those of the kinds of blocks that were seen, by what they depend on (see `find_block_candidates`).
     """
 
-    def __init__(self, options: PlanOptions, programs: AnalysedPrograms | None = None) -> None:
-        self.options, self.programs = options, programs or AnalysedPrograms()
-        self._open = contextlib.ExitStack()
-        self.database = self._open.enter_context(ProfileDatabase.open(options.database))
-        self.candidates: dict[Any, tuple[Candidate, ...]] = {}
-        self._profilers: dict[Any, Profiler] = {}
+    options: PlanOptions
+    programs: AnalysedPrograms
+    database: ProfileDatabase
+    profilers: ExitStack
+    candidates: dict[Any, tuple[Candidate, ...]] = field(default_factory=dict)
+    _profiler_of: dict[Any, Profiler] = field(default_factory=dict)
+
+    @classmethod
+    @contextmanager
+    def open(cls, options: PlanOptions, programs: AnalysedPrograms | None = None) -> Iterator[Self]:
+        """Open a session with the database that the options name (see `ProfileDatabase.open`).
+
+        Args:
+            options: How to plan.
+            programs: Programs that were analysed before; None for none.
+        """
+        with ProfileDatabase.open(options.database) as database, ExitStack() as profilers:
+            yield cls(options, programs or AnalysedPrograms(), database, profilers)
 
     def source(self, devices: Devices, mesh: LogicalMesh) -> Source | None:
-        """What gives the profiles of programs for a mesh; None where costs are estimates.
+        """The source of profiles of programs for a mesh; None where costs are estimates.
 
         Args:
             devices: Those of the mesh.
@@ -50,7 +62,7 @@ class Session:
 
         Raises:
             NoDevicesError: costs are to be measured, and the mesh has no devices.
-            ReplayError: the database has nothing of such a mesh.
+            ReplayError: the database has no profiles of such a mesh.
         """
         options = self.options
         if options.costs == "estimate":
@@ -59,23 +71,14 @@ class Session:
             recorded_on = recorded_devices(self.database, mesh.shape, device_kind=options.device_kind)
             return Source(recorded_on, recorded(recorded_on, self.database))
         profiler = self._profiler(devices)
-        # They are what is measured first, after the program has been looked at.
+        # These are measured first, once the program has been analysed.
         profiler.expect(partial(calibration_programs, mesh))
         return Source(profiler.devices, profiler.measure)
 
     def _profiler(self, devices: Devices) -> Profiler:
-        """What measures on devices, in their order; one for all ways to lay them out."""
-        if devices.key not in self._profilers:
+        """The profiler of devices in their order; one for all logical meshes over them."""
+        if devices.key not in self._profiler_of:
             options = MeasureOptions(self.options.samples, seed=self.options.seed, progress=self.options.progress)
-            self._profilers[devices.key] = self._open.enter_context(
-                Profiler(devices.measured(options), self.database, options)
-            )
-        return self._profilers[devices.key]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._open.close()
+            profiler = Profiler(devices.measured(options), self.database, options)
+            self._profiler_of[devices.key] = self.profilers.enter_context(profiler)
+        return self._profiler_of[devices.key]

@@ -4,10 +4,9 @@ A `Session` that also composes the costs of stages. Invariant: a plan depends on
 are composed: what a stage has taught counts for later ones.
 """
 
+from dataclasses import dataclass, field
 from typing import Any
 
-from alpa_cfp.extraction.analysed_program import AnalysedPrograms
-from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import Devices
 from alpa_cfp.planner.session import Session
 from alpa_cfp.spmd.module.stage_programs import NO_LIMIT_BYTES
@@ -15,13 +14,12 @@ from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.stages.stage_costs import StageCostModel
 
 
+@dataclass(eq=False)
 class StageSession(Session):
-    """What candidate stages are planned with; see `Session`."""
+    """A session for candidate stages; see `Session`."""
 
-    def __init__(self, options: PlanOptions, programs: AnalysedPrograms | None = None) -> None:
-        super().__init__(options, programs)
-        self._composers: dict[Any, StageCostModel] = {}
-        self._memories: dict[Any, int] = {}
+    _composers: dict[Any, StageCostModel] = field(default_factory=dict)
+    _memories: dict[Any, int] = field(default_factory=dict)
 
     def composer(self, devices: Devices, mesh: LogicalMesh) -> StageCostModel:
         """What composes the costs of stages on a mesh; see `source`."""

@@ -36,6 +36,7 @@ EXCUSED = {
     ".venv-try/bin/": "an environment with a JAX that is not tested",
     "git clone": "it needs a network",
     "ray ": "it starts and ends processes that stay; tests/ray starts clusters of its own",
+    "source ": "it changes the shell in which it runs",
     "export RAY_AUTH": "for `ray start`, which is not run",
     ".ci/run": "it runs these tests",
     ".venv/bin/alpa-cfp": "needs what `make demo` made; the same commands are run in docs/explaining.md",
@@ -49,7 +50,9 @@ NOT_CODE = {
     "reference.md": "signatures and help, made by `make reference`; tests/unit/test_reference_page.py holds them",
     "demo.md": "what `make demo` prints, and of its plan; its labels are held against the bench's below",
 }
-_COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*((?:make|python|pip|alpa-cfp|git|ray|export) \S|\.ci/run|\.venv[\w-]*/bin/)")
+_COMMAND = re.compile(
+    r"(?:[A-Z_]+=\S+ )*((?:make|python|pip|alpa-cfp|git|ray|export|source) \S|\.ci/run|\.venv[\w-]*/bin/)"
+)
 _LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 
 pytestmark = pytest.mark.slow
@@ -240,6 +243,8 @@ def test_a_page_is_taken_apart_into_its_blocks() -> None:
         (("a",), ("a", "b"), "", False),
         (("a", "1"), ("b", "2"), "measured", True),
         (("a",), ("b", "2"), "measured", False),
+        (("a", "1", "..."), ("b",), "measured", True),
+        (("a", "..."), (), "measured", False),
     ],
 )
 def test_output_agrees_with_what_is_shown_but_for_what_may_vary(

@@ -14,7 +14,8 @@ def test_the_page_agrees_with_the_docstrings_and_the_help_of_the_commands(tmp_pa
     page = tmp_path / "reference.md"
     command = [sys.executable, str(ROOT / "tools" / "reference_page.py"), str(page)]
     subprocess.run(command, check=True, timeout=120, capture_output=True)
-    assert page.read_text() == PAGE.read_text(), "run: make reference"
+    # By words: Python 3.13 wraps the usage of a command at other places.
+    assert page.read_text().split() == PAGE.read_text().split(), "run: make reference"
 
 
 def test_the_page_has_each_name_that_the_package_exports() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
+from alpa_cfp.codec import decode, encode
 from alpa_cfp.jit.meshes import of_whole_axes, spec_of
 from alpa_cfp.plan.signature import Placed, Signature
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
@@ -32,7 +33,7 @@ signatures = st.builds(
 
 @given(signatures)
 def test_a_signature_that_is_read_back_is_an_equal_one(signature: Signature) -> None:
-    assert Signature.from_content(signature.to_content()) == signature
+    assert decode(Signature, encode(signature)) == signature
 
 
 @pytest.mark.parametrize(
@@ -40,16 +41,16 @@ def test_a_signature_that_is_read_back_is_an_equal_one(signature: Signature) -> 
     [("axis_names", "xy"), ("devices", [0.5]), ("inputs", [{}]), ("outputs", [3]), ("axis_types", None)],
 )
 def test_a_signature_with_a_damaged_field_is_refused(field: str, value: Any) -> None:
-    whole = Signature(("x",), ("Auto",), (0, 1), (), ()).to_content()
+    whole = encode(Signature(("x",), ("Auto",), (0, 1), (), ()))
     with pytest.raises((KeyError, TypeError)):
-        Signature.from_content({**whole, field: value})
+        decode(Signature, {**whole, field: value})
 
 
 @pytest.mark.parametrize("value", [{"donated": 1}, {"dims": [["x"], "x"]}, {"dims": [[3]]}, {"shape": [True]}])
 def test_an_argument_with_a_damaged_field_is_refused(value: dict[str, Any]) -> None:
-    whole = Signature(("x",), ("Auto",), (), (Placed("args[0]", (8,), "int32", (("x",),)),), ()).to_content()
+    whole = encode(Signature(("x",), ("Auto",), (), (Placed("args[0]", (8,), "int32", (("x",),)),), ()))
     with pytest.raises((KeyError, TypeError)):
-        Signature.from_content({**whole, "inputs": [{**whole["inputs"][0], **value}]})
+        decode(Signature, {**whole, "inputs": [{**whole["inputs"][0], **value}]})
 
 
 @pytest.mark.parametrize(

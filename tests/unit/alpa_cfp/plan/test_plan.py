@@ -76,6 +76,8 @@ def test_what_is_no_plan_is_refused_with_where_it_came_from(tmp_path: Path, cont
     [
         ("strategies", [["a"]]),
         ("strategies", 3),
+        ("strategies", [{"factors": [0, None], "kept": "half split"}]),
+        ("predicted_s", 10**400),
         ("memory", {"state": 1}),
         ("mesh_shape", [2.5]),
         ("program", None),

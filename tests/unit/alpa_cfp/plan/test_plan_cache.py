@@ -99,7 +99,11 @@ def test_a_plan_is_forgotten_when_one_of_its_profiles_is_gone(database: ProfileD
     assert memory(database).get() is None
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"plan": {}, "profiles": [], "state": ""}', '{"profiles": [{}]}'])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", '{"plan": {}, "profiles": [], "state": ""}', '{"profiles": [{}]}', "[" * 100_000],
+    ids=range(6),
+)
 def test_a_file_that_cannot_be_read_is_as_good_as_none(database: ProfileDatabase, content: str) -> None:
     kept = memory(database)
     kept.put(made(), KEYS)

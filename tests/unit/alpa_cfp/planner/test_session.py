@@ -40,7 +40,7 @@ def test_candidate_stages_are_pruned_closer_and_not_refined(tmp_path: Path, marg
 def test_a_candidate_stage_for_one_device_needs_no_profiles(tmp_path: Path) -> None:
     options = PlanOptions(database=tmp_path / "profiles.sqlite", progress=False)
     program = AnalysedProgram(two_layer_module())
-    with Session(options) as session:
+    with Session.open(options) as session:
         made = plan_program(program, request_for((1, 1)), session, needs_profiles=False)
         assert made.plan.costs == "estimate"
         with pytest.raises(NoDevicesError):
