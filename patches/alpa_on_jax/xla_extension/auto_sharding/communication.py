@@ -7,6 +7,7 @@ what an option forbids.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ class Communication:
     def all_reduce(self, size_bytes: float, axis: int) -> float:
         """Summing a value of `size_bytes` on each device over the devices along `axis`."""
         if self._profile is not None:
-            return self._profile.all_reduce(size_bytes / 4, axis)
+            return self._profile.cost("all_reduce", size_bytes / 4, axis)
         return self._linear(2 * self._fraction(axis) * size_bytes, axis) + _ALL_REDUCE_EXTRA
 
     def all_gather(self, size_bytes: float, axis: int) -> float:
@@ -46,7 +47,7 @@ class Communication:
         if self._options.all_gather_cost is not None:
             return self._options.all_gather_cost
         if self._profile is not None:
-            return self._profile.all_gather(size_bytes / 4, axis)
+            return self._profile.cost("all_gather", size_bytes / 4, axis)
         if self._options.force_batch_dim_to_mesh_axis == axis:
             return INFINITY_COST
         return self._linear(self._fraction(axis) * size_bytes, axis) + _ALL_GATHER_EXTRA
@@ -54,7 +55,7 @@ class Communication:
     def reduce_scatter(self, size_bytes: float, axis: int) -> float:
         """Summing a value of `size_bytes` on each device, of which each then keeps its part."""
         if self._profile is not None:
-            return self._profile.reduce_scatter(size_bytes / 4, axis)
+            return self._profile.cost("reduce_scatter", size_bytes / 4, axis)
         return self._linear(self._fraction(axis) * size_bytes, axis) + _REDUCE_SCATTER_EXTRA
 
     def all_to_all(self, size_bytes: float, axis: int) -> float:
@@ -189,33 +190,21 @@ class _Profile:
         names = ("all_reduce", "all_gather", "reduce_scatter")
         return cls({name: getattr(result, f"{name}_cost_dict") for name in names}, groups)
 
-    def all_reduce(self, elements: float, axis: int) -> float:
-        return self._above_empty("all_reduce", elements, axis)
-
-    def all_gather(self, elements: float, axis: int) -> float:
-        if not self._tables["all_gather"]:
-            return self.all_reduce(elements, axis) / 2
-        return self._above_empty("all_gather", elements, axis)
-
-    def reduce_scatter(self, elements: float, axis: int) -> float:
-        if not self._tables["reduce_scatter"]:
-            return self.all_reduce(elements, axis) / 2
-        return self._above_empty("reduce_scatter", elements, axis)
+    def cost(self, kind: str, elements: float, axis: int) -> float:
+        """Seconds of a collective, beyond those of an empty one; of one that was not measured, half an all-reduce."""
+        if not self._tables[kind]:
+            return self.cost("all_reduce", elements, axis) / 2
+        return self._interpolate(kind, elements, axis) - self._interpolate(kind, 0, axis)
 
     def all_to_all(self, elements: float, axis: int) -> float:
         devices = len(self._groups[axis][0])
-        return self.all_gather(elements / devices, axis) * devices / 2
-
-    def _above_empty(self, kind: str, elements: float, axis: int) -> float:
-        return self._interpolate(kind, elements, axis) - self._interpolate(kind, 0, axis)
+        return self.cost("all_gather", elements / devices, axis) * devices / 2
 
     def _interpolate(self, kind: str, elements: float, axis: int) -> float:
         points = self._tables[kind][self._groups[axis], "float32"]
         elements = int(elements)
-        if elements > points[-1][0]:
-            i = len(points) - 2
-        else:
-            i = next((i for i in range(len(points) - 1) if elements <= points[i + 1][0]), 0)
+        ends = [size for size, _ in points[1:]]
+        i = min(bisect_left(ends, elements), len(ends) - 1)
         (left, left_cost), (right, right_cost) = points[i], points[i + 1]
         return (elements - left) / (right - left) * (right_cost - left_cost) + left_cost
 

@@ -17,6 +17,7 @@ Spec = tuple[int, ...]
 
 NONE, FIRST, SECOND, BOTH, BOTH_SWAPPED = 0, 1, 2, 3, 4
 _AXES = {NONE: (), FIRST: (0,), SECOND: (1,), BOTH: (0, 1), BOTH_SWAPPED: (1, 0)}
+_CODES = {axes: code for code, axes in _AXES.items()}
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,7 @@ class Mesh:
 
     def without_axes(self, spec: Spec, axes: Collection[int]) -> Spec:
         """`spec` with nothing split along `axes`."""
-        codes = []
-        for code in spec:
-            kept = tuple(axis for axis in _AXES[code] if axis not in axes)
-            codes.append(next(code for code, each in _AXES.items() if each == kept))
-        return tuple(codes)
+        return tuple(_CODES[tuple(axis for axis in _AXES[code] if axis not in axes)] for code in spec)
 
     def uneven_axes(self, spec: Spec, shape: Sequence[int]) -> frozenset[int]:
         """The axes that split a dim of `shape` into parts that are not all equal."""
@@ -111,12 +108,8 @@ class Mesh:
         for split in sharding.dims:
             if any(axis.size != sharding.mesh.shape[axis.index] for axis in split):
                 return None
-            indices = tuple(axis.index for axis in split)
-            code = next((code for code, axes in _AXES.items() if axes == indices), None)
-            if code is None:
-                return None
-            codes.append(code)
-        return tuple(codes)
+            codes.append(_CODES.get(tuple(axis.index for axis in split)))
+        return None if None in codes else tuple(codes)
 
 
 def replicated(rank: int) -> Spec:
