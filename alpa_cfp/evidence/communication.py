@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from alpa_cfp.candidates.block_candidates import Candidate
 from alpa_cfp.evidence.purposes import Share, share_of
-from alpa_cfp.plan.plan_report import Communication, CommunicationSource, Role
+from alpa_cfp.plan.plan_report import Communication, CommunicationSource, Purpose, Role
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.partition import Collective, PartitionedProgram
 from alpa_cfp.spmd.shardings.sharding import Axis, LogicalMesh
@@ -178,7 +178,7 @@ def _is_rest(collective: Collective, whole: Collective, scattered: float) -> boo
 
 
 def _counted(collectives: Sequence[_Known]) -> tuple[Communication, ...]:
-    counts = Counter(
+    counts: Counter[tuple[str, tuple[int, ...], int, Purpose | None]] = Counter(
         (each.collective.kind, each.axes, int(each.collective.size_bytes), each.share.purpose) for each in collectives
     )
     return tuple(
