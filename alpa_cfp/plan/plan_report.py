@@ -216,3 +216,7 @@ class PlanReport:
         for move in self.moves:
             if max(move.first, move.second) >= len(self.blocks):
                 raise ValueError(f"nothing moves from block {move.first} to block {move.second}")
+
+    def chosen(self, block: BlockReport) -> Alternative:
+        """The chosen alternative of a block."""
+        return self.kinds[block.kind].alternatives[block.chosen]
