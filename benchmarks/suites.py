@@ -24,7 +24,6 @@ from alpa_cfp import CFPOption, Plan, autoshard, quantities
 from alpa_cfp.errors import CFPError
 from alpa_cfp.plan.plan_report import Alternative, PlanReport
 from alpa_cfp.report import words
-from alpa_cfp.report.folding import chosen
 from alpa_cfp.search import MemoryBudgetError, SearchError
 from alpa_cfp.strategies.block_strategy import StateSharding
 from benchmarks import machine
@@ -145,7 +144,7 @@ def _of_plan(plan: Plan | None) -> dict[str, Any]:
     account = plan.account if plan else None
     if plan is None or account is None:
         return {}
-    own = [chosen(account, block) for block in account.blocks]
+    own = [account.chosen(block) for block in account.blocks]
     return {
         "ops": sum(account.kinds[block.kind].ops for block in account.blocks),
         "blocks": len(account.blocks),

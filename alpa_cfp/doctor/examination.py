@@ -1,7 +1,6 @@
-"""The whole examination, in the order in which one thing depends on another.
+"""Runs all checks, each after those that it depends on, and gives findings one by one.
 
-Takes what the user asked for; gives findings one by one, as soon as they are known. Invariant: a check that fails in a
-way that nobody foresaw is a finding, and the others go on.
+Invariant: a check that raises an exception is a finding, and the other checks still run.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,11 +11,11 @@ from alpa_on_jax import versions
 
 
 def findings(database: str | None = None, *, cluster: bool = False) -> Iterator[Finding]:
-    """Look at everything.
+    """Runs all checks.
 
     Args:
         database: The profile database's path; None for the user's.
-        cluster: Whether to start a Ray cluster of one CPU, which is stopped again.
+        cluster: Whether to start, and stop, a Ray cluster of one CPU.
     """
     names = ["alpa", "jax", "solver"]
     if versions.installed_version("ray") is not None:

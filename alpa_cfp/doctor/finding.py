@@ -1,25 +1,22 @@
-"""One thing that was looked at: how it stands, what was found, and what to do where it is wrong.
-
-Invariant: a problem says how to fix it; what is fine needs nothing.
-"""
+"""The result of one check: its status, the facts, and the fix. Invariant: every problem has a fix."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-# A problem keeps something from working; a note is worth knowing, and everything works.
+# With a problem something does not work; a note is worth knowing, and everything works.
 Status = Literal["ok", "note", "problem"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
-        check: What was looked at, in a word or two.
-        status: How it stands.
-        found: What was found, in a line.
-        fix: What to do, as a command or a sentence; "" where there is nothing to do.
-        details: The same as data, for programs that read the report.
+        check: Name of the check.
+        status: Its status.
+        found: The facts, in one line.
+        fix: A command or a sentence; "" if there is nothing to do.
+        details: The facts as data, for the JSON output.
     """
 
     check: str

@@ -1,7 +1,6 @@
-"""Python and the packages: which versions there are, whether they are the tested ones, and whether they import.
+"""Findings about Python and the packages: their versions, whether these are tested, and whether they import.
 
-Takes installed distributions' metadata and the probes' answers; gives findings. Nothing is imported here but
-alpa_on_jax's list of versions, which imports nothing itself.
+Nothing is imported here but alpa_on_jax's list of versions, which imports nothing itself.
 """
 
 import base64
@@ -35,7 +34,7 @@ def python() -> Finding:
 
 
 def jax(answer: Answer) -> Finding:
-    """The versions of jax and jaxlib, of which others than the tested are refused."""
+    """The versions of jax and jaxlib; untested ones are refused."""
     jax_version, jaxlib_version = (versions.installed_version(name) for name in ("jax", "jaxlib"))
     pairs = versions.TESTED_JAX_VERSIONS
     details = {"jax": jax_version, "jaxlib": jaxlib_version, "tested": list(pairs)}
@@ -57,11 +56,13 @@ def jax(answer: Answer) -> Finding:
 
 
 def alpa() -> Finding:
-    """Whether the installed alpa is the one that is wanted, file by file."""
+    """Whether the installed alpa is PyPI's alpa 0.2.3, file by file. It is optional: autoshard works without it."""
     version = versions.installed_version("alpa")
     details = {"version": version, "wanted": versions.ALPA_VERSION}
     if version is None:
-        return Finding("alpa", "problem", "it is not installed", ALPA_COMMAND, details)
+        found = "it is not installed; autoshard and plain JAX do not need it"
+        fix = f"to use alpa: pip install '.[alpa]' in the folder of alpa_cfp, then {ALPA_COMMAND}"
+        return Finding("alpa", "note", found, fix, details)
     if version != versions.ALPA_VERSION:
         found = f"{version} is installed, and only {versions.ALPA_VERSION} works: its functions are replaced by name"
         return Finding("alpa", "problem", found, ALPA_COMMAND, details)
@@ -76,6 +77,8 @@ def alpa() -> Finding:
 
 def importing_alpa(answer: Answer) -> Finding:
     """Whether `import alpa` works as the first import of a process."""
+    if not tested.alpa_is_wanted():
+        return Finding("import alpa", "note", "not tried, because alpa is not installed")
     if answer.value("hook", "runs") is False:
         found = "the startup file alpa_on_jax.pth does not run in new Python processes, so `import alpa` fails"
         fix = (
@@ -92,30 +95,30 @@ def importing_alpa(answer: Answer) -> Finding:
 
 
 def package(name: str, answer: Answer) -> Finding:
-    """The version of a package that is always needed, and whether it imports."""
+    """The version of a package, and whether it imports."""
     version = versions.installed_version(name)
     details = {"version": version, "tested": list(tested.TESTED[name])}
-    fix = f"pip install '{tested.NEEDED[name]}'"
+    fix, bad = tested.adding(name), tested.severity(name)
     if version is None:
-        return Finding(name, "problem", "it is not installed", fix, details)
+        return Finding(name, bad, "it is not installed", fix, details)
     if error := answer.error(name):
         anew = "mend JAX (see above)" if name != "numpy" and answer.error("jax") else tested.reinstalling(name)
-        return Finding(name, "problem", f"{version}, but `import {name}` fails: {error}", anew, details)
+        return Finding(name, bad, f"{version}, but `import {name}` fails: {error}", anew, details)
     known = tested.how_known(name, version)
     if known == "unsuitable":
-        return Finding(name, "problem", f"{version} is not what is needed: {tested.NEEDED[name]}", fix, details)
+        return Finding(name, bad, f"{version} is not what is needed: {tested.NEEDED[name]}", fix, details)
     if known == "untested":
         return Finding(name, "note", f"{version}; tested with {tested.tested_words(name)}", "", details)
     return Finding(name, "ok", version, details=details)
 
 
 def _suitable_jax() -> str:
-    """The newest tested JAX that this Python can have."""
+    """The newest tested JAX for this Python."""
     return versions.TESTED_JAX_VERSIONS[0 if sys.version_info < (3, 12) else -1]
 
 
 def _alpa_changes() -> str:
-    """How the installed alpa differs from PyPI's; "" if it does not."""
+    """The difference of the installed alpa from PyPI's; "" if there is none."""
     distribution = metadata.distribution("alpa")
     recorded = _recorded(distribution)
     files = {path: Path(str(distribution.locate_file(path))) for path in recorded}
@@ -133,13 +136,13 @@ def _alpa_changes() -> str:
 
 
 def _recorded(distribution: metadata.Distribution) -> dict[str, str]:
-    """The digests of alpa's files by RECORD; `distribution.files` leaves out those that are missing."""
+    """The digests of alpa's files in RECORD; `distribution.files` would leave out missing files."""
     rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
     return {path: digest.removeprefix("sha256=") for path, digest, _ in rows if path.startswith("alpa/") and digest}
 
 
 def _is(digest: bytes, recorded: str) -> bool:
-    """Whether a digest is the one that RECORD has, as base64 without padding."""
+    """Whether a digest is that of RECORD, which is base64 without padding."""
     return base64.urlsafe_b64encode(digest).decode().rstrip("=") == recorded
 
 

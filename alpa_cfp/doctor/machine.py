@@ -1,7 +1,4 @@
-"""The machine: the devices that JAX sees, and the programs and packages that not every use needs.
-
-Takes the probes' answers; gives findings.
-"""
+"""Findings about the devices that JAX sees, and about optional programs and packages: CBC, Ray, cupy."""
 
 import glob
 import os
@@ -19,7 +16,7 @@ _CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 
 
 def devices(answer: Answer) -> Finding:
-    """How many devices of which kind JAX sees, and their memory."""
+    """The number, kinds and memory of the devices that JAX sees."""
     if error := answer.error("jax"):
         return Finding("devices", "problem", f"JAX does not import, so it sees none: {error}", "mend JAX (see above)")
     platforms, flags = os.environ.get("JAX_PLATFORMS", ""), os.environ.get("XLA_FLAGS", "")
@@ -41,17 +38,17 @@ def devices(answer: Answer) -> Finding:
 
 def solver(answer: Answer) -> Finding:
     """Whether CBC runs, the solver of Alpa's ILP."""
-    check, fix = "ILP solver", f"pip install '{tested.NEEDED['pulp']}'"
+    check, bad = "ILP solver", tested.severity("pulp")
     version = versions.installed_version("pulp")
     if version is None:
-        return Finding(check, "problem", "PuLP is not installed, which brings CBC", fix)
+        return Finding(check, bad, "PuLP is not installed, which brings CBC", tested.adding("pulp"))
     details, anew = {"pulp": version}, tested.reinstalling("pulp")
     if error := answer.error("solver"):
-        return Finding(check, "problem", f"PuLP {version}, but CBC does not run: {error}", anew, details)
+        return Finding(check, bad, f"PuLP {version}, but CBC does not run: {error}", anew, details)
     if not answer.value("solver", "runs"):
-        return Finding(check, "problem", f"PuLP {version} does not find CBC on this machine", anew, details)
+        return Finding(check, bad, f"PuLP {version} does not find CBC on this machine", anew, details)
     if not answer.value("solver", "right"):
-        return Finding(check, "problem", f"CBC of PuLP {version} gives a wrong solution", anew, details)
+        return Finding(check, bad, f"CBC of PuLP {version} gives a wrong solution", anew, details)
     if tested.how_known("pulp", version) != "tested":
         return Finding(
             check, "note", f"CBC of PuLP {version} runs; tested with {tested.tested_words('pulp')}", "", details
@@ -60,13 +57,13 @@ def solver(answer: Answer) -> Finding:
 
 
 def ray(answer: Answer, cluster: Answer | None) -> Finding:
-    """Whether Ray imports, and, where `cluster` was asked for, whether a cluster of its own runs a task.
+    """Whether Ray imports, and, if the probe `cluster` was run, whether a new cluster runs a task.
 
-    Nothing on the devices of one process needs Ray, so its absence is a problem only if the cluster was asked for.
+    Only meshes of several processes need Ray, so its absence is a problem only if the probe was run.
     """
     version = versions.installed_version("ray")
     details = {"version": version, "tested": list(tested.TESTED["ray"])}
-    fix = f"pip install '{tested.NEEDED['ray']}'"
+    fix = tested.adding("ray")
     bad = "note" if cluster is None else "problem"
     only = "; only meshes of several processes need it"
     if version is None:
@@ -92,7 +89,7 @@ def ray(answer: Answer, cluster: Answer | None) -> Finding:
 
 
 def cupy(answer: Answer, devices: Finding) -> Finding:
-    """Whether cupy is there, where there are GPUs: only meshes of several processes need it, for NCCL."""
+    """Whether cupy is installed if there are GPUs. Only meshes of several processes need it, for NCCL."""
     installed = {name: version for name in _CUPY if (version := versions.installed_version(name))}
     details = {"installed": installed}
     on_gpu = any(device["platform"] in ("gpu", "cuda", "rocm") for device in devices.details.get("devices", ()))
@@ -119,12 +116,12 @@ def cupy(answer: Answer, devices: Finding) -> Finding:
 
 
 def cupy_is_installed() -> bool:
-    """Whether there is any of cupy's distributions."""
+    """Whether any of cupy's distributions is installed."""
     return any(versions.installed_version(name) for name in _CUPY)
 
 
 def memory_of_machine_bytes() -> int:
-    """What the processes of this machine may use together, or of this container where it may use less."""
+    """The memory of this machine, or of this container if that has less."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = Path("/sys/fs/cgroup/memory.max")
     try:
@@ -134,7 +131,7 @@ def memory_of_machine_bytes() -> int:
 
 
 def _devices_fix(platforms: str, flags: str, error: str) -> str:
-    # XLA ends the process where it cannot read its flags, and says so.
+    # XLA ends the process if it cannot parse its flags.
     if flags and "flag" in error.lower():
         return f"XLA_FLAGS is {flags!r}: unset it, or mend it"
     for_gpus = f"for NVIDIA GPUs: pip install 'jax[cuda12]=={versions.installed_version('jax')}' (or cuda13)"

@@ -1,8 +1,8 @@
-"""What is looked at in processes of its own: `python -m alpa_cfp.doctor.probes NAME`.
+"""The probes, which run in separate processes: `python -m alpa_cfp.doctor.probes NAME`.
 
-Takes the name of a probe; prints what it finds, a line of JSON for each subject, as soon as it is known: a process that
-crashes later has said what it knew. Invariant: whatever an import or a call raises is a line that says so. Nothing here
-attaches to a cluster, takes a GPU's memory or writes a file that stays.
+A probe prints a line of JSON for each subject as soon as it is known, so that a later crash loses nothing. Invariants:
+whatever an import or a call raises becomes such a line; nothing here attaches to a cluster, takes a GPU's memory or
+leaves a file.
 """
 
 import importlib
@@ -13,17 +13,17 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-# Libraries print as well; what is meant for the doctor begins like this.
+# Marks the lines for the doctor, because libraries print too.
 MARK = "alpa-cfp-probe:"
 
 
 def main(name: str) -> None:
-    """Run a probe by its name."""
+    """Runs a probe by its name."""
     PROBES[name]()
 
 
 def answer(subject: str, find: Callable[[], dict[str, Any]]) -> None:
-    """Print what `find` gives of a subject, or what it raises."""
+    """Prints the result of `find` for a subject, or the error that it raises."""
     try:
         found = find()
     except KeyboardInterrupt:
@@ -40,7 +40,7 @@ def _message(error: BaseException) -> str:
 
 
 def _alpa() -> None:
-    # Before anything of alpa_on_jax is imported: only the startup file can have done it by now.
+    # Nothing has imported alpa_on_jax yet, except the startup file.
     hooked = "alpa_on_jax._startup" in sys.modules
     answer("hook", lambda: {"runs": hooked})
     answer("alpa", lambda: {"version": importlib.import_module("alpa").__version__})
@@ -51,7 +51,7 @@ def _jax() -> None:
     answer("jax", lambda: {"version": importlib.import_module("jax").__version__})
     for name in ("flax", "optax"):
         answer(name, lambda name=name: {"version": importlib.import_module(name).__version__})
-    # The last: XLA ends the process for a flag that it does not know.
+    # Last, because XLA ends the process for an unknown flag.
     answer("devices", _devices)
 
 
@@ -67,7 +67,7 @@ def _devices() -> dict[str, Any]:
 
 
 def _memory_bytes(device: Any) -> int | None:
-    """What a device's allocator may take; None where JAX does not say, as on a CPU."""
+    """The limit of a device's allocator; None if JAX does not report it, as on a CPU."""
     statistics = device.memory_stats()
     return statistics.get("bytes_limit") if statistics else None
 
@@ -102,14 +102,14 @@ def _cupy() -> None:
 
 
 def _cluster() -> None:
-    """Start a Ray cluster of one CPU, run a task on it, and stop it."""
+    """Starts a Ray cluster of one CPU, runs a task on it, and stops it."""
 
     def run() -> dict[str, Any]:
         import ray
 
         os.environ.pop("RAY_ADDRESS", None)
-        # A folder of its own: Ray's usual one says where the newest cluster is, for others to attach to. Its name is
-        # short, because sockets lie in it.
+        # A separate folder, because Ray's usual one holds the address of the newest cluster, to which others attach.
+        # Its name is short, because paths of sockets are limited.
         with tempfile.TemporaryDirectory(prefix="cfp") as folder:
             ray.init(
                 address="local",

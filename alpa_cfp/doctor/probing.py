@@ -1,7 +1,7 @@
-"""Runs probes in processes of their own, and reads what they say.
+"""Runs probes in separate processes and reads their answers.
 
-Takes the names of probes; gives their answers. Invariants: a probe that crashes, hangs or prints rubbish gives an
-answer that says so; no process is left when the context ends, whatever ended it.
+Invariants: a probe that crashes, hangs or prints garbage gives an answer with an error; no process is left when the
+context ends, however it ends.
 """
 
 import contextlib
@@ -23,32 +23,32 @@ from alpa_cfp.doctor.probes import MARK
 
 TIMEOUT_S = 180.0
 _LONGEST = 400
-# What XLA says before it ends the process: severity and time, thread, file and line, and then the message.
+# The message with which XLA ends the process, behind severity, time, thread, file and line.
 _FATAL = re.compile(r"F\d{4} [\d:.]+ +\d+ [\w./]+:\d+\] (.+)")
-# Of a flag with a wrong value the fatal line says nothing, but the one before.
+# For a flag with a wrong value, the line before the fatal one has the reason.
 _WRONG_VALUE = re.compile(r"E\d{4} [\d:.]+ +\d+ command_line_flags\.cc:\d+\] (.+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a probe said.
+    """The answer of a probe.
 
     Attributes:
-        subjects: What it found, by subject; one with an "error" failed.
-        ending: How its process ended, if not well: "" or, say, "was killed by SIGSEGV", with its last words.
+        subjects: Its results by subject; one with an "error" failed.
+        ending: How its process failed, such as "was killed by SIGSEGV", with its last message; "" if it did not fail.
     """
 
     subjects: dict[str, dict[str, Any]] = field(default_factory=dict)
     ending: str = ""
 
     def error(self, subject: str) -> str:
-        """Why a subject could not be looked at; "" if it could."""
+        """The error of a subject; "" if there is none."""
         if subject in self.subjects:
             return self.subjects[subject].get("error", "")
         return f"the process that looked at it {self.ending}" if self.ending else "nothing was found out about it"
 
     def value(self, subject: str, name: str) -> Any:
-        """A value that was found, or None."""
+        """A value of a subject, or None."""
         return self.subjects.get(subject, {}).get(name)
 
 
@@ -60,7 +60,7 @@ class Probes:
         self._timeout_s, self._end = timeout_s, time.monotonic() + timeout_s
 
     def answer(self, name: str) -> Answer:
-        """What a probe says; waits for it. An empty answer for one that was not started."""
+        """Waits for the answer of a probe. That of a probe that was not started is empty."""
         if name in self._running and name not in self._answers:
             self._answers[name] = self._wait(self._running[name])
         return self._answers.get(name, Answer())
@@ -87,13 +87,13 @@ class _Running:
 
 @contextlib.contextmanager
 def started(names: Iterable[str], timeout_s: float = TIMEOUT_S) -> Iterator[Probes]:
-    """Start probes by name, all at once, for the time of the context."""
+    """Starts probes by name, all at once, and ends them with the context."""
     with contextlib.ExitStack() as stack:
         running = {}
         for name in names:
             output, complaints = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
             process = subprocess.Popen(
-                # Without warnings: what a process says last is to be why it ended.
+                # Without warnings, so that the last line of a process is the reason of its end.
                 [sys.executable, "-W", "ignore", "-m", "alpa_cfp.doctor.probes", name],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -126,7 +126,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 def _last_words(text: str) -> str:
-    """Why a process says that it ends: the line of a fatal error of XLA's, or else the last one."""
+    """The reason of a process's end: the line of XLA's fatal error, or else the last one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for pattern in (_WRONG_VALUE, _FATAL):
         if found := next(filter(None, map(pattern.match, lines)), None):
@@ -141,7 +141,7 @@ def _subjects(text: str) -> dict[str, dict[str, Any]]:
             continue
         try:
             subjects.update(json.loads(line.removeprefix(MARK)))
-        except json.JSONDecodeError:  # cut off by a crash: what is missing is said to be missing
+        except json.JSONDecodeError:  # cut off by a crash; the subject is then reported as missing
             continue
     for found in subjects.values():
         if "error" in found:
@@ -150,7 +150,7 @@ def _subjects(text: str) -> dict[str, dict[str, Any]]:
 
 
 def without_paths(text: str) -> str:
-    """A message without the folders of this user and this environment, and not longer than a few lines."""
+    """Removes the folders of the user and of the environment from a message, and shortens it to a few lines."""
     folders = {
         sysconfig.get_path("purelib"): "site-packages",
         sys.prefix: "the environment",

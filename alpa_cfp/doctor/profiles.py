@@ -1,6 +1,6 @@
-"""The profile database: where it is, whether it can be read and written, and what is in it.
+"""Findings about the profile database: its path, whether it can be read and written, and its content.
 
-Takes a path; gives findings. Invariant: the file is not changed, and none is made.
+Invariant: the file is not changed, and none is made.
 """
 
 import os
@@ -25,7 +25,7 @@ _OTHER_FILE = "name another file with ALPA_CFP_DATABASE"
 
 
 def database(given: str | None, jaxlib_version: str | None) -> Finding:
-    """The database at a path, or the user's own; profiles of another jaxlib than the installed one are not used."""
+    """Checks the database at a path, or the user's default; profiles of another jaxlib are not used."""
     path = database_path(given)
     details: dict[str, Any] = {"path": str(path)}
     try:
@@ -85,12 +85,12 @@ def _mesh(key: ProfileKey) -> str:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
+    """The folder, or its nearest parent that exists."""
     return next((each for each in (folder, *folder.parents) if each.exists()), folder)
 
 
 def _reason(error: Exception, path: Path) -> str:
-    """What a database error says is wrong, without its advice: that is for whoever wants to plan."""
+    """The reason in a database error, without its advice, which is about planning."""
     text = " ".join(str(error).split())
     for beginning in (
         f"{path} cannot be read as a profile database: ",

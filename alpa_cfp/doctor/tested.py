@@ -1,13 +1,15 @@
-"""Which versions of other packages the tests run with, and which ones this package can be installed with.
+"""The versions of other packages that the tests run with, and those that this package can be installed with.
 
-Takes a distribution's name and version; gives back how well that version is known. The versions of alpa and jax are
-alpa_on_jax's to know (`alpa_on_jax.versions`): it refuses others. Invariant: what stands here is what requirements/
-and pyproject.toml say, which a test compares.
+The versions of alpa and jax are in `alpa_on_jax.versions`, which refuses others. Invariant: the versions here are those
+of requirements/ and pyproject.toml, which a test compares.
 """
 
 import re
 import sys
 from typing import Literal
+
+from alpa_cfp.doctor.finding import Status
+from alpa_on_jax import versions
 
 TESTED_PYTHONS = ("3.11", "3.12")
 # In the order of TESTED_PYTHONS.
@@ -26,36 +28,55 @@ NEEDED = {
     "ray": "ray>=2.60,<3",
     "cupy": "cupy>=14",
 }
+# Packages that `pip install .` does not install, because autoshard does not need them.
+OF_ALPA = frozenset({"flax", "optax", "pulp", "ray"})
 Known = Literal["tested", "untested", "unsuitable"]
 
 
+def alpa_is_wanted() -> bool:
+    """Whether this environment is meant to run alpa; `pip install .` alone is for plain JAX."""
+    return versions.installed_version("alpa") is not None
+
+
+def severity(name: str) -> Status:
+    """The status of a finding that a package is missing or does not work."""
+    return "problem" if name not in OF_ALPA or alpa_is_wanted() else "note"
+
+
+def adding(name: str) -> str:
+    """The command that adds a missing package."""
+    if name not in OF_ALPA or alpa_is_wanted():
+        return f"pip install '{NEEDED[name]}'"
+    return "only alpa needs it; pip install '.[alpa]' in the folder of alpa_cfp adds it"
+
+
 def how_known(name: str, version: str) -> Known:
-    """Whether a version is one of the tested, another one that may be installed, or one that may not."""
+    """Whether a version is tested, not tested but allowed, or not allowed."""
     if version in TESTED.get(name, ()):
         return "tested"
     return "untested" if _satisfies(version, NEEDED[name]) else "unsuitable"
 
 
 def reinstalling(name: str) -> str:
-    """The command that installs a package anew, in the version that is tested with this Python, or the newest."""
+    """The command that reinstalls a package in the version that is tested with this Python, or the newest."""
     place = TESTED_PYTHONS.index("3.11") if sys.version_info < (3, 12) else -1
     return f"pip install --force-reinstall {name}=={TESTED[name][place]}"
 
 
 def tested_words(name: str) -> str:
-    """The tested versions as a sentence has them: "0.12.8 and 0.12.12"."""
+    """The tested versions as text: "0.12.8 and 0.12.12"."""
     return " and ".join(dict.fromkeys(TESTED[name]))
 
 
 def _satisfies(version: str, requirement: str) -> bool:
-    """Whether a version lies within a requirement's `>=` and `<`; all that a pre-release says is its number."""
+    """Whether a version is within a requirement's `>=` and `<`; a pre-release counts as its release."""
     number = _number(version)
     limits = re.findall(r"(>=|<)([\d.]+)", requirement)
     return all(number >= _number(limit) if sign == ">=" else number < _number(limit) for sign, limit in limits)
 
 
 def _number(version: str) -> tuple[int, ...]:
-    # 2.0 is 2: zeros at the end say nothing.
+    # 2.0 equals 2.
     digits = re.match(r"[\d.]*", version)
     numbers = [int(part) for part in (digits.group() if digits else "").split(".") if part]
     while numbers and numbers[-1] == 0:

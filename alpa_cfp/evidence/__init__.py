@@ -1,1 +1,1 @@
-"""Collects, while a plan is made, what its report is to say."""
+"""Makes the report of a plan from the values of its planning: names, strategies, costs, communication."""

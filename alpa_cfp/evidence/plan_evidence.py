@@ -1,8 +1,8 @@
-"""The account of a plan, made when the plan is (`account.py` says what it holds).
+"""Makes the report of a plan (`plan/plan_report.py`) when the plan is made.
 
-Takes what planning knew: the module, its blocks and units, what candidates cost, the chosen ones and the whole plans
-that were tried. Nothing here decides anything. Invariants: the times of the chosen alternatives, the moves and the
-overhead add up to what was predicted where no whole plan was compiled; every block of the program is in the account.
+Takes the module, its blocks, the costs of their candidates, the chosen plan and the whole plans that were tried.
+Nothing here affects the plan. Invariants: every block of the program is in the report; the times of the chosen
+alternatives, the moves and the overhead add up to the predicted time, unless whole plans were compiled.
 """
 
 import math
@@ -16,8 +16,8 @@ from alpa_cfp.analysis.segments import repeated_runs
 from alpa_cfp.analysis.structure import find_structure
 from alpa_cfp.analysis.updates import find_updates
 from alpa_cfp.candidates.block_candidates import BlockCandidates
-from alpa_cfp.evidence.communicating import Communications, source_of
-from alpa_cfp.evidence.naming import block_names, contraction_of, is_number, ops_without_rule, parameter_paths
+from alpa_cfp.evidence.communication import Communications, source_of
+from alpa_cfp.evidence.naming import SLICES, block_names, contraction_of, is_number, ops_without_rule, parameter_paths
 from alpa_cfp.evidence.roles import roles_of
 from alpa_cfp.plan.plan_report import Alternative, BlockReport, Caveat, Kind, Move, PlanReport, Role, Tried
 from alpa_cfp.plan.signature import Signature
@@ -31,75 +31,73 @@ from alpa_cfp.spmd.propagation import donation_pairs
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy
 
-# What takes a layer's weights from those of all layers.
-_SLICES = frozenset({"stablehlo.slice", "stablehlo.dynamic_slice"})
-
 
 @dataclass(frozen=True)
 class PlanEvidence:
-    """What is known of a plan when it is made.
+    """The values of planning from which a report is made.
 
     Attributes:
         module: The program.
         blocks: Its blocks.
         mesh: The logical mesh.
-        units: The units of the program.
-        boundaries: Their boundaries.
-        choosing: What candidates cost.
-        micro_batches: How many a step has.
-        refined: The plan.
+        candidates: The candidates of each block.
+        boundaries: The values between blocks.
+        search: The search, which has the costs of candidates.
+        micro_batches: Number of micro-batches in a step.
+        plan: The chosen plan.
         tried: The whole plans that were timed.
-        overhead_s: What starting the program takes.
-        programs_measured: How many programs were profiled or looked up.
-        caveats: What planning had to do without.
+        overhead_s: Time to start the program.
+        programs_measured: Number of programs that were profiled or looked up.
+        caveats: Fallbacks and omissions of the planner.
     """
 
     module: HloModule
     blocks: Blocks
     mesh: LogicalMesh
-    units: Sequence[BlockCandidates]
+    candidates: Sequence[BlockCandidates]
     boundaries: Boundaries
-    choosing: PlanSearch
+    search: PlanSearch
     micro_batches: int
-    refined: MeasuredPlan
+    plan: MeasuredPlan
     tried: Sequence[MeasuredPlan]
     overhead_s: float
     programs_measured: int
     caveats: Sequence[Caveat] = ()
 
-    def account(self) -> PlanReport:
-        """The account of the plan."""
-        problem = self.choosing.problem
-        firsts = [unit for unit in self.units if unit.kind == unit.block]
+    def report(self) -> PlanReport:
+        """The report of the plan."""
+        problem = self.search.problem
+        firsts = [each for each in self.candidates if each.kind == each.block]
         names = block_names(self.module.bytecode, self.blocks)
         trained = trained_parameters(self.module, self.blocks)
         return PlanReport(
-            axis_names=_axis_names(len(self.mesh.shape)),
-            kinds=tuple(self._kind(unit, names[unit.block], trained, problem) for unit in firsts),
-            blocks=self._blocks({unit.kind: number for number, unit in enumerate(firsts)}, names, trained, problem),
+            axis_names=tuple(f"axis {number}" for number in range(len(self.mesh.shape))),
+            kinds=tuple(self._kind(first, names[first.block], trained, problem) for first in firsts),
+            blocks=self._blocks({first.kind: number for number, first in enumerate(firsts)}, names, trained, problem),
             moves=self._moves(problem),
             tried=tuple(map(self._tried, self.tried)),
             overhead_s=self.overhead_s,
             programs_measured=self.programs_measured,
-            gap_s=self.choosing.gap_s if math.isfinite(self.choosing.gap_s) else None,
+            gap_s=self.search.gap_s if math.isfinite(self.search.gap_s) else None,
             caveats=tuple(self.caveats),
         )
 
-    def _kind(self, unit: BlockCandidates, name: str, trained: frozenset[int], problem: SearchProblem) -> Kind:
-        graph, block, variable = self.blocks.graph, self.blocks.blocks[unit.block], problem.variables[unit.block]
-        costs = self.choosing.known(unit)
+    def _kind(self, first: BlockCandidates, name: str, trained: frozenset[int], problem: SearchProblem) -> Kind:
+        """The kind of which `first` is the first block."""
+        graph, block, variable = self.blocks.graph, self.blocks.blocks[first.block], problem.variables[first.block]
+        costs = self.search.known(first)
         of_factors = roles_of(graph, block, trained, name)
-        roles = [_roles(candidate.strategy, of_factors) for candidate in unit.candidates]
-        made = [cost.measured for cost in costs]
-        weights, results = _weights_of(graph, unit, trained.intersection(block.parameters))
+        roles = [_roles(candidate.strategy, of_factors) for candidate in first.candidates]
+        measured = [cost.measured for cost in costs]
+        weights, results = _weights_of(graph, first, trained.intersection(block.parameters))
         compiled = [cost.compiled for cost in costs]
-        communications = Communications(self.mesh, unit.candidates, roles, made, compiled, weights, results).all()
+        communications = Communications(self.mesh, first.candidates, roles, measured, compiled, weights, results).all()
         alternatives = (
             Alternative(
                 roles=roles[i],
                 kept=candidate.strategy.kept.value,
                 time_s=costs[i].time_s,
-                source="measured" if costs[i].measured else "estimated",
+                source="measured" if measured[i] else "estimated",
                 failure=costs[i].failure,
                 state_bytes=int(variable.state_bytes[i]),
                 saved_bytes=int(variable.saved_bytes[i]),
@@ -109,7 +107,7 @@ class PlanEvidence:
                 which=_which(candidate.strategy, of_factors),
                 communication_source=source_of(candidate, compiled[i]),
             )
-            for i, candidate in enumerate(unit.candidates)
+            for i, candidate in enumerate(first.candidates)
         )
         return Kind(
             contraction=contraction_of(graph, block),
@@ -122,16 +120,16 @@ class PlanEvidence:
         self, kinds: dict[int, int], names: Sequence[str], trained: frozenset[int], problem: SearchProblem
     ) -> tuple[BlockReport, ...]:
         paths = parameter_paths(self.module.bytecode)
-        segments = segments_of([unit.kind for unit in self.units])
-        accounts: list[BlockReport] = []
-        for unit, chosen in zip(self.units, self.refined.solution.choices, strict=True):
-            variable = problem.variables[unit.block]
-            used = tuple(each for each in self.blocks.blocks[unit.block].parameters if each in trained)
-            segment, repetition = segments[unit.block]
-            accounts.append(
+        segments = segments_of([each.kind for each in self.candidates])
+        reports: list[BlockReport] = []
+        for own, chosen in zip(self.candidates, self.plan.solution.choices, strict=True):
+            variable = problem.variables[own.block]
+            used = tuple(each for each in self.blocks.blocks[own.block].parameters if each in trained)
+            segment, repetition = segments[own.block]
+            reports.append(
                 BlockReport(
-                    name=names[unit.block],
-                    kind=kinds[unit.kind],
+                    name=names[own.block],
+                    kind=kinds[own.kind],
                     chosen=int(chosen),
                     weights=tuple(paths[number] for number in used),
                     segment=segment,
@@ -142,11 +140,11 @@ class PlanEvidence:
                     transient_bytes=int(variable.transient_bytes[chosen]),
                 )
             )
-        return tuple(accounts)
+        return tuple(reports)
 
     def _moves(self, problem: SearchProblem) -> tuple[Move, ...]:
-        """What the plan moves; edges and crossings are in the same order."""
-        choices, moves = self.refined.solution.choices, []
+        """The resharding of the plan; edges and crossings are in the same order."""
+        choices, moves = self.plan.solution.choices, []
         for edge, crossing in zip(problem.edges, self.boundaries.crossings, strict=True):
             pair = choices[crossing.first], choices[crossing.second]
             count, size = (self.micro_batches * float(amount) for amount in crossing.amounts[pair])
@@ -162,16 +160,16 @@ class PlanEvidence:
             needed_bytes=each.needed_bytes,
             collectives=each.collectives,
             failure=each.failure,
-            chosen=each.solution.choices == self.refined.solution.choices,
+            chosen=each.solution.choices == self.plan.solution.choices,
         )
 
 
-def signed(account: PlanReport, signature: Signature) -> PlanReport:
-    """`account` with the names of the mesh's axes, and with the paths of weights that its program only numbers.
+def signed(report: PlanReport, signature: Signature) -> PlanReport:
+    """Adds to a report the names of the mesh's axes, and the paths of weights that its program only numbers.
 
     Args:
-        account: Of a program whose parameters are the inputs of `signature`.
-        signature: That of the planned function.
+        report: The report of a program whose parameters are the inputs of `signature`.
+        signature: The signature of the planned function.
     """
 
     def with_paths(block: BlockReport) -> BlockReport:
@@ -179,15 +177,17 @@ def signed(account: PlanReport, signature: Signature) -> PlanReport:
         weights = (signature.inputs[number].path if is_number(path) else path for path, number in known)
         return replace(block, weights=tuple(weights))
 
-    # A plan may be for another shape of the mesh than the given one.
-    known = len(signature.axis_names) == len(account.axis_names)
-    names = signature.axis_names if known else account.axis_names
-    return replace(account, axis_names=names, blocks=tuple(map(with_paths, account.blocks)))
+    # The plan's logical mesh may have another shape than the user's.
+    is_same = len(signature.axis_names) == len(report.axis_names)
+    names = signature.axis_names if is_same else report.axis_names
+    return replace(report, axis_names=names, blocks=tuple(map(with_paths, report.blocks)))
 
 
 def trained_parameters(module: HloModule, blocks: Blocks) -> frozenset[int]:
-    """The numbers of the parameters that are weights: those that the program updates and uses otherwise, too; of a
-    program that updates none, those that are the right operands of contractions, or tables.
+    """The numbers of the parameters that are weights.
+
+    They are the parameters that the program updates and also uses otherwise. If it updates none, they are the right
+    operands of forward contractions, and the tables of lookups.
     """
     graph = blocks.graph
     updated = {number for update in find_updates(graph, donation_pairs(module)) for number in update.weights}
@@ -199,7 +199,7 @@ def trained_parameters(module: HloModule, blocks: Blocks) -> frozenset[int]:
         table, right = contraction.operands
         value = table if graph.ops[contraction.op].name == "stablehlo.gather" else right
         origin = graph.values[structure.origin[value]]
-        while origin.op is not None and graph.ops[origin.op].name in _SLICES:
+        while origin.op is not None and graph.ops[origin.op].name in SLICES:
             origin = graph.values[structure.origin[graph.ops[origin.op].operands[0]]]
         if contraction.op in forward and origin.op is None:
             found.add(origin.position)
@@ -207,10 +207,10 @@ def trained_parameters(module: HloModule, blocks: Blocks) -> frozenset[int]:
 
 
 def segments_of(kinds: Sequence[int]) -> list[tuple[int, int]]:
-    """For each block the number of its segment and which of the equal ones it is in.
+    """Returns for each block the number of its segment, and the index of the segment among the equal ones.
 
     Args:
-        kinds: For each block its kind. Segments are equal if they have the same kinds of blocks in the same order.
+        kinds: The kind of each block. Segments are equal if they have the same kinds of blocks in the same order.
     """
     number_of: dict[tuple[int, ...], int] = {}
     count_of: dict[int, int] = {}
@@ -224,13 +224,13 @@ def segments_of(kinds: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _weights_of(
-    graph: Graph, unit: BlockCandidates, weights: frozenset[int]
+    graph: Graph, block: BlockCandidates, weights: frozenset[int]
 ) -> tuple[frozenset[int], tuple[bool, ...]]:
-    """Which inputs of a unit are weights, and for each output whether it has the shape of one, maybe transposed."""
+    """The inputs of a block that are weights, and for each output whether it has the shape of one, maybe transposed."""
     values = {graph.parameters[number] for number in weights}
-    inputs = frozenset(number for number, value in enumerate(unit.inputs) if graph.origin(value) in values)
+    inputs = frozenset(number for number, value in enumerate(block.inputs) if graph.origin(value) in values)
     shapes = {tuple(sorted(graph.shape(value))) for value in values}
-    return inputs, tuple(tuple(sorted(graph.shape(value))) in shapes for value in unit.outputs)
+    return inputs, tuple(tuple(sorted(graph.shape(value))) in shapes for value in block.outputs)
 
 
 def _roles(strategy: BlockStrategy, of_factors: Sequence[Role]) -> tuple[Role | None, ...]:
@@ -238,15 +238,13 @@ def _roles(strategy: BlockStrategy, of_factors: Sequence[Role]) -> tuple[Role | 
 
 
 def _which(strategy: BlockStrategy, of_factors: Sequence[Role]) -> tuple[str | None, ...]:
-    """Which of the dims with its role each axis splits, where there are several; empty where no axis has a choice."""
-    which: list[str | None] = []
-    for factor in strategy.factors:
-        alike = [] if factor is None else [each for each, role in enumerate(of_factors) if role == of_factors[factor]]
-        which.append(
-            f"{ordinal(alike.index(factor) + 1)} of {len(alike)} dims" if factor is not None and alike[1:] else None
-        )
-    return tuple(which) if any(which) else ()
+    """For each axis which of several dims with the same role it splits ("1st of 2 dims"); empty if there are none."""
 
+    def position(factor: int | None) -> str | None:
+        if factor is None:
+            return None
+        same = [each for each, role in enumerate(of_factors) if role == of_factors[factor]]
+        return f"{ordinal(same.index(factor) + 1)} of {len(same)} dims" if len(same) > 1 else None
 
-def _axis_names(count: int) -> tuple[str, ...]:
-    return tuple(f"axis {number}" for number in range(count))
+    which = tuple(map(position, strategy.factors))
+    return which if any(which) else ()

@@ -1,8 +1,9 @@
-"""What the collectives of a block's program are for: gradients of weights, weights, or something else.
+"""Classifies the collectives of a block's program: they carry gradients of weights, weights, or something else.
 
-Takes a partitioned program and which of its parameters and results are weights; gives for each collective how much of
-it is gradients, and whether it gathers weights. A sum is a gradient's if it goes to results of weights and nowhere
-else: those of a batch norm go to activations, too. Invariant: what cannot be told is neither.
+Takes collectives of a partitioned program, and which of its parameters and results are weights. Gives for each
+collective the fraction that is gradients, and whether it gathers weights. A sum is a gradient if it reaches results
+that are weights, and nothing else: the sums of a batch norm also reach activations. Invariant: a collective that cannot
+be classified is neither.
 """
 
 import math
@@ -16,18 +17,18 @@ from alpa_cfp.spmd.ir import mlir
 _SUMS = frozenset({"stablehlo.all_reduce", "stablehlo.reduce_scatter"})
 _GATHER = "stablehlo.all_gather"
 _CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
-# Several small arrays go in one collective: they are put behind each other, and taken apart again. What is updated in
-# parts is gathered.
+# Several small arrays share one collective: they are concatenated before it and sliced apart after it. Weights that are
+# updated in parts are gathered.
 _PACKING = frozenset({"stablehlo.concatenate", "stablehlo.slice", "stablehlo.dynamic_slice", _GATHER})
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What of a collective is of weights.
+    """The share of weights and their gradients in a collective.
 
     Attributes:
-        gradient: The part of its bytes that is gradients of weights, from 0 to 1.
-        is_weight: Whether it brings parts of weights together.
+        gradient: The fraction of its bytes that is gradients of weights, from 0 to 1.
+        is_weight: Whether it gathers weights.
     """
 
     gradient: float = 0.0
@@ -35,14 +36,14 @@ class Share:
 
     @property
     def purpose(self) -> Purpose | None:
-        """The purpose in one word, of most of it."""
+        """The purpose of most of it."""
         if self.gradient > 0.5:
             return "gradient" if self.gradient == 1 else "mostly gradient"
         return "weight" if self.is_weight else None
 
 
 def share_of(op: mlir.Operation, weights: Set[mlir.Value], results: Sequence[bool]) -> Share:
-    """What of a collective is of weights.
+    """Finds the share of weights and their gradients in a collective.
 
     Args:
         op: The collective.
@@ -60,9 +61,9 @@ def share_of(op: mlir.Operation, weights: Set[mlir.Value], results: Sequence[boo
 
 
 def _leads_to(value: mlir.Value, results: Sequence[bool]) -> bool:
-    """Whether a value goes, element by element, to results of weights and to nothing larger than itself.
+    """Whether a value reaches results that are weights, element by element, and nothing larger than itself.
 
-    What only becomes less, as the norm of a gradient does, is not looked at.
+    Users with smaller results, such as the norm of a gradient, are not followed.
     """
     waiting, seen, reached = [value], set[Any](), False
     while waiting:
@@ -81,25 +82,25 @@ def _leads_to(value: mlir.Value, results: Sequence[bool]) -> bool:
                 larger = [_elements(result) - _elements(current) for result in user.results]
                 if user.name not in _PACKING and any(each > 0 for each in larger):
                     return False
-                is_kept = user.name in _PACKING or not any(larger)
-                waiting += user.results if is_kept else ()
+                is_followed = user.name in _PACKING or not any(larger)
+                waiting += user.results if is_followed else ()
     return reached
 
 
 def _comes_from(value: mlir.Value, weights: Set[mlir.Value]) -> bool:
-    """Whether a value is weights, laid out in some way or put behind each other."""
+    """Whether a value consists of weights, maybe concatenated or in another layout."""
     waiting = [value]
     while waiting:
         current = waiting.pop()
         op = mlir.defining_op(current)
-        if op is not None and (op.name in _PACKING or _only_lays_out(op)):
+        if op is not None and (op.name in _PACKING or _changes_only_layout(op)):
             waiting += op.operands
         elif op is not None or current not in weights:
             return False
     return True
 
 
-def _only_lays_out(op: mlir.Operation) -> bool:
+def _changes_only_layout(op: mlir.Operation) -> bool:
     return len(op.operands) == 1 and _elements(op.operands[0]) == _elements(op.results[0])
 
 

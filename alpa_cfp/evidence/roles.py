@@ -1,8 +1,8 @@
-"""What the dims are that activations share with weights or with each other: samples, heads, experts, or not known.
+"""Finds the role of each factor of a block: samples, heads, experts, rows or columns of weights.
 
-Takes a graph, a block and which parameters are weights; gives the role of each of the block's factors. A dim on the
-batch side of a contraction is traced back through the program to where it comes from. Invariant: what cannot be told
-from the graph, nor from the name of the block, has the role "batch", which is said as "heads or experts".
+A factor on the left, right or reduction side of a contraction has one role. A factor on the batch side can be samples,
+heads or experts; its dims are traced back through the program to their origins. Invariant: if neither the graph nor the
+name of the block decides, the role is "batch", which is shown as "heads or experts".
 """
 
 import re
@@ -11,15 +11,15 @@ from collections.abc import Container, Iterable
 from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.graph import Graph, Op
-from alpa_cfp.evidence.parameters import parameter_of
+from alpa_cfp.evidence.naming import parameter_of
 from alpa_cfp.plan.plan_report import Role
 
 _ROLES: dict[Side, Role] = {Side.LEFT: "samples", Side.RIGHT: "columns", Side.REDUCTION: "rows"}
 _CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
-# Where a dim comes from: the samples of the program's input; another of the input's dims; columns that a weight makes;
-# a dim that each of its weights has, too; what sends values to places that were computed; nothing that is known.
+# Origins of a dim: the first dim of an input, which is samples; another dim of an input; columns that a weight makes; a
+# dim that the weights have too, as stacked experts do; a dispatch to computed positions; not known.
 _SAMPLES, _INPUT, _COLUMNS, _STACK, _SENT, _UNKNOWN = "samples", "input", "columns", "stack", "sent", "unknown"
-# Words in the names that users give, where the graph does not tell.
+# Words in the names of blocks, used if the graph does not decide.
 _OF_HEADS = re.compile(r"attn|attention|heads", re.IGNORECASE)
 _OF_EXPERTS = re.compile(r"expert|moe", re.IGNORECASE)
 
@@ -31,7 +31,7 @@ def roles_of(graph: Graph, block: ParallelBlock, weights: Container[int | None],
         graph: The graph of the block.
         block: The block.
         weights: Numbers of the parameters that are weights.
-        name: What the block is called.
+        name: The name of the block.
     """
     tracer = _Tracer(graph, weights)
     forward = {entry.op for entry in block.entries if entry.role == "forward"}
@@ -40,14 +40,14 @@ def roles_of(graph: Graph, block: ParallelBlock, weights: Container[int | None],
         if factor.side is not Side.BATCH:
             found.append(_ROLES[factor.side])
             continue
-        # The first entry has the side that a factor is said to be on.
+        # The side of a factor is that in the first entry.
         op, number = min((place for place in factor.places if place[0] in forward), default=factor.places[0])
         found.append(tracer.role(graph.ops[op], number) or _by_name(name))
     return tuple(found)
 
 
 class _Tracer:
-    """Follows dims back to where they come from."""
+    """Traces dims back to their origins."""
 
     def __init__(self, graph: Graph, weights: Container[int | None]):
         self._graph = graph
@@ -55,7 +55,7 @@ class _Tracer:
         self._known: dict[tuple[int, int], frozenset[str]] = {}
 
     def role(self, op: Op, factor: int) -> Role | None:
-        """What a factor on the batch side of a contraction is; None where that cannot be told."""
+        """The role of a factor on the batch side of a contraction; None if the graph does not decide."""
         left, right = (self._from(op, position, factor) for position in (0, 1))
         weighted = [self._is_weight(value) for value in op.operands[:2]]
         if any(weighted):
@@ -63,12 +63,12 @@ class _Tracer:
             return "experts" if _SENT in other and not other & {_SAMPLES, _INPUT} and not all(weighted) else None
         if left == right == {_SAMPLES}:
             return "samples"
-        # Both have it from what weights made: attention, whose scores are for each head.
+        # In both operands weights made the dim: attention, which has scores for each head.
         return "heads" if left == right == {_COLUMNS} else None
 
     def origins(self, value: int, dim: int) -> frozenset[str]:
-        """Where a dim of a value comes from."""
-        # Deep programs have long chains, so what is found is kept, and nothing recurses.
+        """The origins of a dim of a value."""
+        # Deep programs have long chains, so there is no recursion, and results are memoized.
         waiting = [(value, dim)]
         while waiting:
             key = waiting[-1]
@@ -85,7 +85,7 @@ class _Tracer:
         return self._known[value, dim]
 
     def _step(self, value: int, dim: int) -> tuple[frozenset[str], list[tuple[int, int]]]:
-        """What a dim is by the op that makes it, and the dims of operands that it is taken from."""
+        """The origins that the op of a value adds to a dim, and the dims of its operands from which it is taken."""
         graph = self._graph
         value = graph.origin(value)
         producer = graph.producer(value)
@@ -109,7 +109,7 @@ class _Tracer:
         having = [bool(self._taken_from(producer, [position], factor)) for position in (0, 1)]
         own = frozenset[str]()
         if not any(weighted):
-            # One operand says what of the other goes where: a dispatch.
+            # One operand holds the positions for the other: a dispatch.
             own = own if all(having) else frozenset({_SENT})
         elif having[weighted.index(True)]:
             own = frozenset({_STACK if all(having) else _COLUMNS})

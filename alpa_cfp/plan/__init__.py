@@ -1,1 +1,1 @@
-"""The plan: data, its text, its cache."""
+"""The plan as data: the plan itself, its report, its signature, its cache."""

@@ -1,8 +1,7 @@
-"""What the planner had to do without, or took in the place of what it wanted.
+"""Collects the fallbacks and omissions of a planner, for the log and for the plan report.
 
-Takes sentences from whoever falls back on something; gives those of a plan, for its account. Invariants: nothing is
-taken silently: each sentence is logged when it is first said, as a warning where the plan may be worse for it; equal
-profiles give equal sentences, so no sentence says how long anything took.
+Invariants: there is no silent fallback: each caveat is logged when it is first added, as a warning if the plan may be
+worse because of it; equal profiles give equal caveats, so no caveat contains a duration.
 """
 
 import logging
@@ -14,29 +13,29 @@ logger = logging.getLogger(__name__)
 
 
 class Caveats:
-    """Those of one plan, each once, in the order in which they came up.
+    """The caveats of one plan, without repetition.
 
     Args:
-        before: What was said before, and is logged already.
+        before: Caveats that are logged already.
     """
 
     def __init__(self, before: Iterable[Caveat] = ()) -> None:
-        self._said = dict.fromkeys(before)
+        self._found = dict.fromkeys(before)
 
     def warn(self, text: str) -> None:
-        """The plan may be worse for it."""
-        self._say(Caveat(text, may_cost=True))
+        """Adds a caveat because of which the plan may be worse."""
+        self._add(Caveat(text, may_cost=True))
 
     def note(self, text: str) -> None:
-        """It hardly matters, but explains what is not in the plan."""
-        self._say(Caveat(text, may_cost=False))
+        """Adds a caveat that hardly matters, but explains something that the plan lacks."""
+        self._add(Caveat(text, may_cost=False))
 
-    def _say(self, caveat: Caveat) -> None:
-        if caveat not in self._said:
-            self._said[caveat] = None
+    def _add(self, caveat: Caveat) -> None:
+        if caveat not in self._found:
+            self._found[caveat] = None
             logger.log(logging.WARNING if caveat.may_cost else logging.INFO, "CFP: %s", caveat.text)
 
     @property
     def all(self) -> tuple[Caveat, ...]:
-        """Those that may cost something first."""
-        return tuple(sorted(self._said, key=lambda caveat: not caveat.may_cost))
+        """The caveats, those that may cost something first."""
+        return tuple(sorted(self._found, key=lambda caveat: not caveat.may_cost))

@@ -113,7 +113,7 @@ class Plan:
 
     def report(self) -> str:
         """Returns the plan as one HTML page with drawings, to be written into a file."""
-        return call("alpa_cfp.report.report", "report", self)
+        return call("alpa_cfp.report.html_page", "html_page", self)
 
     def to_json(self) -> str:
         """Returns the plan as JSON."""

@@ -1,8 +1,9 @@
-"""The account of a plan: its blocks with what was chosen, what else could have been, and what all of it costs.
+"""The plan report: the blocks of a plan with their strategies, the alternatives, and the costs of all of them.
 
-Made by `plan_evidence` when a plan is made, kept in the plan's JSON, and shown as text and pictures by `report`.
-Invariants: it needs neither the program nor the database to be read; blocks of one kind share one `Kind`, so its size
-grows with the kinds and not with the candidates times the depth; equal profiles give equal accounts.
+It is made by `evidence` together with the plan, saved in the plan's JSON under `account`, and shown as text and as an
+HTML page by `report`. Invariants: it can be read without the program and the database; blocks of one kind share one
+`Kind`, so its size grows with the number of kinds and not with candidates times depth; equal profiles give equal
+reports.
 """
 
 from dataclasses import dataclass, field
@@ -10,16 +11,16 @@ from typing import Literal
 
 from alpa_cfp.codec import OMIT_DEFAULT
 
-# What a mesh axis splits in a block: the samples (or positions) of activations; heads of attention; experts, which are
-# in weights, too; "batch" is one of these two where it is not known which; weights by column (their outputs); by row
-# (their inputs: results are sums over devices).
+# What a mesh axis splits in a block: samples (or positions) of activations; heads of attention; experts, which weights
+# have too; "batch": heads or experts, if it is not known which; weights by column (their outputs); weights by row
+# (their inputs, so that results are sums over devices).
 Role = Literal["samples", "heads", "experts", "batch", "columns", "rows"]
 # Where a time comes from.
 Source = Literal["measured", "estimated"]
-# Where it is known from what a block communicates: from the program that is compiled; where XLA partitions that, from
-# what came out, or as if each device computed whole what Shardy does not split.
+# Where the collectives of a block were read: in the partitioned program; if XLA partitions it, in the compiled program,
+# or in a prediction in which each device computes whole what Shardy's passes cannot split.
 CommunicationSource = Literal["program", "compiled", "predicted", "unknown"]
-# What collectives bring together: gradients of weights alone; those and less of something else; weights.
+# What collectives carry: gradients of weights only; mostly such gradients; weights.
 Purpose = Literal["gradient", "mostly gradient", "weight"]
 
 
@@ -29,10 +30,10 @@ class Communication:
 
     Attributes:
         kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
-        axes: The mesh axes whose devices take part, by index; empty where they are no whole axes, or not known.
-        size_bytes: What one of them takes and gives on a device.
-        count: How many there are.
-        purpose: What they are for; None where it is something else, or not known.
+        axes: The mesh axes whose devices take part, by index; empty if they are not whole axes, or not known.
+        size_bytes: Bytes of one of them on a device.
+        count: Number of collectives.
+        purpose: What they carry; None if it is something else, or not known.
     """
 
     kind: str
@@ -44,21 +45,21 @@ class Communication:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A strategy that a kind of block can have.
+    """A strategy that blocks of one kind can have.
 
     Attributes:
-        roles: For each mesh axis what it splits; None where its devices do the same.
-        kept: Where state is kept (a value of `StateSharding`).
-        time_s: What the block takes with it in a step by itself; None where nothing is known.
+        roles: For each mesh axis what it splits; None if its devices do the same.
+        kept: The sharding of the state (a value of `StateSharding`).
+        time_s: Time of one block in a step, without resharding; None if it is not known.
         source: Where `time_s` comes from.
-        failure: Why it cannot be run, "" where it can.
-        state_bytes, saved_bytes, transient_bytes: What a device holds the whole step, for the backward pass, and for a
-            short time, of the first block of the kind; others may share their weights with it.
+        failure: Why it cannot be run; "" if it can.
+        state_bytes, saved_bytes, transient_bytes: Memory of a device for the whole step, until the backward pass, and
+            for a short time. It is that of the first block of the kind; others may share their weights with it.
         flops: Floating-point operations of contractions on a device.
-        communication: What the block by itself communicates.
-        which: For each mesh axis which dim it is that it splits ("1st of 2 dims"), where a block has several with that
-            role: samples and positions, heads and groups. None elsewhere; empty if none is meant.
-        communication_source: Where `communication` comes from; it is empty where that is unknown.
+        communication: Collectives of the block, without resharding.
+        which: For each mesh axis which of several dims with the same role it splits ("1st of 2 dims"): samples and
+            positions, heads and groups. None for an axis without such a choice; empty if no axis has one.
+        communication_source: Where `communication` comes from; if that is "unknown", `communication` is empty.
     """
 
     roles: tuple[Role | None, ...]
@@ -77,14 +78,14 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Blocks that are the same program.
+    """A set of blocks with equal programs.
 
     Attributes:
-        contraction: Its first forward contraction in words: "dot 512x128 by 128x384", "convolution 3x3, 64 to 128",
-            "lookup in 1000x64"; "loop of 12 iterations" or "loop" of what stays a loop; "no contraction" without any.
-        ops: How many ops a block has.
-        without_rule: Names of its ops that have no sharding rule and are replicated, each once, without dialect.
-        alternatives: All that there are, in the order of the candidates.
+        contraction: The first forward contraction: "dot 512x128 by 128x384", "convolution 3x3, 64 to 128", "lookup in
+            1000x64"; of a loop "loop of 12 iterations" or "loop"; "no contraction" if there is none.
+        ops: Number of ops in a block.
+        without_rule: Names of ops without a sharding rule, which are replicated: each once, without dialect.
+        alternatives: All strategies, in the order of the candidates.
     """
 
     contraction: str
@@ -98,17 +99,17 @@ class BlockReport:
     """A block of the program.
 
     Attributes:
-        name: What a user calls it, from the scopes of its forward contraction
-            ("encoder/layer/0/attention/qvk_combined"); "block 3" where the program says nothing.
-        kind: The index of its kind in the account.
-        chosen: The index of the chosen alternative.
-        weights: Paths of the trained parameters that it uses, as the program names them: "state.params['w']"; "args[3]"
-            through alpa.
-        segment: The number of the repeated segment that it is in; equal for blocks of equal layers.
-        repetition: Which of the equal segments it is in, counted from 0.
+        name: Its name in the user's program, from the scopes of its forward contraction
+            ("encoder/layer/0/attention/qvk_combined"); "block 3" if the program has no such name.
+        kind: Index of its kind in the report.
+        chosen: Index of the chosen alternative.
+        weights: Paths of the trained parameters that it uses, as in the program: "state.params['w']"; through alpa
+            "args[3]".
+        segment: Number of the repeated segment that it belongs to; equal for blocks of equal layers.
+        repetition: Index of its segment among the equal ones, from 0.
         parameters: The numbers of `weights` among the parameters of the program.
-        state_bytes, saved_bytes, transient_bytes: What a device holds for it as chosen. The sums of the first two and
-            the largest of the third are the predicted memory of the plan.
+        state_bytes, saved_bytes, transient_bytes: Memory of a device for it with the chosen strategy. The sums of the
+            first two and the largest of the third are the predicted memory of the plan.
     """
 
     name: str
@@ -125,13 +126,13 @@ class BlockReport:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What it takes to bring values from one block to another as the plan is.
+    """Resharding of values between two blocks under the plan.
 
     Attributes:
         first, second: Indices of the blocks.
-        time_s: Predicted, for a step.
-        size_bytes: What a device sends in a step.
-        collectives: How many collectives it takes in a step.
+        time_s: Predicted time in a step.
+        size_bytes: Bytes that a device sends in a step.
+        collectives: Number of collectives in a step.
     """
 
     first: int
@@ -146,13 +147,13 @@ class Tried:
     """A plan that was compiled whole and timed beside the others.
 
     Attributes:
-        name: "best predicted", "2nd predicted", or the name of a plain plan ("data parallel"); "best predicted (data
-            parallel)" where they are the same.
-        predicted_s, measured_s: What a step takes; `measured_s` None where it failed.
-        needed_bytes: What a device needs by the compiled program; None where it failed.
-        collectives: How many the program has; None where that is not known.
-        failure: Why it could not be run, "" where it could.
-        chosen: Whether it is the plan.
+        name: "best predicted", "2nd predicted", or the name of a baseline ("data parallel"); "best predicted (data
+            parallel)" if they are the same plan.
+        predicted_s, measured_s: Time of a step; `measured_s` is None if it failed.
+        needed_bytes: Memory of a device by the compiled program; None if it failed.
+        collectives: Number of collectives in the program; None if it is not known.
+        failure: Why it could not be run; "" if it could.
+        chosen: Whether it is the chosen plan.
     """
 
     name: str
@@ -166,11 +167,11 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Caveat:
-    """Something that the planner had to do without, or took in the place of what it wanted.
+    """A fallback or an omission of the planner.
 
     Attributes:
-        text: What, why, and what was taken instead.
-        may_cost: Whether the plan may be worse for it.
+        text: What was missing, why, and what was taken instead.
+        may_cost: Whether the plan may be worse because of it.
     """
 
     text: str
@@ -179,20 +180,23 @@ class Caveat:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """The account of a plan.
+    """The report of a plan.
 
     Attributes:
-        axis_names: Of the mesh; "axis 0" and so on where they are not known, as in what comes through alpa.
+        axis_names: Names of the mesh's axes; "axis 0" and so on if they have none, as through alpa.
         kinds: The kinds of blocks.
         blocks: The blocks, in program order.
-        moves: What goes between them, where it takes any communication.
-        tried: The whole plans that were timed; empty where none was.
-        overhead_s: What starting the program takes, which no block is charged for.
-        programs_measured: How many programs were profiled, or looked up, for this plan, whole ones and those that tell
-            how fast the mesh is included.
-        gap_s: By how much at most another plan could be predicted to be faster than the best one that the search found;
-            0 where it was exact, None where nothing was proved.
-        caveats: What the planner had to do without.
+        moves: Resharding between blocks, if it needs communication.
+        tried: The whole plans that were timed.
+        overhead_s: Time to start the program, which is not part of any block's time.
+        programs_measured: Number of programs that were profiled or looked up for this plan, including whole plans and
+            the programs that calibrate the mesh.
+        gap_s: Upper bound on how much faster the best plan could be predicted than the one that the search found; 0 if
+            the search was exact, None if it proved no bound.
+        caveats: Fallbacks and omissions of the planner.
+
+    Raises:
+        ValueError: a block's strategy or a move's block does not exist.
     """
 
     axis_names: tuple[str, ...]
@@ -212,3 +216,7 @@ class PlanReport:
         for move in self.moves:
             if max(move.first, move.second) >= len(self.blocks):
                 raise ValueError(f"nothing moves from block {move.first} to block {move.second}")
+
+    def chosen(self, block: BlockReport) -> Alternative:
+        """The chosen alternative of a block."""
+        return self.kinds[block.kind].alternatives[block.chosen]

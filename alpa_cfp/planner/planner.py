@@ -261,7 +261,7 @@ def _planned(
         "estimate" if profiles is None else option.costs,
         measured_s=refined.measured_s,
         needed_bytes=refined.needed_bytes,
-        account=known.account(),
+        account=known.report(),
     )
 
 

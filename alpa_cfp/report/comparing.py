@@ -1,7 +1,7 @@
-"""Two plans compared: takes two plans, gives in what they differ, block by block, and what that costs.
+"""Compares two plans: their differences, block by block, and the costs of these.
 
-Invariants: equal plans are said to be equal; a difference that many blocks have is said once. Plans of different
-programs are compared by the names of their blocks, plans for different meshes by what is split, not by how far.
+Invariants: equal plans are reported as equal; a difference that many blocks share is reported once. Plans of different
+programs are compared by the names of their blocks, plans for different meshes by the splits, not by their degrees.
 """
 
 from collections.abc import Sequence
@@ -9,21 +9,20 @@ from dataclasses import dataclass
 
 from alpa_cfp import quantities
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.plan_report import Alternative, PlanReport
+from alpa_cfp.plan.plan_report import PlanReport
 from alpa_cfp.report import words
-from alpa_cfp.report.folding import chosen, span
-from alpa_cfp.report.tables import aligned
+from alpa_cfp.report.folding import span
 from alpa_cfp.report.totals import moves_s
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one of two plans does with some blocks.
+    """Equal blocks under one of two plans.
 
     Attributes:
-        strategy: In words.
-        time_s: What one of them takes; None where it is not known.
-        memory_bytes: What a device holds for one of them.
+        strategy: Their strategy in words.
+        time_s: Time of one of them; None if it is not known.
+        memory_bytes: Memory of a device for one of them.
     """
 
     strategy: str
@@ -33,12 +32,12 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Equal blocks with which two plans do different things.
+    """Equal blocks for which two plans differ.
 
     Attributes:
-        name: Of all of them: "encoder/layer/0-23/mlp/up".
+        name: Their common name: "encoder/layer/0-23/mlp/up".
         blocks: Their names.
-        first, second: What each plan does; None where it has no such blocks.
+        first, second: The blocks under each plan; None if the plan has no such blocks.
     """
 
     name: str
@@ -48,19 +47,19 @@ class Difference:
 
 
 def diff(a: Plan, b: Plan) -> str:
-    """In what `b` differs from `a`, in words."""
+    """Describes the differences of `b` from `a`."""
     if a == b:
         return "The plans are equal.\n"
-    sections = [_unlike(a, b), _totals(a, b)]
+    sections = [_context(a, b), _totals(a, b)]
     if a.account is None or b.account is None:
-        sections.append(_without_account(a, b))
+        sections.append(_without_report(a, b))
     else:
         sections.append(_blocks(a, b, differences(a, b)))
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
 
 def differences(a: Plan, b: Plan) -> tuple[Difference, ...]:
-    """The blocks with which two plans do different things, equal ones together; empty if one has no account."""
+    """The blocks for which two plans differ, equal ones together; empty if a plan has no report."""
     if a.account is None or b.account is None:
         return ()
     found: dict[tuple[object, ...], list[tuple[str, Side | None, Side | None]]] = {}
@@ -83,7 +82,7 @@ def differences(a: Plan, b: Plan) -> tuple[Difference, ...]:
 
 
 def _pairs(a: Plan, b: Plan, first: PlanReport, second: PlanReport) -> list[tuple[int | None, int | None]]:
-    """Indices of the blocks that are compared with each other."""
+    """Indices of the blocks that are compared; None for a block without a counterpart."""
     if a.program == b.program and len(first.blocks) == len(second.blocks):
         return [(i, i) for i in range(len(first.blocks))]
     names = {block.name: i for i, block in enumerate(second.blocks)}
@@ -93,15 +92,15 @@ def _pairs(a: Plan, b: Plan, first: PlanReport, second: PlanReport) -> list[tupl
     return pairs + [(None, i) for i in names.values()]
 
 
-def _side(plan: Plan, account: PlanReport, index: int) -> Side:
-    block = account.blocks[index]
-    own: Alternative = chosen(account, block)
+def _side(plan: Plan, report: PlanReport, index: int) -> Side:
+    block = report.blocks[index]
+    own = report.chosen(block)
     held = block.state_bytes + block.saved_bytes
-    return Side(words.strategy(own, plan.mesh_shape, account.axis_names), own.time_s, held)
+    return Side(words.strategy(own, plan.mesh_shape, report.axis_names), own.time_s, held)
 
 
-def _unlike(a: Plan, b: Plan) -> list[str]:
-    """What has to be known before the plans are compared."""
+def _context(a: Plan, b: Plan) -> list[str]:
+    """Differences of program and mesh."""
     lines = []
     if a.program != b.program:
         lines.append("The plans are for different programs; blocks of the same name are compared.")
@@ -133,7 +132,7 @@ def _totals(a: Plan, b: Plan) -> list[str]:
     rows.append(
         ("costs", *({"measure": "measured", "estimate": "estimated"}.get(x.costs, x.costs) for x in (a, b)), "")
     )
-    return aligned(rows, "<>><", indent=2)
+    return words.aligned(rows, "<>><", indent=2)
 
 
 def _row(name: str, first: float | None, second: float | None) -> tuple[str, ...]:
@@ -151,14 +150,14 @@ def _bytes_row(name: str, first: int | None, second: int | None) -> tuple[str, .
 
 
 def _more(count: int, reference: int) -> str:
-    """How much more memory: "120 MB more", "as much"."""
+    """The difference of two sizes: "120 MB more", "as much"."""
     if count == reference:
         return "as much"
     return f"{quantities.size(abs(count - reference))} {'more' if count > reference else 'less'}"
 
 
 def _blocks(a: Plan, b: Plan, found: Sequence[Difference]) -> list[str]:
-    """The blocks of two plans with accounts."""
+    """The differences of blocks between two plans with reports."""
     both = [each for each in found if each.first is not None and each.second is not None]
     alone = {"A": [each for each in found if each.second is None], "B": [each for each in found if each.first is None]}
     common = len(a.strategies) - _count(alone["A"])
@@ -177,11 +176,11 @@ def _blocks(a: Plan, b: Plan, found: Sequence[Difference]) -> list[str]:
             for label, side in (("A", each.first), ("B", each.second))
             if side is not None
         ]
-        lines += ["", f"  {_counted(each)}", *aligned(rows, "<>><", indent=4)]
+        lines += ["", f"  {_counted(each)}", *words.aligned(rows, "<>><", indent=4)]
     for label, own in alone.items():
         if own:
             lines += ["", f"Only {label} has {quantities.plural(_count(own), 'block')} of these names:"]
-            lines += aligned(
+            lines += words.aligned(
                 [
                     (_counted(each), quantities.time(side.time_s), side.strategy)
                     for each in own
@@ -201,8 +200,8 @@ def _counted(each: Difference) -> str:
     return each.name if len(each.blocks) == 1 else f"{each.name} ({len(each.blocks)} blocks)"
 
 
-def _without_account(a: Plan, b: Plan) -> list[str]:
-    """What can be said where a plan keeps no account."""
+def _without_report(a: Plan, b: Plan) -> list[str]:
+    """The differences of strategies if a plan has no report."""
     which = words.listed(label for label, plan in (("A", a), ("B", b)) if plan.account is None)
     reason = f"{which} {'keep' if ' and ' in which else 'keeps'} no account, so blocks cannot be named."
     if a.program != b.program or len(a.strategies) != len(b.strategies):

@@ -1,4 +1,4 @@
-"""What is said of plans, as plain data for JSON: takes plans, gives what the texts say, with numbers in SI units.
+"""Plans and their differences as plain data for JSON, with the content of the texts and numbers in SI units.
 
 Invariant: equal blocks of equal layers are one entry with a count and all their names.
 """
@@ -8,62 +8,61 @@ from dataclasses import asdict
 from typing import Any
 
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.plan_report import Alternative, PlanReport
+from alpa_cfp.plan.plan_report import Alternative
 from alpa_cfp.report import words
-from alpa_cfp.report.choices import ordered
-from alpa_cfp.report.comparing import differences
-from alpa_cfp.report.folding import Folded, chosen, fold, fold_moves
+from alpa_cfp.report.comparing import Side, differences
+from alpa_cfp.report.folding import FoldedBlock, FoldedPlan, fold
 from alpa_cfp.report.totals import blocks_s, moves_s
 
 
 def of_plan(plan: Plan, *, blocks: Collection[int] | None = None) -> dict[str, Any]:
-    """What `explain` says.
+    """The content of `text.explain`.
 
     Args:
         plan: The plan.
-        blocks: Indices of the blocks to speak of; None for all.
+        blocks: Indices of the blocks to include; None for all.
     """
-    account = plan.account
-    if account is None:
+    report = plan.account
+    if report is None:
         return _whole(plan)
-    segments = fold(account)
-    said = [
+    folded = FoldedPlan(plan, report, fold(report))
+    segments = [
         {
             "name": segment.title,
             "count": segment.count,
             "blocks": [
-                _block(plan, account, segment, position)
-                for position in range(len(segment.first))
-                if blocks is None or any(copy[position] in blocks for copy in segment.copies)
+                _block(folded, block)
+                for block in segment.blocks
+                if blocks is None or any(index in blocks for index in block.indices)
             ],
         }
-        for segment in segments
+        for segment in folded.segments
     ]
     moves = [
         {
-            "from": segments[move.first.segment].full_names[move.first.position],
-            "to": segments[move.second.segment].full_names[move.second.position],
+            "from": move.first.full_name,
+            "to": move.second.full_name,
             "count": move.count,
             "time_s": move.time_s,
             "size_bytes": move.size_bytes,
             "collectives": move.collectives,
         }
-        for move in fold_moves(account, segments)
+        for move in folded.moves()
     ]
     return _whole(plan) | {
-        "axes": list(account.axis_names),
-        "programs_measured": account.programs_measured,
-        "time_s": {"blocks": blocks_s(account), "moves": moves_s(account), "start": account.overhead_s},
-        "gap_s": account.gap_s,
-        "caveats": [asdict(each) for each in account.caveats],
-        "tried": [asdict(each) for each in account.tried],
-        "segments": [each for each in said if each["blocks"]],
+        "axes": list(report.axis_names),
+        "programs_measured": report.programs_measured,
+        "time_s": {"blocks": blocks_s(report), "moves": moves_s(report), "start": report.overhead_s},
+        "gap_s": report.gap_s,
+        "caveats": [asdict(each) for each in report.caveats],
+        "tried": [asdict(each) for each in report.tried],
+        "segments": [each for each in segments if each["blocks"]],
         "moves": moves,
     }
 
 
 def of_difference(a: Plan, b: Plan) -> dict[str, Any]:
-    """What `diff` says."""
+    """The content of `comparing.diff`."""
     return {
         "equal": a == b,
         "same_program": a.program == b.program,
@@ -91,13 +90,11 @@ def _whole(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _block(plan: Plan, account: PlanReport, segment: Folded, position: int) -> dict[str, Any]:
-    indices = [copy[position] for copy in segment.copies]
-    block = account.blocks[indices[0]]
-    kind = account.kinds[block.kind]
-    own = [account.blocks[index] for index in indices]
+def _block(folded: FoldedPlan, block: FoldedBlock) -> dict[str, Any]:
+    kind = folded.kind(block)
+    own = [folded.report.blocks[index] for index in block.indices]
     return {
-        "name": segment.full_names[position],
+        "name": block.full_name,
         "names": [each.name for each in own],
         "contraction": kind.contraction,
         "ops": kind.ops,
@@ -106,14 +103,14 @@ def _block(plan: Plan, account: PlanReport, segment: Folded, position: int) -> d
         "state_bytes": [each.state_bytes for each in own],
         "saved_bytes": [each.saved_bytes for each in own],
         "transient_bytes": [each.transient_bytes for each in own],
-        "chosen": _alternative(plan, account, chosen(account, block)),
-        "alternatives": [_alternative(plan, account, each) for each in ordered(kind, block.chosen)],
+        "chosen": _alternative(folded, folded.chosen(block.first)),
+        "alternatives": [_alternative(folded, each) for each in words.ordered(kind, own[0].chosen)],
     }
 
 
-def _alternative(plan: Plan, account: PlanReport, each: Alternative) -> dict[str, Any]:
-    return {"strategy": words.strategy(each, plan.mesh_shape, account.axis_names), **asdict(each)}
+def _alternative(folded: FoldedPlan, each: Alternative) -> dict[str, Any]:
+    return {"strategy": folded.strategy(each), **asdict(each)}
 
 
-def _optional(side: Any) -> dict[str, Any] | None:
+def _optional(side: Side | None) -> dict[str, Any] | None:
     return None if side is None else asdict(side)

@@ -1,5 +1,6 @@
-"""HTML and SVG from Python: takes names, attributes and texts, gives markup. Invariant: every text that is not markup
-already is escaped, in content and in attributes.
+"""Makes HTML and SVG from names, attributes and texts.
+
+Invariant: every text that is not markup already is escaped, in content and in attributes.
 """
 
 import html
@@ -12,12 +13,12 @@ class Markup(str):
     __slots__ = ()
 
 
-# In HTML; elements of SVG are closed.
+# HTML elements without an end tag.
 _EMPTY = frozenset({"meta", "br", "wbr"})
 
 
 def element(tag: str, /, *content: str | Iterable[str], **attributes: str | float | bool | None) -> Markup:
-    """An element.
+    """Makes an element.
 
     Args:
         tag: Its name.
@@ -29,12 +30,12 @@ def element(tag: str, /, *content: str | Iterable[str], **attributes: str | floa
 
 
 def join(content: Iterable[str], between: str = "") -> Markup:
-    """Texts and markup behind each other."""
+    """Concatenates texts and markup."""
     return Markup(escaped(between).join(map(escaped, content)))
 
 
 def escaped(text: str) -> Markup:
-    """Text as markup."""
+    """Escapes a text that is not markup."""
     return text if isinstance(text, Markup) else Markup(html.escape(text))
 
 
@@ -43,11 +44,11 @@ def _inside(content: Iterable[str | Iterable[str]]) -> Markup:
 
 
 def _attributes(attributes: dict[str, str | float | bool | None]) -> str:
-    said = []
+    written = []
     for name, value in attributes.items():
         if value is None or value is False:
             continue
         own = name.rstrip("_").replace("_", "-")
         text = f"{value:g}" if isinstance(value, float) else str(value)
-        said.append(f" {own}" if value is True else f' {own}="{html.escape(text)}"')
-    return "".join(said)
+        written.append(f" {own}" if value is True else f' {own}="{html.escape(text)}"')
+    return "".join(written)

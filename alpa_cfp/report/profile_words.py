@@ -1,14 +1,14 @@
-"""Profiles as text: takes keys with what was measured of them, gives lines and tables.
+"""Keys and profiles as lines and tables of text.
 
 Invariants: a time is in ms, a size in decimal bytes (kB, MB, GB), a moment in UTC to the minute; a table's first line
-names its columns, and no cell of it is empty.
+names its columns, and no cell is empty.
 """
 
 from collections.abc import Iterable, Sequence
 
 from alpa_cfp.database import Profile, ProfileKey
 from alpa_cfp.quantities import plural, size, time
-from alpa_cfp.report.tables import aligned
+from alpa_cfp.report.words import aligned
 
 # Digits of a key that lists show: with a million keys, one in 300 lists has two keys that share them.
 SHOWN_DIGITS = 12
@@ -16,7 +16,7 @@ Profiles = Sequence[tuple[ProfileKey, Profile]]
 
 
 def group_rows(profiles: Profiles) -> list[dict[str, object]]:
-    """How many profiles there are of each kind of mesh, as data, in the order of the meshes."""
+    """The number of profiles of each kind of mesh as data, in the order of the meshes."""
     groups: dict[tuple[object, ...], list[Profile]] = {}
     for key, profile in profiles:
         of = (key.mesh_shape, key.device_kind, key.hosts, key.jaxlib_version, key.xla_flags)
@@ -69,7 +69,7 @@ def key_table(profiles: Profiles) -> list[str]:
 
 
 def profile_lines(key: ProfileKey, profile: Profile, sessions: Sequence[Profile], has_text: bool) -> list[str]:
-    """Everything that is known of a key: `profile` is that of all its `sessions` together."""
+    """Everything about a key; `profile` combines all its `sessions`."""
     rows = [
         ("key", key.digest),
         ("mesh", f"{mesh(key.mesh_shape)} of {key.device_kind}, hosts {key.hosts}, jaxlib {key.jaxlib_version}"),

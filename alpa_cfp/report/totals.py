@@ -1,95 +1,87 @@
-"""Where the time and the memory of a plan go: takes an account, gives contributions, the largest first.
+"""Contributions to the time and the memory of a plan, the largest first.
 
-Invariant: the contributions to a step's time add up to what its blocks, the moves between them and its start take by
-themselves, which is `parts_s`; a prediction for the whole program can be more or less than that.
+Invariant: the contributions to a step's time add up to `parts_s`: the times of its blocks, of the moves between them
+and of its start. A prediction for the whole program can differ from that.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from alpa_cfp.plan.plan_report import PlanReport
-from alpa_cfp.report.folding import BlockPosition, Folded, chosen, fold_moves
+from alpa_cfp.report.folding import FoldedBlock, FoldedPlan
 
 
 @dataclass(frozen=True, slots=True)
 class TimeShare:
-    """What takes time.
+    """A contribution to the time of a step.
 
     Attributes:
         name: In words.
-        count: How many equal ones there are.
-        time_s: Of all together.
-        place: The block that it is; None of a move and of the start.
+        count: Number of equal ones.
+        time_s: Sum over them.
+        block: The block; None for a move and for the start.
     """
 
     name: str
     count: int
     time_s: float
-    place: BlockPosition | None
+    block: FoldedBlock | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """What a device holds for blocks.
+    """The memory of a device for equal blocks.
 
     Attributes:
-        name: The block.
-        count: How many equal ones there are.
-        state_bytes, saved_bytes: Of all together.
-        transient_bytes: Of the one that needs most.
-        place: The block.
+        block: The blocks.
+        state_bytes, saved_bytes: Sums over them.
+        transient_bytes: The maximum over them.
     """
 
-    name: str
-    count: int
+    block: FoldedBlock
     state_bytes: int
     saved_bytes: int
     transient_bytes: int
-    place: BlockPosition
 
     @property
     def lasting_bytes(self) -> int:
-        """What adds up over blocks."""
+        """The memory that adds up over blocks."""
         return self.state_bytes + self.saved_bytes
 
 
-def times(account: PlanReport, segments: Sequence[Folded]) -> tuple[TimeShare, ...]:
-    """What takes the time of a step; blocks of unknown time are left out."""
+def times(folded: FoldedPlan) -> tuple[TimeShare, ...]:
+    """The contributions to the time of a step; blocks of unknown time are left out."""
     shares = [
-        TimeShare(segment.full_names[position], segment.count, segment.count * seconds, BlockPosition(number, position))
-        for number, segment in enumerate(segments)
-        for position, block in enumerate(segment.first)
-        if (seconds := chosen(account, account.blocks[block]).time_s)
+        TimeShare(block.full_name, block.count, block.count * seconds, block)
+        for block in folded.blocks
+        if (seconds := folded.chosen(block.first).time_s)
     ]
-    for move in fold_moves(account, segments):
-        first, second = (segments[at.segment].full_names[at.position] for at in (move.first, move.second))
-        shares.append(TimeShare(f"moving {first} to {second}", move.count, move.time_s, None))
-    shares.append(TimeShare("starting the program", 1, account.overhead_s, None))
+    for move in folded.moves():
+        name = f"moving {move.first.full_name} to {move.second.full_name}"
+        shares.append(TimeShare(name, move.count, move.time_s))
+    shares.append(TimeShare("starting the program", 1, folded.report.overhead_s))
     return tuple(sorted((each for each in shares if each.time_s > 0), key=lambda each: -each.time_s))
 
 
-def memories(account: PlanReport, segments: Sequence[Folded]) -> tuple[MemoryShare, ...]:
-    """What a device holds for each folded block, by what lasts longer than the block runs."""
+def memories(folded: FoldedPlan) -> tuple[MemoryShare, ...]:
+    """The memory of a device for each folded block, ordered by the part that outlasts the block."""
     shares = []
-    for number, segment in enumerate(segments):
-        for position, name in enumerate(segment.full_names):
-            own = [account.blocks[copy[position]] for copy in segment.copies]
-            state, saved = sum(block.state_bytes for block in own), sum(block.saved_bytes for block in own)
-            brief = max(block.transient_bytes for block in own)
-            shares.append(MemoryShare(name, segment.count, state, saved, brief, BlockPosition(number, position)))
+    for block in folded.blocks:
+        own = [folded.report.blocks[index] for index in block.indices]
+        state, saved = sum(each.state_bytes for each in own), sum(each.saved_bytes for each in own)
+        shares.append(MemoryShare(block, state, saved, max(each.transient_bytes for each in own)))
     return tuple(sorted(shares, key=lambda each: -each.lasting_bytes))
 
 
-def blocks_s(account: PlanReport) -> float:
-    """What the blocks take, where it is known."""
-    return sum(chosen(account, block).time_s or 0.0 for block in account.blocks)
+def blocks_s(report: PlanReport) -> float:
+    """The time of all blocks whose time is known."""
+    return sum(report.chosen(block).time_s or 0.0 for block in report.blocks)
 
 
-def moves_s(account: PlanReport) -> float:
-    """What moves between blocks take."""
-    return sum(move.time_s for move in account.moves)
+def moves_s(report: PlanReport) -> float:
+    """The time of moves between blocks."""
+    return sum(move.time_s for move in report.moves)
 
 
-def parts_s(account: PlanReport) -> float:
-    """What the parts of a step take by themselves."""
-    return blocks_s(account) + moves_s(account) + account.overhead_s
+def parts_s(report: PlanReport) -> float:
+    """The time of a step as the sum of its parts."""
+    return blocks_s(report) + moves_s(report) + report.overhead_s

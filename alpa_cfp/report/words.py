@@ -1,16 +1,16 @@
-"""Numbers and strategies in the words of a user: takes values of an account, gives short texts.
+"""Numbers, strategies and alternatives of a plan report as short texts, and texts as aligned columns.
 
-Invariants: a time is in ms with three digits that count, a size in decimal bytes; a strategy is said by what is split
-and where, never by an index of the search.
+Invariants: a time is in ms with three significant digits, a size in decimal bytes; a strategy is described by the dims
+and axes that it splits, never by an index of the search.
 """
 
 from collections.abc import Iterable, Sequence
 
 from alpa_cfp import quantities
-from alpa_cfp.plan.plan_report import Alternative, Communication, CommunicationSource, Role
+from alpa_cfp.plan.plan_report import Alternative, Communication, CommunicationSource, Kind, Role
 from alpa_cfp.strategies.block_strategy import StateSharding
 
-# In the order in which they are said: what happens to weights first.
+# In the order of the text: splits of weights first.
 _SPLIT: dict[Role, str] = {
     "columns": "weights split by column",
     "rows": "weights split by row",
@@ -19,18 +19,18 @@ _SPLIT: dict[Role, str] = {
     "batch": "heads or experts split",
     "samples": "samples split",
 }
-# What is said of communication beside what there is.
+# Appended to the list of collectives.
 _KNOWN_FROM: dict[CommunicationSource, str] = {
     "program": "",
     "compiled": " (by the compiled program)",
     "predicted": " (predicted, XLA partitions this block)",
 }
-# Times that differ by less are the same to a reader.
+# Times whose ratio differs less from one are shown as equal.
 _ALIKE = 0.005
 
 
 def share(part: float, whole: float) -> str:
-    """What `part` is of `whole`: "12%", "<1%"."""
+    """`part` as a percentage of `whole`: "12%", "<1%"."""
     if whole <= 0 or part <= 0:
         return "0%"
     percent = 100 * part / whole
@@ -38,7 +38,7 @@ def share(part: float, whole: float) -> str:
 
 
 def slower(seconds: float, reference_s: float) -> str:
-    """How much slower a time is than another: "as fast", "12% slower", "3.1 times as slow", "4% faster"."""
+    """Compares a time with another: "as fast", "12% slower", "3.1 times as slow", "4% faster"."""
     if reference_s <= 0:
         return "as fast" if seconds <= 0 else "slower"
     ratio = seconds / reference_s
@@ -52,7 +52,7 @@ def slower(seconds: float, reference_s: float) -> str:
 
 
 def off(predicted: float, real: float) -> str:
-    """How far a prediction is from what was measured: "4.6% too low", "exact"."""
+    """Compares a prediction with a measurement: "4.6% too low", "exact"."""
     if real <= 0 or abs(predicted / real - 1) < _ALIKE:
         return "exact"
     ratio = predicted / real
@@ -86,7 +86,7 @@ def strategy(alternative: Alternative, shape: Sequence[int], names: Sequence[str
     """A strategy: "weights split by column on axis 1; samples split on axis 0; optimizer state shared along axis 0".
 
     Args:
-        alternative: What has the strategy.
+        alternative: The alternative with the strategy.
         shape: The sizes of the mesh's axes; one of a single device is not mentioned.
         names: The axes' names.
     """
@@ -105,7 +105,7 @@ def strategy(alternative: Alternative, shape: Sequence[int], names: Sequence[str
         said.append("repeated on every device")
     elif same:
         said.append(f"repeated on {axes(same, names)}")
-    # Weights are equal on the devices along these axes, so it is these that share them.
+    # Weights are equal on the devices along these axes, so these share them.
     sharing = [axis for axis in real if alternative.roles[axis] in ("samples", None)]
     if alternative.kept != StateSharding.REPLICATED:
         what = "optimizer state" if alternative.kept == StateSharding.ZERO2 else "weights and optimizer state"
@@ -128,9 +128,9 @@ def communication(each: Communication, names: Sequence[str]) -> str:
 
 
 def communications(alternative: Alternative, names: Sequence[str], *, most: int = 3) -> str:
-    """What a strategy communicates, the largest first; "nothing is communicated" where nothing is.
+    """The collectives of an alternative, the largest first; "nothing is communicated" if there are none.
 
-    Where XLA partitions the block it is said where that is known from, or that it is not known.
+    If XLA partitions the block, the text includes where they were read, or that they are not known.
     """
     if alternative.communication_source == "unknown":
         return "what is communicated is not known: XLA partitions this block"
@@ -149,12 +149,12 @@ def communications(alternative: Alternative, names: Sequence[str], *, most: int 
 
 
 def count_of_collectives(count: int | None) -> str:
-    """How many collectives a whole program has: "1,024", "not known"."""
+    """The number of collectives in a whole program: "1,024", "not known"."""
     return "not known" if count is None else f"{count:,}"
 
 
 def memory(state_bytes: int, saved_bytes: int, transient_bytes: int) -> str:
-    """What a device holds: "12 MB: state 10 MB, for the backward pass 1.5 MB, briefly 0.5 MB"."""
+    """The memory of a device: "12 MB (state 10 MB, for the backward pass 1.5 MB, briefly 0.5 MB)"."""
     parts = {"state": state_bytes, "for the backward pass": saved_bytes, "briefly": transient_bytes}
     said = [f"{name} {quantities.size(count)}" for name, count in parts.items() if count]
     total = quantities.size(sum(parts.values()))
@@ -162,8 +162,50 @@ def memory(state_bytes: int, saved_bytes: int, transient_bytes: int) -> str:
 
 
 def held(alternative: Alternative) -> int:
-    """The bytes that a device holds for a block with a strategy, at most."""
+    """The peak memory of a device for a block with a strategy, in bytes."""
     return alternative.state_bytes + alternative.saved_bytes + alternative.transient_bytes
+
+
+def ordered(kind: Kind, chosen: int | None = None) -> tuple[Alternative, ...]:
+    """The alternatives of a kind of block, without the chosen one if that is given.
+
+    The fastest come first, then those of unknown time, then those that cannot be run.
+    """
+    others = [each for index, each in enumerate(kind.alternatives) if index != chosen]
+    return tuple(sorted(others, key=lambda each: (bool(each.failure), each.time_s is None, each.time_s or 0.0)))
+
+
+def verdict(alternative: Alternative, chosen: Alternative) -> str:
+    """Compares an alternative with the chosen one: "12% slower", "time unknown", "cannot be run: ..."."""
+    if alternative.failure:
+        return f"cannot be run: {failure(alternative.failure)}"
+    if alternative.time_s is None or chosen.time_s is None:
+        return "time unknown" if alternative.time_s is None else "cannot be compared"
+    return slower(alternative.time_s, chosen.time_s)
+
+
+def failure(text: str, most: int = 120) -> str:
+    """The reason of a failure in one line, shortened to `most` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def aligned(rows: Sequence[Sequence[str]], sides: str, indent: int = 0) -> list[str]:
+    """Rows of text as lines with aligned columns, without trailing spaces.
+
+    Args:
+        rows: The rows, all of the same length.
+        sides: For each column its alignment, "<" or ">".
+        indent: Spaces before each line.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        (
+            " " * indent
+            + "  ".join(f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def _percent(ratio: float) -> str:

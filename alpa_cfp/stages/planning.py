@@ -86,4 +86,4 @@ def explain_stage(
         programs_measured=learnt.programs,
         caveats=learnt.caveats,
     )  # fmt: skip
-    return dataclasses.replace(plan, account=known.account())
+    return dataclasses.replace(plan, account=known.report())

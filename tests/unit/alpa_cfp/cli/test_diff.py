@@ -9,15 +9,15 @@ import pytest
 from alpa_cfp.cli.main import main
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.report.comparing import diff
-from unit.alpa_cfp.report.accounts import gpt, plan_of
+from unit.alpa_cfp.report.reports import gpt, plan_of
 
 
 @pytest.fixture
 def plans() -> tuple[Plan, Plan]:
     """Two plans of one program; the second has another head."""
-    account = gpt(2)
-    *blocks, head = account.blocks
-    return plan_of(account), plan_of(replace(account, blocks=(*blocks, replace(head, chosen=2))))
+    report = gpt(2)
+    *blocks, head = report.blocks
+    return plan_of(report), plan_of(replace(report, blocks=(*blocks, replace(head, chosen=2))))
 
 
 @pytest.fixture

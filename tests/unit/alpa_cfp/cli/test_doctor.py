@@ -89,6 +89,22 @@ def test_this_environment_has_no_problem(
     assert not (tmp_path / "none.sqlite").exists()
 
 
+def test_an_installation_without_alpa_has_no_problem(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip install .` alone is for plain JAX, and the exit code says that all is well."""
+    monkeypatch.setenv("ALPA_CFP_DATABASE", str(tmp_path / "none.sqlite"))
+    real = versions.installed_version
+    monkeypatch.setattr(
+        versions, "installed_version", lambda name: None if name in {"alpa", *tested.OF_ALPA} else real(name)
+    )
+    assert main(["doctor", "--json"]) == 0
+    checks = {check["check"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    for name in ("alpa", "flax", "optax", "ILP solver", "Ray"):
+        assert checks[name]["status"] == "note"
+        assert "pip install '.[alpa]'" in checks[name]["fix"]
+
+
 def test_a_problem_is_printed_with_its_fix_and_gives_exit_code_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,9 +208,8 @@ def test_a_jax_that_does_not_import_is_a_problem(installed: Versions) -> None:
     assert finding.fix.startswith("pip install --force-reinstall jax==")
 
 
-@pytest.mark.parametrize("version", [None, "0.2.2"])
-def test_another_alpa_or_none_is_a_problem(installed: Versions, version: str | None) -> None:
-    installed(alpa=version)
+def test_another_alpa_is_a_problem(installed: Versions) -> None:
+    installed(alpa="0.2.2")
     finding = installation.alpa()
     assert (finding.status, finding.fix) == ("problem", "pip install --force-reinstall --no-deps alpa==0.2.3")
 
@@ -251,10 +266,24 @@ def test_an_alpa_that_does_not_import_is_a_problem_with_its_message() -> None:
 def test_a_package_must_be_there_suitable_and_importable(
     installed: Versions, version: str | None, answer: Answer, status: str
 ) -> None:
-    installed(flax=version)
+    installed(flax=version, alpa="0.2.3")
     finding = installation.package("flax", answer)
     assert finding.status == status
     assert finding.fix.startswith(("pip install", "mend JAX")) or status != "problem"
+
+
+def test_without_alpa_nothing_that_only_alpa_needs_is_a_problem(installed: Versions) -> None:
+    """As after `pip install .`, which is enough for autoshard."""
+    installed(jax=JAX, jaxlib=JAX, numpy="2.4.6")
+    missing = Answer({"hook": {"runs": False}}, "ended with exit code 1")
+    alpa = installation.alpa()
+    needs = [installation.package("flax", missing), installation.package("optax", missing), machine.solver(missing)]
+    needs.append(machine.ray(Answer(), None))
+    assert {each.status for each in (alpa, installation.importing_alpa(missing), *needs)} == {"note"}
+    assert all("pip install '.[alpa]'" in each.fix for each in (alpa, *needs))
+    assert "alpa==0.2.3" in alpa.fix
+    installed(numpy=None)
+    assert installation.package("numpy", missing).status == "problem"
 
 
 def test_a_package_that_fails_for_jax_is_mended_with_it(installed: Versions) -> None:
@@ -338,7 +367,7 @@ def test_the_last_words_of_a_process_are_those_that_say_why() -> None:
 def test_the_solver_must_run_and_be_right(
     installed: Versions, version: str | None, found: dict[str, Any], status: str
 ) -> None:
-    installed(pulp=version)
+    installed(pulp=version, alpa="0.2.3")
     assert machine.solver(Answer({"solver": found})).status == status
 
 

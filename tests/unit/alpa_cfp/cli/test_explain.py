@@ -7,7 +7,7 @@ import pytest
 
 from alpa_cfp.cli.main import main
 from alpa_cfp.report.text import explain
-from unit.alpa_cfp.report.accounts import gpt, plan_of
+from unit.alpa_cfp.report.reports import gpt, plan_of
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from alpa_cfp.evidence.naming import (
     ops_without_rule,
     parameter_paths,
     scopes_of,
+    short_name,
 )
-from alpa_cfp.evidence.parameters import short_name
 from alpa_cfp.jit.tracing import trace
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp_bench.workloads.model import train_step

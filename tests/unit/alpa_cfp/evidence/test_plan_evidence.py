@@ -1,4 +1,4 @@
-"""The account of a plan adds up to what was predicted, and says of every block what else there was."""
+"""The report of a plan adds up to the prediction, and has every alternative of every block."""
 
 import dataclasses
 import math
@@ -38,7 +38,7 @@ from unit.alpa_cfp.training_steps import (
 )
 
 # A plan is made once.
-pytestmark = pytest.mark.xdist_group("accounts")
+pytestmark = pytest.mark.xdist_group("plan_reports")
 
 NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
 RATES = Rates(flops_per_s=1e9, bytes_per_s=1e9, latency_s=1e-4, link_bytes_per_s=1e8)
@@ -54,22 +54,22 @@ def gpt_plan(shape: tuple[int, ...]) -> Plan:
     return autoshard(step, mesh, model.state, model.batch, donate_argnums=0, option=ESTIMATE)
 
 
-def account_of(plan: Plan) -> PlanReport:
+def report_of(plan: Plan) -> PlanReport:
     assert plan.account is not None
     return plan.account
 
 
-def sum_s(account: PlanReport) -> float:
-    """Of the chosen alternatives, the moves and the overhead."""
-    times = [account.kinds[block.kind].alternatives[block.chosen].time_s for block in account.blocks]
-    moves = [move.time_s for move in account.moves]
-    return math.fsum([*(time for time in times if time is not None), *moves, account.overhead_s])
+def sum_s(report: PlanReport) -> float:
+    """Time of the chosen alternatives, the moves and the overhead."""
+    times = [report.kinds[block.kind].alternatives[block.chosen].time_s for block in report.blocks]
+    moves = [move.time_s for move in report.moves]
+    return math.fsum([*(time for time in times if time is not None), *moves, report.overhead_s])
 
 
 def planned(
     choosing: PlanSearch, choices: Sequence[int], micro_batches: int = 1, tried: Sequence[MeasuredPlan] = ()
 ) -> PlanEvidence:
-    """What is known of a plan of the two-layer step."""
+    """The evidence of a plan of the two-layer step."""
     return PlanEvidence(
         two_layer_module(), two_layer_blocks(), MESH, two_layer_units(), two_layer_boundaries(), choosing,
         micro_batches, MeasuredPlan(choosing.problem.solution(choices)), tried, 0.25, 7,
@@ -81,48 +81,48 @@ def planned(
 def test_blocks_moves_and_overhead_add_up_to_what_is_predicted(data: st.DataObject, micro_batches: int) -> None:
     chosen = tuple(data.draw(st.integers(0, len(unit.candidates) - 1)) for unit in two_layer_units())
     choosing = PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, None, 1.5, micro_batches=micro_batches)
-    account = planned(choosing, chosen, micro_batches).account()
-    assert sum_s(account) == pytest.approx(choosing.problem.time(chosen) + 0.25)
+    report = planned(choosing, chosen, micro_batches).report()
+    assert sum_s(report) == pytest.approx(choosing.problem.time(chosen) + 0.25)
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (2, 2)])
-def test_the_account_of_a_plan_adds_up_to_its_time_and_memory(shape: tuple[int, ...]) -> None:
+def test_the_report_of_a_plan_adds_up_to_its_time_and_memory(shape: tuple[int, ...]) -> None:
     plan = gpt_plan(shape)
-    blocks = account_of(plan).blocks
-    assert sum_s(account_of(plan)) == pytest.approx(plan.predicted_s)
+    blocks = report_of(plan).blocks
+    assert sum_s(report_of(plan)) == pytest.approx(plan.predicted_s)
     assert sum(block.state_bytes for block in blocks) == plan.memory.state
     assert sum(block.saved_bytes for block in blocks) == plan.memory.saved
     assert max(block.transient_bytes for block in blocks) == plan.memory.transient
 
 
-def test_every_block_of_the_program_is_in_the_account_as_it_was_chosen() -> None:
+def test_every_block_of_the_program_is_in_the_report_as_it_was_chosen() -> None:
     plan = gpt_plan((2, 4))
-    account = account_of(plan)
-    assert len(account.blocks) == len(plan.strategies)
-    for block, strategy in zip(account.blocks, plan.strategies, strict=True):
-        alternative = account.kinds[block.kind].alternatives[block.chosen]
+    report = report_of(plan)
+    assert len(report.blocks) == len(plan.strategies)
+    for block, strategy in zip(report.blocks, plan.strategies, strict=True):
+        alternative = report.kinds[block.kind].alternatives[block.chosen]
         assert alternative.kept == strategy.kept
         assert [role is None for role in alternative.roles] == [factor is None for factor in strategy.factors]
 
 
-def test_a_plan_is_kept_with_its_account() -> None:
+def test_a_plan_is_kept_with_its_report() -> None:
     plan = gpt_plan((2, 4))
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def test_the_same_program_has_the_same_account() -> None:
+def test_the_same_program_has_the_same_report() -> None:
     assert gpt_plan.__wrapped__((2, 2)).to_json() == gpt_plan((2, 2)).to_json()
 
 
 def test_through_autoshard_blocks_and_weights_have_the_users_names() -> None:
-    blocks = account_of(gpt_plan((2, 4))).blocks
+    blocks = report_of(gpt_plan((2, 4))).blocks
     assert len({block.name for block in blocks}) == len(blocks)
     (attention,) = (block for block in blocks if "layer/0/attention/self" in block.name)
     assert any("['qvk_combined']['kernel']" in path for path in attention.weights)
 
 
 def test_equal_layers_are_repetitions_of_one_segment() -> None:
-    blocks = account_of(gpt_plan((2, 4))).blocks
+    blocks = report_of(gpt_plan((2, 4))).blocks
     first, second = (
         next(block for block in blocks if f"layer/{layer}/attention/self" in block.name) for layer in range(2)
     )
@@ -136,14 +136,14 @@ def test_through_alpa_blocks_have_the_users_names_and_weights_are_numbered() -> 
     method = CFPShardParallel(logical_mesh("2x2"), None, option)
     step: Any = alpa.parallelize(train_step(model, alpa.value_and_grad), method=method)
     step.get_executable(model.state, model.batch)
-    account = account_of(option.plans[-1])
-    assert sum_s(account) == pytest.approx(option.plans[-1].predicted_s)
-    assert [block.name for block in account.blocks] == [f"Dense_{number}" for number in range(4)]
-    assert all(block.parameters for block in account.blocks)
-    for block in account.blocks:
+    report = report_of(option.plans[-1])
+    assert sum_s(report) == pytest.approx(option.plans[-1].predicted_s)
+    assert [block.name for block in report.blocks] == [f"Dense_{number}" for number in range(4)]
+    assert all(block.parameters for block in report.blocks)
+    for block in report.blocks:
         assert block.weights == tuple(f"args[{number}]" for number in block.parameters)
-    assert account.axis_names == ("axis 0", "axis 1")
-    assert {each.source for kind in account.kinds for each in kind.alternatives} == {"estimated"}
+    assert report.axis_names == ("axis 0", "axis 1")
+    assert {each.source for kind in report.kinds for each in kind.alternatives} == {"estimated"}
 
 
 def test_without_a_name_in_the_program_a_weight_has_its_path_in_the_signature() -> None:
@@ -156,9 +156,9 @@ def test_without_a_name_in_the_program_a_weight_has_its_path_in_the_signature() 
     arguments = {"w": np.ones((2, 16, 16), np.float32)}, np.ones((16, 16), np.float32)
     plan = autoshard(step, AbstractMesh((4,), ("x",)), *arguments, option=ESTIMATE)
     assert plan.signature is not None
-    account = signed(account_of(plan), plan.signature)
-    assert account.axis_names == ("x",)
-    assert {path for block in account.blocks for path in block.weights} == {"args[0]['w']"}
+    report = signed(report_of(plan), plan.signature)
+    assert report.axis_names == ("x",)
+    assert {path for block in report.blocks for path in block.weights} == {"args[0]['w']"}
 
 
 class Measured:
@@ -182,20 +182,20 @@ class Measured:
 def test_what_was_not_measured_is_told_as_an_estimate() -> None:
     choosing = PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, Measured(), 1.5)
     solution = choosing.best(1, None)[0]
-    account = planned(choosing, solution.choices).account()
-    assert sum_s(account) == pytest.approx(solution.time_s + 0.25)
-    every = [each for kind in account.kinds for each in kind.alternatives]
+    report = planned(choosing, solution.choices).report()
+    assert sum_s(report) == pytest.approx(solution.time_s + 0.25)
+    every = [each for kind in report.kinds for each in kind.alternatives]
     assert {each.source for each in every} == {"measured", "estimated"}
     assert sum(each.source == "measured" for each in every) == choosing.measured
-    chosen = [account.kinds[block.kind].alternatives[block.chosen] for block in account.blocks]
+    chosen = [report.kinds[block.kind].alternatives[block.chosen] for block in report.blocks]
     assert {each.source for each in chosen} == {"measured"}
 
 
 def test_an_alternative_that_cannot_be_run_says_why() -> None:
     failing = frozenset({1})
     choosing = PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, Measured(failing), math.inf)
-    account = planned(choosing, choosing.best(1, None)[0].choices).account()
-    every = [each for kind in account.kinds for each in kind.alternatives]
+    report = planned(choosing, choosing.best(1, None)[0].choices).report()
+    every = [each for kind in report.kinds for each in kind.alternatives]
     assert [(each.time_s, each.failure) for each in every if each.failure] == [(None, "crashed: it did")]
 
 
@@ -206,7 +206,7 @@ def test_the_whole_plans_that_were_timed_are_told_with_the_chosen_one() -> None:
         MeasuredPlan(first, 0.5, 100, 3, name="best predicted"),
         MeasuredPlan(other, failure="crashed: it did", name="data parallel"),
     ]
-    found = planned(choosing, first.choices, tried=tried).account().tried
+    found = planned(choosing, first.choices, tried=tried).report().tried
     assert [(each.name, each.measured_s, each.failure, each.chosen) for each in found] == [
         ("best predicted", 0.5, "", True),
         ("data parallel", None, "crashed: it did", False),
@@ -215,10 +215,10 @@ def test_the_whole_plans_that_were_timed_are_told_with_the_chosen_one() -> None:
 
 
 def test_communication_is_along_the_axes_that_split_what_is_summed() -> None:
-    account = account_of(gpt_plan((2, 2)))
+    report = report_of(gpt_plan((2, 2)))
     sums = [
         (each.roles, communication.axes)
-        for kind in account.kinds
+        for kind in report.kinds
         for each in kind.alternatives
         for communication in each.communication
         if communication.kind == "all-reduce"
@@ -242,8 +242,8 @@ def normed_step(weight: jax.Array, x: jax.Array) -> jax.Array:
 
 def test_the_gradient_of_a_weight_is_told_from_the_statistics_of_a_batch_norm() -> None:
     arguments = np.ones((24, 16), np.float32), np.ones((32, 24), np.float32)
-    account = account_of(autoshard(normed_step, AbstractMesh((8,), ("x",)), *arguments, option=ESTIMATE))
-    (kind,) = account.kinds
+    report = report_of(autoshard(normed_step, AbstractMesh((8,), ("x",)), *arguments, option=ESTIMATE))
+    (kind,) = report.kinds
     (by_samples,) = (each for each in kind.alternatives if each.roles == ("samples",) and each.kept == "as used")
     sizes = {each.size_bytes: each.purpose for each in by_samples.communication}
     gradient = 24 * 16 * 4

@@ -1,4 +1,4 @@
-"""What a planner had to do without is logged once, and said once, what may cost something first."""
+"""Each caveat is logged once and kept once; those that may cost something come first."""
 
 import logging
 
@@ -7,7 +7,7 @@ import pytest
 from alpa_cfp.plan.caveats import Caveats
 
 
-def test_each_sentence_is_said_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_caveat_is_kept_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caveats = Caveats()
     with caplog.at_level(logging.INFO):
         for _ in range(2):
@@ -20,7 +20,7 @@ def test_each_sentence_is_said_and_logged_once(caplog: pytest.LogCaptureFixture)
     ]
 
 
-def test_what_was_said_before_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_earlier_caveat_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     first = Caveats()
     first.warn("a rate is a guess")
     caplog.clear()

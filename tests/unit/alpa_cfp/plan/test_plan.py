@@ -17,7 +17,7 @@ from alpa_cfp.errors import PlanError
 from alpa_cfp.plan.signature import Placed, Signature
 from alpa_cfp.search import MemoryUse
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
-from unit.alpa_cfp.report.drawn import accounts
+from unit.alpa_cfp.report.drawn import plan_reports
 
 PLAN = Plan("ab" * 32, (2, 4), (BlockStrategy((0, None)), BlockStrategy((None, 3))), 0.1, MemoryUse(1, 2, 3), "measure")
 
@@ -44,7 +44,7 @@ plans = st.builds(
     st.sampled_from([None, SIGNATURE]),
     st.none() | st.floats(0, 1e6),
     st.none() | st.integers(0, 2**50),
-    st.none() | accounts(),
+    st.none() | plan_reports(),
 )
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 
 from alpa_cfp.codec import decode, encode
 from alpa_cfp.plan.plan_report import Alternative, BlockReport, Caveat, Communication, Kind, Move, PlanReport, Tried
-from unit.alpa_cfp.report.accounts import gpt
-from unit.alpa_cfp.report.drawn import accounts
+from unit.alpa_cfp.report.drawn import plan_reports
+from unit.alpa_cfp.report.reports import gpt
 
 ALTERNATIVE = Alternative(
     ("samples", None), "as used", None, "measured", "crashed", 1, 2, 3, 4.0, (Communication("all-reduce", (0,), 8, 2),)
@@ -26,7 +26,7 @@ REPORT = PlanReport(
 )
 
 
-@given(accounts())
+@given(plan_reports())
 def test_a_report_that_is_read_back_is_an_equal_one(report: PlanReport) -> None:
     assert decode(PlanReport, json.loads(json.dumps(encode(report)))) == report
 

@@ -1,4 +1,4 @@
-"""Accounts drawn at random, for what must hold of every account."""
+"""Plan reports drawn at random, for properties that hold for every report."""
 
 from hypothesis import strategies as st
 
@@ -48,8 +48,8 @@ tried = st.builds(
 
 
 @st.composite
-def accounts(draw: st.DrawFn) -> PlanReport:
-    """An account whose indices are those of what it has."""
+def plan_reports(draw: st.DrawFn) -> PlanReport:
+    """A report with valid indices."""
     its_kinds = tuple(draw(st.lists(kinds, min_size=1, max_size=2)))
     blocks: list[BlockReport] = []
     for _ in range(draw(st.integers(1, 3))):

@@ -6,13 +6,13 @@ from dataclasses import replace
 from alpa_cfp.plan.plan_report import PlanReport
 from alpa_cfp.report.comparing import diff, differences
 from alpa_cfp.strategies.block_strategy import BlockStrategy
-from unit.alpa_cfp.report.accounts import gpt, moe, plan_of, unmeasured
+from unit.alpa_cfp.report.reports import gpt, moe, plan_of, unmeasured
 
 
-def with_mlp_split_by_samples(account: PlanReport) -> PlanReport:
-    """`account` with its first halves of MLPs data parallel."""
-    blocks = (replace(block, chosen=2) if block.name.endswith("mlp/up") else block for block in account.blocks)
-    return replace(account, blocks=tuple(blocks))
+def with_mlp_split_by_samples(report: PlanReport) -> PlanReport:
+    """`report` with its first halves of MLPs data parallel."""
+    blocks = (replace(block, chosen=2) if block.name.endswith("mlp/up") else block for block in report.blocks)
+    return replace(report, blocks=tuple(blocks))
 
 
 def test_equal_plans_are_said_to_be_equal() -> None:
@@ -20,8 +20,8 @@ def test_equal_plans_are_said_to_be_equal() -> None:
 
 
 def test_a_difference_of_many_blocks_is_said_once() -> None:
-    account = gpt(24)
-    said = diff(plan_of(account), plan_of(with_mlp_split_by_samples(account)))
+    report = gpt(24)
+    said = diff(plan_of(report), plan_of(with_mlp_split_by_samples(report)))
     assert "They do different things with 24 of 98 blocks:" in said
     assert said.count("encoder/layer/0-23/mlp/up (24 blocks)") == 1
     assert re.search(r"A +0\.710 ms each .* weights split by column on axis 1; samples split on axis 0", said)
@@ -29,8 +29,8 @@ def test_a_difference_of_many_blocks_is_said_once() -> None:
 
 
 def test_steps_and_memory_are_compared() -> None:
-    account = gpt(2)
-    first = plan_of(account)
+    report = gpt(2)
+    first = plan_of(report)
     second = replace(first, measured_s=2 * (first.measured_s or 0.0), needed_bytes=1_000_000_000)
     said = diff(first, second)
     assert re.search(r"step, measured +8\.42 ms +16\.8 ms +2\.0 times as slow", said)

@@ -7,7 +7,7 @@ import pytest
 
 from alpa_cfp.plan.plan_report import Caveat, PlanReport
 from alpa_cfp.report.text import explain
-from unit.alpa_cfp.report.accounts import gpt, moe, plan_of, unmeasured
+from unit.alpa_cfp.report.reports import gpt, moe, plan_of, unmeasured
 
 
 def test_the_heading_says_mesh_step_and_memory() -> None:
@@ -63,8 +63,8 @@ def test_times_that_are_not_known_are_said_to_be_unknown() -> None:
 
 
 def test_one_block_is_explained_with_all_alternatives() -> None:
-    account = gpt(2)
-    said = explain(plan_of(account), blocks={7}, everything=True)
+    report = gpt(2)
+    said = explain(plan_of(report), blocks={7}, everything=True)
     assert "mlp/up" in said
     assert "mlp/down" not in said
     assert said.count("cannot be run") == 1
@@ -79,9 +79,9 @@ def test_a_plan_without_account_is_explained_from_its_strategies() -> None:
     assert "keeps no account" in said
 
 
-@pytest.mark.parametrize("account", [gpt(2), moe(), unmeasured(), None])
-def test_no_words_of_the_search_are_used(account: PlanReport | None) -> None:
-    said = explain(plan_of(account), everything=True)
+@pytest.mark.parametrize("report", [gpt(2), moe(), unmeasured(), None])
+def test_no_words_of_the_search_are_used(report: PlanReport | None) -> None:
+    said = explain(plan_of(report), everything=True)
     assert not re.search(r"\b(factor|candidate|variable|None|nan|inf)\b", said)
     assert not re.search(r"\bkind \d", said)
 

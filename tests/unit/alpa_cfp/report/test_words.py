@@ -10,7 +10,7 @@ from alpa_cfp import quantities
 from alpa_cfp.plan.plan_report import Communication, CommunicationSource
 from alpa_cfp.report import words
 from alpa_cfp.strategies.block_strategy import StateSharding
-from unit.alpa_cfp.report.accounts import AXES, MESH, Roles, alternative
+from unit.alpa_cfp.report.reports import AXES, MESH, Roles, alternative
 
 
 @pytest.mark.parametrize(

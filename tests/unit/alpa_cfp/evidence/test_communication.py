@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from alpa_cfp.candidates.block_candidates import find_block_candidates
-from alpa_cfp.evidence.communicating import Communications, source_of
+from alpa_cfp.evidence.communication import Communications, source_of
 from alpa_cfp.evidence.roles import roles_of
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.plan.plan_report import Communication, Purpose

@@ -1,7 +1,7 @@
-"""A plan as one HTML page: takes a plan, gives a text that a browser shows without anything else.
+"""A plan as one HTML page that needs no other files.
 
-Invariants: the page asks the network for nothing, and says so to the browser; no text of the plan is taken for markup
-or script; everything can be read without the page's script, which only points out, opens and shows.
+Invariants: the page loads nothing from the network, and forbids the browser to; no text of the plan becomes markup or
+script; everything can be read without the page's script, which only highlights, opens and shows tips.
 """
 
 import base64
@@ -10,22 +10,22 @@ from importlib.resources import files
 
 from alpa_cfp import quantities
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.report import report_tables, words
+from alpa_cfp.report import html_tables, words
+from alpa_cfp.report.html_drawing import Drawing
+from alpa_cfp.report.html_model import model
+from alpa_cfp.report.html_timeline import timeline
 from alpa_cfp.report.markup import Markup, element, join
-from alpa_cfp.report.report_drawing import Drawing
-from alpa_cfp.report.report_model import model
-from alpa_cfp.report.report_timeline import timeline
 from alpa_cfp.report.text import costs, explain, step
 from alpa_cfp.report.totals import blocks_s, moves_s
 
-# What a user has to know before comparing times of blocks.
+# Shown before times of blocks are compared.
 _BY_ITSELF = (
     "Times are of a block by itself. An alternative that is faster by itself can still lose: it may need moves between "
     "blocks, or memory, that cost more."
 )
 
 
-def report(plan: Plan) -> str:
+def html_page(plan: Plan) -> str:
     """The page of a plan."""
     title = f"Plan for a {words.mesh(plan.mesh_shape)} mesh"
     content = [_header(plan, title), element("main", _content(plan))]
@@ -44,23 +44,23 @@ def report(plan: Plan) -> str:
 def _content(plan: Plan) -> Markup:
     if plan.account is None:
         return element("section", element("pre", explain(plan)))
-    drawing = Drawing.of(plan, plan.account)
-    account = plan.account
+    report = plan.account
+    drawing = Drawing.of(plan, report)
     sums = (
-        f"Blocks {quantities.time(blocks_s(account))}, moves between them {quantities.time(moves_s(account))}, "
-        f"starting the program {quantities.time(account.overhead_s)}."
+        f"Blocks {quantities.time(blocks_s(report))}, moves between them {quantities.time(moves_s(report))}, "
+        f"starting the program {quantities.time(report.overhead_s)}."
     )
     memory = f"Predicted for a device: {words.memory(plan.memory.state, plan.memory.saved, plan.memory.transient)}."
     return join(
         (
-            _section("tried", "What was tried whole", report_tables.tried(drawing)),
+            _section("tried", "What was tried whole", html_tables.tried(drawing)),
             _section(
                 "time",
                 "Predicted time, in program order",
-                report_tables.legend(drawing),
+                html_tables.legend(drawing),
                 timeline(drawing),
                 element("p", sums, class_="quiet"),
-                report_tables.strip(drawing),
+                html_tables.strip(drawing),
             ),
             _section(
                 "model",
@@ -70,20 +70,20 @@ def _content(plan: Plan) -> Markup:
             ),
             element(
                 "div",
-                _section("most-time", "Where the time goes", report_tables.time_table(drawing)),
+                _section("most-time", "Where the time goes", html_tables.time_table(drawing)),
                 _section(
                     "memory",
                     "Where the memory goes",
                     element("p", memory, class_="quiet"),
-                    report_tables.memory_strip(drawing),
-                    report_tables.memory_table(drawing),
+                    html_tables.memory_strip(drawing),
+                    html_tables.memory_table(drawing),
                 ),
                 class_="pair",
             ),
-            _section("rules", "Ops without a sharding rule", report_tables.without_rule(drawing)),
+            _section("rules", "Ops without a sharding rule", html_tables.without_rule(drawing)),
             *(
-                [_section("caveats", "What the planner had to do without", report_tables.caveats(drawing))]
-                if account.caveats or account.gap_s != 0
+                [_section("caveats", "What the planner had to do without", html_tables.caveats(drawing))]
+                if report.caveats or report.gap_s != 0
                 else []
             ),
         )
@@ -91,10 +91,10 @@ def _content(plan: Plan) -> Markup:
 
 
 def _header(plan: Plan, title: str) -> Markup:
-    account = plan.account
-    mesh = f"{words.axes_of_mesh(plan.mesh_shape, account.axis_names)}; " if account else ""
-    kinds = f" of {quantities.plural(len(account.kinds), 'kind')}" if account else ""
-    said = f"{mesh}{quantities.plural(len(plan.strategies), 'block')}{kinds}"
+    report = plan.account
+    mesh = f"{words.axes_of_mesh(plan.mesh_shape, report.axis_names)}; " if report else ""
+    kinds = f" of {quantities.plural(len(report.kinds), 'kind')}" if report else ""
+    subtitle = f"{mesh}{quantities.plural(len(plan.strategies), 'block')}{kinds}"
     compiled = plan.needed_bytes is not None
     cards = (
         ("Step", quantities.time(plan.measured_s if plan.measured_s is not None else plan.predicted_s), step(plan)),
@@ -120,7 +120,7 @@ def _header(plan: Plan, title: str) -> Markup:
         for name, value, more in cards
     ]
     return element(
-        "header", element("h1", title), element("p", said, class_="quiet"), element("div", drawn, class_="cards")
+        "header", element("h1", title), element("p", subtitle, class_="quiet"), element("div", drawn, class_="cards")
     )
 
 
@@ -135,6 +135,6 @@ def _packaged(name: str) -> Markup:
 
 
 def _policy(script: str) -> str:
-    """Nothing from elsewhere, and no script but the page's own."""
+    """The content security policy: nothing from elsewhere, and no script but the page's own."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"

@@ -1,24 +1,24 @@
-"""The timeline of a report: takes a drawing, gives a bar chart of what blocks and moves take, in program order.
+"""The timeline on the HTML page: a bar chart of the times of blocks and moves, in program order.
 
-Invariant: every block of the program has one bar, which links to its place in the model; every move has one too.
+Invariant: every block of the program and every move has one bar, which links to a block of the model.
 """
 
 from alpa_cfp import quantities
 from alpa_cfp.plan.plan_report import Move
 from alpa_cfp.report import words
-from alpa_cfp.report.folding import BlockPosition, places
+from alpa_cfp.report.folding import FoldedBlock
+from alpa_cfp.report.html_drawing import Drawing, anchor
 from alpa_cfp.report.markup import Markup, element, join
-from alpa_cfp.report.report_drawing import Drawing, anchor
 
 _HEIGHT, _LEFT, _BOTTOM, _TOP = 190.0, 58.0, 30.0, 10.0
-# What the chart is wide if it can, and how wide a bar is at least and at most.
+# The intended width of the chart, and the limits of the width of a bar.
 _WIDTH, _LEAST, _MOST = 1060.0, 4.0, 56.0
 _LETTER = 6.4
 
 
 def timeline(drawing: Drawing) -> Markup:
     """The chart."""
-    where, bars = places(drawing.segments), _order(drawing)
+    folded, bars = drawing.block_of(), _order(drawing)
     pitch = min(max(_WIDTH / max(len(bars), 1), _LEAST), _MOST)
     highest = max((_seconds(drawing, each) or 0.0 for each in bars), default=0.0) or 1e-9
     step = _step(highest)
@@ -29,16 +29,15 @@ def timeline(drawing: Drawing) -> Markup:
     for number, each in enumerate(bars):
         left = _LEFT + number * pitch
         if isinstance(each, Move):
-            drawn.append(_move(drawing, each, where[each.second], left, pitch, scale))
+            drawn.append(_move(drawing, each, folded[each.second], left, pitch, scale))
             continue
-        place = where[each]
-        span = spans.setdefault(place.segment, [left, left])
+        span = spans.setdefault(folded[each].segment, [left, left])
         span[1] = left + pitch
-        drawn.append(_block(drawing, each, place, left, pitch, scale))
+        drawn.append(_block(drawing, each, folded[each], left, pitch, scale))
     drawn += _brackets(drawing, spans)
     total = _HEIGHT + _BOTTOM
     label = (
-        f"Bar chart of the predicted time of {len(drawing.account.blocks)} blocks and the moves between them, in "
+        f"Bar chart of the predicted time of {len(drawing.report.blocks)} blocks and the moves between them, in "
         "program order; the same numbers are in the model below"
     )
     chart = element(
@@ -55,13 +54,13 @@ def timeline(drawing: Drawing) -> Markup:
 
 
 def _order(drawing: Drawing) -> list[int | Move]:
-    """Blocks and moves; what is moved to a block comes before it."""
+    """Blocks and moves; the moves to a block come before it."""
     arriving: dict[int, list[Move]] = {}
-    for move in drawing.account.moves:
+    for move in drawing.report.moves:
         if move.time_s > 0:
             arriving.setdefault(max(move.first, move.second), []).append(move)
     found: list[int | Move] = []
-    for block in range(len(drawing.account.blocks)):
+    for block in range(len(drawing.report.blocks)):
         found += [*arriving.get(block, []), block]
     return found
 
@@ -71,7 +70,7 @@ def _seconds(drawing: Drawing, each: int | Move) -> float | None:
 
 
 def _step(highest: float) -> float:
-    """A round distance between lines, of which there are three to seven."""
+    """A round distance between lines, so that there are three to seven."""
     unit = 1e-9
     while True:
         for factor in (1, 2, 5):
@@ -90,37 +89,37 @@ def _grid(step: float, highest: float, scale: float, width: float) -> Markup:
     return element("g", drawn, aria_hidden="true")
 
 
-def _block(drawing: Drawing, block: int, place: BlockPosition, left: float, pitch: float, scale: float) -> Markup:
-    own, used, account = drawing.chosen(block), drawing.used_by(block), drawing.account.blocks[block]
+def _block(drawing: Drawing, index: int, target: FoldedBlock, left: float, pitch: float, scale: float) -> Markup:
+    own, used, block = drawing.chosen(index), drawing.used_by(index), drawing.report.blocks[index]
     tip = "\n".join(
         (
-            account.name,
+            block.name,
             f"{quantities.time(own.time_s)}{'' if own.time_s is None else f' {own.source}'}",
             f"{used.letter}: {used.text}",
-            f"memory {words.memory(account.state_bytes, account.saved_bytes, account.transient_bytes)}",
+            f"memory {words.memory(block.state_bytes, block.saved_bytes, block.transient_bytes)}",
         )
     )
     known = own.time_s is not None
     height = max((own.time_s or 0.0) * scale, 2.0)
     shape = _bar(left, pitch, height, used.colour if known else "unknown")
-    return _link(shape, tip, anchor(place), data_block=str(block), data_strategy=used.letter)
+    return _link(shape, tip, target, data_block=str(index), data_strategy=used.letter)
 
 
-def _move(drawing: Drawing, move: Move, place: BlockPosition, left: float, pitch: float, scale: float) -> Markup:
-    first, second = (drawing.account.blocks[i].name for i in (move.first, move.second))
+def _move(drawing: Drawing, move: Move, target: FoldedBlock, left: float, pitch: float, scale: float) -> Markup:
+    first, second = (drawing.report.blocks[i].name for i in (move.first, move.second))
     collectives = quantities.plural(move.collectives, "collective")
     tip = (
         f"moving {first}\nto {second}\n{quantities.time(move.time_s)} predicted, {quantities.size(move.size_bytes)} "
         f"in {collectives}"
     )
     shape = _bar(left, pitch, max(move.time_s * scale, 2.0), "move")
-    return _link(shape, tip, anchor(place), data_move=f"{move.first}-{move.second}")
+    return _link(shape, tip, target, data_move=f"{move.first}-{move.second}")
 
 
 def _bar(left: float, pitch: float, height: float, colour: str) -> Markup:
     gap = 1.0 if pitch < 12 else 2.0
     top, width = round(_HEIGHT - height, 2), round(pitch - gap, 2)
-    # All of the column takes the pointer: small bars are hard to hit.
+    # The whole column reacts to the pointer, because small bars are hard to hit.
     column = element("rect", x=round(left, 2), y=_TOP, width=round(pitch, 2), height=_HEIGHT - _TOP, class_="column")
     shape = element(
         "rect", x=round(left, 2), y=top, width=width, height=round(height, 2), rx=1.5, class_=f"shape {colour}"
@@ -128,22 +127,21 @@ def _bar(left: float, pitch: float, height: float, colour: str) -> Markup:
     return join((column, shape))
 
 
-def _link(shape: Markup, tip: str, target: str, **data: str) -> Markup:
-    said = tip.replace("\n", ", ")
+def _link(shape: Markup, tip: str, target: FoldedBlock, **data: str) -> Markup:
     return element(
         "a",
         element("title", tip),
-        Markup(shape),
-        href=f"#{target}",
+        shape,
+        href=f"#{anchor(target)}",
         tabindex="-1",
-        aria_label=said,
+        aria_label=tip.replace("\n", ", "),
         data_tip=tip,
         **data,
     )
 
 
 def _brackets(drawing: Drawing, spans: dict[int, list[float]]) -> list[Markup]:
-    """The names of segments below their blocks, where there is room."""
+    """The names of segments below their blocks, if there is room."""
     drawn = []
     for number, (left, right) in spans.items():
         segment = drawing.segments[number]

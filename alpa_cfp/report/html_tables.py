@@ -1,27 +1,24 @@
-"""The tables and strips of a report: takes a drawing, gives what was tried whole, the strategies, and where time and
-memory go.
-"""
+"""The tables and strips on the HTML page: whole plans that were tried, strategies, contributions to time and memory."""
 
 from collections.abc import Callable, Sequence
 
 from alpa_cfp import quantities
 from alpa_cfp.plan.plan_report import Tried
 from alpa_cfp.report import words
-from alpa_cfp.report.choices import failure
+from alpa_cfp.report.html_drawing import Drawing, anchor, bar, path, swatch, table
 from alpa_cfp.report.markup import Markup, element, join
-from alpa_cfp.report.report_drawing import Drawing, anchor, bar, path, swatch, table
 from alpa_cfp.report.text import searched
 from alpa_cfp.report.totals import MemoryShare, TimeShare, memories, moves_s, parts_s, times
 
-# How many contributions are in a table.
+# Number of contributions in a table.
 _MOST = 12
-# How many letters a percent of a strip has room for, in the narrower column.
+# Number of letters that fit into one percent of a strip in the narrower column.
 _LETTERS = 0.75
 
 
 def tried(drawing: Drawing) -> Markup:
     """The whole plans that were timed, predicted beside measured."""
-    plans = drawing.account.tried
+    plans = drawing.report.tried
     if not plans:
         return element("p", "No plan was compiled and run whole; this one is the best predicted.")
     longest = max(max(each.predicted_s, each.measured_s or 0.0) for each in plans)
@@ -36,7 +33,7 @@ def _tried(each: Tried, longest: float, fastest: float | None) -> tuple[str | Ma
         bars.insert(0, bar(each.measured_s, longest, "measured"))
     name = element("strong", each.name, " (this plan)") if each.chosen else each.name
     if each.failure:
-        against = f"failed: {failure(each.failure, 200)}"
+        against = f"failed: {words.failure(each.failure, 200)}"
     elif each.measured_s is None or fastest is None:
         against = "not run"
     else:
@@ -53,7 +50,7 @@ def _tried(each: Tried, longest: float, fastest: float | None) -> tuple[str | Ma
 
 
 def legend(drawing: Drawing) -> Markup:
-    """The strategies with their colours; where the page's script runs, they are buttons that point out their blocks."""
+    """The strategies with their colours; the page's script makes them buttons that highlight their blocks."""
     items = [
         element(
             "li",
@@ -72,8 +69,8 @@ def legend(drawing: Drawing) -> Markup:
         )
         for used in drawing.used.values()
     ]
-    extra = [("move", "moves between blocks", moves_s(drawing.account))]
-    if any(drawing.chosen(block).time_s is None for block in range(len(drawing.account.blocks))):
+    extra = [("move", "moves between blocks", moves_s(drawing.report))]
+    if any(drawing.chosen(block).time_s is None for block in range(len(drawing.report.blocks))):
         extra.append(("unknown", "time unknown", 0.0))
     items += [
         element(
@@ -91,15 +88,15 @@ def legend(drawing: Drawing) -> Markup:
 
 def strip(drawing: Drawing) -> Markup:
     """The time of a step by strategy, as one bar."""
-    account, total = drawing.account, parts_s(drawing.account)
+    report, total = drawing.report, parts_s(drawing.report)
     parts = [(used.colour, used.letter, used.text, used.time_s) for used in drawing.used.values()]
-    parts.append(("move", "moves", "moves between blocks", moves_s(account)))
-    parts.append(("start", "start", "starting the program", account.overhead_s))
+    parts.append(("move", "moves", "moves between blocks", moves_s(report)))
+    parts.append(("start", "start", "starting the program", report.overhead_s))
     return _strip(parts, total, quantities.time)
 
 
 def memory_strip(drawing: Drawing) -> Markup:
-    """The predicted memory of a device by what it is for, as one bar."""
+    """The predicted memory of a device by its use, as one bar."""
     memory = drawing.plan.memory
     parts = [
         ("c0", "state", "parameters, optimizer state and results", float(memory.state)),
@@ -109,23 +106,23 @@ def memory_strip(drawing: Drawing) -> Markup:
     return _strip(parts, float(memory.total), quantities.size)
 
 
-def _strip(parts: Sequence[tuple[str, str, str, float]], total: float, said: Callable[[float], str]) -> Markup:
+def _strip(parts: Sequence[tuple[str, str, str, float]], total: float, amount: Callable[[float], str]) -> Markup:
     drawn = []
     for colour, short, text, part in parts:
         if total <= 0 or part <= 0:
             continue
         percent = 100 * part / total
         label = f"{short} {words.share(part, total)}" if percent * _LETTERS > len(short) + 6 else ""
-        tip = f"{text}: {said(part)}, {words.share(part, total)}"
+        tip = f"{text}: {amount(part)}, {words.share(part, total)}"
         drawn.append(element("span", label, class_=f"piece {colour}", style=f"flex-grow:{percent:.3f}", title=tip))
-    spoken = "; ".join(f"{text}: {said(part)}" for _, _, text, part in parts if part > 0)
+    spoken = "; ".join(f"{text}: {amount(part)}" for _, _, text, part in parts if part > 0)
     return element("div", drawn, class_="strip", role="img", aria_label=spoken)
 
 
 def time_table(drawing: Drawing) -> Markup:
-    """What takes most of the time."""
-    total = parts_s(drawing.account)
-    shares = times(drawing.account, drawing.segments)
+    """The largest contributions to the time of a step."""
+    total = parts_s(drawing.report)
+    shares = times(drawing)
     rows = [_time(drawing, each, total) for each in shares[:_MOST]]
     rest = sum(each.time_s for each in shares[_MOST:])
     if rest:
@@ -135,17 +132,17 @@ def time_table(drawing: Drawing) -> Markup:
 
 def _time(drawing: Drawing, each: TimeShare, total: float) -> tuple[str | Markup, ...]:
     name, colour = path(each.name), "move"
-    if each.place is not None:
-        name = element("a", path(each.name), href=f"#{anchor(each.place)}")
-        colour = drawing.used_by(drawing.segments[each.place.segment].first[each.place.position]).colour
-    times = f"{each.count:,}" if each.count > 1 else ""
+    if each.block is not None:
+        name = element("a", path(each.name), href=f"#{anchor(each.block)}")
+        colour = drawing.used_by(each.block.first).colour
+    count = f"{each.count:,}" if each.count > 1 else ""
     part = words.share(each.time_s, total)
-    return (name, times, quantities.time(each.time_s), part, bar(each.time_s, total, colour))
+    return (name, count, quantities.time(each.time_s), part, bar(each.time_s, total, colour))
 
 
 def memory_table(drawing: Drawing) -> Markup:
-    """What takes most of the memory."""
-    shares = [each for each in memories(drawing.account, drawing.segments) if each.lasting_bytes]
+    """The largest contributions to the memory of a device."""
+    shares = [each for each in memories(drawing) if each.lasting_bytes]
     total = sum(each.lasting_bytes for each in shares)
     rows = [_memory(drawing, each, total) for each in shares[:_MOST]]
     rest = sum(each.lasting_bytes for each in shares[_MOST:])
@@ -156,34 +153,32 @@ def memory_table(drawing: Drawing) -> Markup:
 
 
 def _memory(drawing: Drawing, each: MemoryShare, total: int) -> tuple[str | Markup, ...]:
-    colour = drawing.used_by(drawing.segments[each.place.segment].first[each.place.position]).colour
     return (
-        element("a", path(each.name), href=f"#{anchor(each.place)}"),
-        f"{each.count:,}" if each.count > 1 else "",
+        element("a", path(each.block.full_name), href=f"#{anchor(each.block)}"),
+        f"{each.block.count:,}" if each.block.count > 1 else "",
         quantities.size(each.state_bytes),
         quantities.size(each.saved_bytes),
         quantities.size(each.lasting_bytes),
-        bar(each.lasting_bytes, total, colour),
+        bar(each.lasting_bytes, total, drawing.used_by(each.block.first).colour),
     )
 
 
 def without_rule(drawing: Drawing) -> Markup:
     """The ops that have no sharding rule."""
-    found = []
-    for number, segment in enumerate(drawing.segments):
-        for position, block in enumerate(segment.first):
-            ops = drawing.account.kinds[drawing.account.blocks[block].kind].without_rule
-            if ops:
-                link = element("a", segment.full_names[position], href=f"#block-{number}-{position}")
-                found.append(element("li", element("code", ", ".join(ops)), " in ", link))
+    found = [
+        element("li", element("code", ", ".join(ops)), " in ", element("a", block.full_name, href=f"#{anchor(block)}"))
+        for block in drawing.blocks
+        if (ops := drawing.kind(block).without_rule)
+    ]
     if not found:
         return element("p", "Every op has a sharding rule.")
     return join((element("p", "Every device computes these whole."), element("ul", found)))
 
 
 def caveats(drawing: Drawing) -> Markup:
-    """What the planner had to do without; what may have made the plan worse is said in bold."""
-    said = [element("li", element("strong", searched(drawing.plan)))] if searched(drawing.plan) else []
-    for each in drawing.account.caveats:
-        said.append(element("li", element("strong", each.text) if each.may_cost else each.text))
-    return element("ul", said)
+    """The fallbacks and omissions of the planner, in bold if the plan may be worse because of them."""
+    bound = searched(drawing.plan)
+    items = [element("li", element("strong", bound))] if bound else []
+    for each in drawing.report.caveats:
+        items.append(element("li", element("strong", each.text) if each.may_cost else each.text))
+    return element("ul", items)

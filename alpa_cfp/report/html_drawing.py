@@ -1,20 +1,18 @@
-"""What all parts of the report draw with: takes a plan with its account, gives its folded segments and a colour and a
-letter for each strategy that it uses.
+"""The common parts of the HTML page: the plan with a colour and a letter for each of its strategies, bars and tables.
 
-Invariant: the strategy that takes most time has the first colour; a colour never stands without its letter, so that
-the page can be read without telling colours apart.
+Invariants: the strategy that takes most time has the first colour; a colour never appears without its letter, so that
+the page can be read without distinguishing colours.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.plan_report import Alternative, PlanReport
-from alpa_cfp.report import words
-from alpa_cfp.report.folding import BlockPosition, Folded, chosen, fold
+from alpa_cfp.plan.plan_report import PlanReport
+from alpa_cfp.report.folding import FoldedBlock, FoldedPlan, fold
 from alpa_cfp.report.markup import Markup, element, join
 
-# So many strategies have colours of their own in report.css; more share the next one.
+# This many strategies have their own colours in report.css; the others share the next one.
 _COLOURS = 8
 
 
@@ -23,11 +21,11 @@ class Used:
     """A strategy that a plan uses.
 
     Attributes:
-        text: In words.
-        letter: What stands for it.
+        text: The strategy in words.
+        letter: Its letter.
         colour: Its class in report.css.
-        blocks: How many blocks have it.
-        time_s: What they take together.
+        blocks: Number of blocks with it.
+        time_s: Sum of their times.
     """
 
     text: str
@@ -38,52 +36,34 @@ class Used:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
-    """A plan that is drawn.
+class Drawing(FoldedPlan):
+    """A plan with the colours and letters of its strategies.
 
     Attributes:
-        plan: The plan.
-        account: Its account.
-        segments: Its blocks, folded.
-        used: Its strategies, by their words.
+        used: The strategies that it uses, by their text.
     """
 
-    plan: Plan
-    account: PlanReport
-    segments: tuple[Folded, ...]
     used: dict[str, Used]
 
     @classmethod
-    def of(cls, plan: Plan, account: PlanReport) -> "Drawing":
-        """The drawing of a plan."""
+    def of(cls, plan: Plan, report: PlanReport) -> "Drawing":
+        """Draws a plan."""
+        folded = FoldedPlan(plan, report, fold(report))
         totals: dict[str, tuple[int, float]] = {}
-        for block in account.blocks:
-            own = chosen(account, block)
-            text = words.strategy(own, plan.mesh_shape, account.axis_names)
-            count, seconds = totals.get(text, (0, 0.0))
-            totals[text] = count + 1, seconds + (own.time_s or 0.0)
+        for block in report.blocks:
+            own = report.chosen(block)
+            count, seconds = totals.get(folded.strategy(own), (0, 0.0))
+            totals[folded.strategy(own)] = count + 1, seconds + (own.time_s or 0.0)
         ordered = sorted(totals.items(), key=lambda item: -item[1][1])
         used = {
             text: Used(text, letter(number), f"c{min(number, _COLOURS)}", *total)
             for number, (text, total) in enumerate(ordered)
         }
-        return cls(plan, account, fold(account), used)
+        return cls(plan, report, folded.segments, used)
 
-    def chosen(self, block: int) -> Alternative:
-        """What was chosen for a block."""
-        return chosen(self.account, self.account.blocks[block])
-
-    def strategy(self, alternative: Alternative) -> str:
-        """A strategy in words."""
-        return words.strategy(alternative, self.plan.mesh_shape, self.account.axis_names)
-
-    def used_by(self, block: int) -> Used:
-        """The strategy of a block."""
-        return self.used[self.strategy(self.chosen(block))]
-
-    def name(self, place: BlockPosition) -> str:
-        """The name of a folded block."""
-        return self.segments[place.segment].full_names[place.position]
+    def used_by(self, index: int) -> Used:
+        """The strategy of a block of the program."""
+        return self.used[self.strategy(self.chosen(index))]
 
 
 def letter(number: int) -> str:
@@ -96,9 +76,9 @@ def letter(number: int) -> str:
     return text
 
 
-def anchor(place: BlockPosition) -> str:
-    """The id of a folded block in the page."""
-    return f"block-{place.segment}-{place.position}"
+def anchor(block: FoldedBlock) -> str:
+    """The id of a block in the page."""
+    return f"block-{block.segment}-{block.position}"
 
 
 def swatch(used: Used) -> Markup:
@@ -107,7 +87,7 @@ def swatch(used: Used) -> Markup:
 
 
 def path(name: str) -> Markup:
-    """A name that may be broken behind its slashes."""
+    """A name that can be wrapped after its slashes."""
     return join(name.split("/"), join(("/", element("wbr"))))
 
 
@@ -125,7 +105,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str | Markup]], sides: st
         head: The titles of its columns.
         rows: Texts or markup.
         sides: For each column "<" for text, ">" for numbers.
-        caption: What it is, for those who do not see it.
+        caption: A description for screen readers.
     """
     classes = [None if side == "<" else "number" for side in sides]
     titles = [element("th", text, scope="col", class_=own) for text, own in zip(head, classes, strict=True)]

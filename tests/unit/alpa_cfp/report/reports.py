@@ -1,4 +1,4 @@
-"""Accounts written by hand, as planning makes them: GPT of any depth, a mixture of experts, and what can be missing.
+"""Plan reports written by hand, as planning makes them: GPT of any depth, a mixture of experts, and missing values.
 
 Invariant: numbers are plausible ones of a 2x4 mesh, and the plan's totals are near those of its parts.
 """
@@ -169,39 +169,39 @@ def unmeasured() -> PlanReport:
 
 def hostile() -> PlanReport:
     """Names that would break a page that does not escape them."""
-    account = gpt(2)
+    report = gpt(2)
     evil = "</script><script>alert(1)</script>&\"'"
-    blocks = tuple(replace(block, name=f"{evil}/{block.name}", weights=(evil,)) for block in account.blocks)
-    kinds = tuple(replace(each, contraction=evil, without_rule=(evil,)) for each in account.kinds)
-    tried = tuple(replace(each, name=evil) for each in account.tried)
-    return replace(account, blocks=blocks, kinds=kinds, tried=tried, axis_names=("<b>0</b>", '"1"'))
+    blocks = tuple(replace(block, name=f"{evil}/{block.name}", weights=(evil,)) for block in report.blocks)
+    kinds = tuple(replace(each, contraction=evil, without_rule=(evil,)) for each in report.kinds)
+    tried = tuple(replace(each, name=evil) for each in report.tried)
+    return replace(report, blocks=blocks, kinds=kinds, tried=tried, axis_names=("<b>0</b>", '"1"'))
 
 
-def plan_of(account: PlanReport | None, program: str = "ab" * 32, blocks: int = 3) -> Plan:
-    """The plan of an account; without one, a plan of `blocks` blocks."""
-    if account is None:
+def plan_of(report: PlanReport | None, program: str = "ab" * 32, blocks: int = 3) -> Plan:
+    """The plan of a report; without one, a plan of `blocks` blocks."""
+    if report is None:
         strategies = (BlockStrategy((0, None)),) * (blocks - 1) + (BlockStrategy((None, None)),)
         return Plan(program, MESH, strategies, 0.012, MemoryUse(3 * MB, 2 * MB, 1 * MB), "measure")
-    chosen = [account.kinds[block.kind].alternatives[block.chosen] for block in account.blocks]
+    chosen = [report.kinds[block.kind].alternatives[block.chosen] for block in report.blocks]
     strategies = tuple(
         BlockStrategy(tuple(None if role is None else 0 for role in each.roles), StateSharding(each.kept))
         for each in chosen
     )
     memory = MemoryUse(
-        sum(block.state_bytes for block in account.blocks),
-        sum(block.saved_bytes for block in account.blocks),
-        max((block.transient_bytes for block in account.blocks), default=0),
+        sum(block.state_bytes for block in report.blocks),
+        sum(block.saved_bytes for block in report.blocks),
+        max((block.transient_bytes for block in report.blocks), default=0),
     )
-    parts = sum(each.time_s or 0.0 for each in chosen) + sum(move.time_s for move in account.moves)
-    whole = next((each for each in account.tried if each.chosen), None)
+    parts = sum(each.time_s or 0.0 for each in chosen) + sum(move.time_s for move in report.moves)
+    whole = next((each for each in report.tried if each.chosen), None)
     return Plan(
         program,
         MESH,
         strategies,
-        whole.predicted_s if whole else parts + account.overhead_s,
+        whole.predicted_s if whole else parts + report.overhead_s,
         memory,
-        "measure" if account.programs_measured else "estimate",
+        "measure" if report.programs_measured else "estimate",
         measured_s=whole.measured_s if whole else None,
         needed_bytes=whole.needed_bytes if whole else None,
-        account=account,
+        account=report,
     )

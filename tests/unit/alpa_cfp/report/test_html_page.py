@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import pytest
 
 from alpa_cfp.plan.plan_report import Caveat, PlanReport
-from alpa_cfp.report.report import report
-from unit.alpa_cfp.report.accounts import gpt, hostile, moe, plan_of, unmeasured
+from alpa_cfp.report.html_page import html_page
+from unit.alpa_cfp.report.reports import gpt, hostile, moe, plan_of, unmeasured
 
 ACCOUNTS = {"gpt": gpt(2), "deep": gpt(24), "moe": moe(), "unmeasured": unmeasured(), "none": None}
 # Elements and attributes that make a browser ask for something.
@@ -49,12 +49,12 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(params=ACCOUNTS.values(), ids=ACCOUNTS)
-def account(request: pytest.FixtureRequest) -> PlanReport | None:
+def report(request: pytest.FixtureRequest) -> PlanReport | None:
     return request.param
 
 
-def test_a_page_refers_to_nothing_outside_itself(account: PlanReport | None) -> None:
-    page = Page(report(plan_of(account)))
+def test_a_page_refers_to_nothing_outside_itself(report: PlanReport | None) -> None:
+    page = Page(html_page(plan_of(report)))
     assert not LOADING.intersection(tag for tag, _ in page.tags)
     assert not ADDRESSES.intersection(name for _, own in page.tags for name in own)
     assert all(value.startswith("#") for value in page.values("href"))
@@ -62,22 +62,22 @@ def test_a_page_refers_to_nothing_outside_itself(account: PlanReport | None) -> 
     assert not [text for text in styles if "url(" in text or "@import" in text]
 
 
-def test_a_page_forbids_the_browser_to_load_anything(account: PlanReport | None) -> None:
-    (policy,) = [own["content"] or "" for tag, own in Page(report(plan_of(account))).tags if "http-equiv" in own]
+def test_a_page_forbids_the_browser_to_load_anything(report: PlanReport | None) -> None:
+    (policy,) = [own["content"] or "" for tag, own in Page(html_page(plan_of(report))).tags if "http-equiv" in own]
     assert policy.startswith("default-src 'none'; ")
 
 
 @pytest.mark.parametrize("layers", [2, 24])
 def test_every_block_has_a_bar_and_a_name(layers: int) -> None:
     own = gpt(layers)
-    page = Page(report(plan_of(own)))
+    page = Page(html_page(plan_of(own)))
     assert page.values("data-block") == [str(i) for i in range(len(own.blocks))]
     shown = page.text()
     assert [block.name for block in own.blocks if block.name not in shown] == []
 
 
 def test_equal_layers_are_one_box_with_a_count() -> None:
-    page = Page(report(plan_of(gpt(24))))
+    page = Page(html_page(plan_of(gpt(24))))
     boxes = [own for tag, own in page.tags if tag == "details" and own.get("class") == "block"]
     assert len(boxes) == 6
     assert "× 24" in [text for _, text in page.texts]
@@ -85,11 +85,11 @@ def test_equal_layers_are_one_box_with_a_count() -> None:
 
 def test_every_move_has_a_bar() -> None:
     own = gpt(2)
-    assert len(Page(report(plan_of(own))).values("data-move")) == len(own.moves)
+    assert len(Page(html_page(plan_of(own))).values("data-move")) == len(own.moves)
 
 
-def test_links_lead_to_what_is_there(account: PlanReport | None) -> None:
-    page = Page(report(plan_of(account)))
+def test_links_lead_to_what_is_there(report: PlanReport | None) -> None:
+    page = Page(html_page(plan_of(report)))
     ids = page.values("id")
     assert len(ids) == len(set(ids))
     assert {value[1:] for value in page.values("href")} <= set(ids)
@@ -97,13 +97,13 @@ def test_links_lead_to_what_is_there(account: PlanReport | None) -> None:
 
 
 def test_a_block_has_all_its_alternatives_with_time_and_memory() -> None:
-    text = " ".join(Page(report(plan_of(gpt(2)))).text().split())
+    text = " ".join(Page(html_page(plan_of(gpt(2)))).text().split())
     assert "weights split by row on axis 1; samples split on axis 0 0.795 ms 12% slower 23.4 MB" in text
     assert "cannot be run: XlaRuntimeError: RESOURCE_EXHAUSTED: out of memory while allocating <buffer>" in text
 
 
 def test_names_are_not_taken_for_markup() -> None:
-    text = report(plan_of(hostile()))
+    text = html_page(plan_of(hostile()))
     assert "<script>alert" not in text
     page = Page(text)
     assert [tag for tag, _ in page.tags].count("script") == 1
@@ -111,15 +111,15 @@ def test_names_are_not_taken_for_markup() -> None:
 
 
 def test_a_plan_without_account_has_a_page_that_says_so() -> None:
-    assert "keeps no account" in Page(report(plan_of(None))).text()
+    assert "keeps no account" in Page(html_page(plan_of(None))).text()
 
 
 def test_equal_plans_have_equal_pages() -> None:
-    assert report(plan_of(moe())) == report(plan_of(moe()))
+    assert html_page(plan_of(moe())) == html_page(plan_of(moe()))
 
 
 def test_what_the_planner_had_to_do_without_is_on_the_page() -> None:
     caveats = (Caveat("the <link> is a guess", may_cost=True), Caveat("ZeRO-3 was not compared", may_cost=False))
-    page = report(plan_of(replace(gpt(), caveats=caveats)))
+    page = html_page(plan_of(replace(gpt(), caveats=caveats)))
     assert "<strong>the &lt;link&gt; is a guess</strong>" in page
     assert "<li>ZeRO-3 was not compared</li>" in page

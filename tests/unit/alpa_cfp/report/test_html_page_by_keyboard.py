@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from alpa_cfp.report.report import report
-from unit.alpa_cfp.report.accounts import gpt, plan_of
+from alpa_cfp.report.html_page import html_page
 from unit.alpa_cfp.report.devtools import BROWSER, NO_BROWSER, Page, opened
+from unit.alpa_cfp.report.reports import gpt, plan_of
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
 
@@ -18,7 +18,7 @@ TIP = "document.getElementById('tip')"
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     path = tmp_path_factory.mktemp("report") / "plan.html"
-    path.write_text(report(plan_of(gpt())), encoding="utf-8")
+    path.write_text(html_page(plan_of(gpt())), encoding="utf-8")
     with opened(path) as page:
         yield page
 

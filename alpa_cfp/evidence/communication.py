@@ -1,14 +1,16 @@
-"""What candidates communicate, along which mesh axes, and what for.
+"""Finds the collectives of candidates, with their mesh axes and purposes.
 
-Takes candidates of one block; gives the `Communication` of each. Of a candidate whose program was made, the program
-says which devices come together, and what is a gradient or a weight; of the others how many there are does, and the
-candidate that keeps its state as it is used. A program that XLA partitions stands for its prediction, which says the
-same of what was read from the compiled one as far as they agree. Invariant: counts and bytes are those of the compiled
-program where they were read, else of the program, or of the candidate's `Work` where there is none.
+Takes the candidates of one block; gives the `Communication` of each. If the program of a candidate was made, axes and
+purposes are read in it. Otherwise they are derived: axes from the number of devices in a group, purposes from the
+collectives of the candidate with the same factors and replicated state. If XLA partitions the program, its collectives
+are those of the compiled program, and axes and purposes are those of equal collectives in the prediction.
+Invariant: counts and bytes are those of the compiled program if they were read from it, else of the partitioned
+program, or of the candidate's `Work` if there is none.
 """
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -20,14 +22,14 @@ from alpa_cfp.spmd.partition import Collective, PartitionedProgram
 from alpa_cfp.spmd.shardings.sharding import Axis, LogicalMesh
 from alpa_cfp.strategies.block_strategy import StateSharding
 
-# Along these, devices have the same part of a weight, and share it where state is shared.
+# Along axes with these roles, devices have the same part of a weight, and ZeRO splits it between them.
 _SHARING: frozenset[Role | None] = frozenset({"samples", None})
 _SHARED_BY = frozenset({"reduce-scatter", "all-gather"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A collective, the axes that it is along, and what of it is of weights."""
+    """A collective, its mesh axes, and its share of weights and gradients."""
 
     collective: Collective
     axes: tuple[int, ...]
@@ -36,14 +38,14 @@ class _Known:
 
 @dataclass(frozen=True)
 class Communications:
-    """What the candidates of a block communicate.
+    """The communication of the candidates of a block.
 
     Attributes:
         mesh: The logical mesh.
         candidates: The candidates.
-        roles: For each what each mesh axis splits.
-        made: For each whether its program was made.
-        compiled: For each its collectives by the compiled program, where they were read from it.
+        roles: For each candidate the role of each mesh axis.
+        made: For each candidate whether its program was made.
+        compiled: For each candidate the collectives of the compiled program; None if they were not read.
         weights: Numbers of the programs' parameters that are weights.
         results: For each result of the programs whether it has the shape of a weight.
     """
@@ -57,28 +59,28 @@ class Communications:
     results: Sequence[bool]
 
     def all(self) -> list[tuple[Communication, ...]]:
-        """For each candidate its communication, equal collectives together."""
+        """For each candidate its communication, with equal collectives counted together."""
         found: list[tuple[Communication, ...]] = []
-        # The candidate that keeps its state as it is used comes before those that share it.
+        # The candidate with replicated state comes before those with the same factors and sharded state.
         base: list[_Known] = []
         known = zip(self.candidates, self.roles, self.made, self.compiled, strict=True)
         for candidate, roles, made, compiled in known:
-            as_used = candidate.strategy.kept is StateSharding.REPLICATED
-            program = candidate.module.partitioned if made or as_used else None
+            is_replicated = candidate.strategy.kept is StateSharding.REPLICATED
+            program = candidate.module.partitioned if made or is_replicated else None
             each = (
                 self._derived(candidate.work.collectives, roles, base)
                 if program is None
                 else self._read(program.counted)
             )
-            if as_used:
+            if is_replicated:
                 base = each
             if compiled is not None:
                 each = self._compiled(compiled, roles, each)
-            found.append(_together(each))
+            found.append(_counted(each))
         return found
 
     def _read(self, program: PartitionedProgram) -> list[_Known]:
-        """The collectives of a program; its text is read only where it can say more than their sizes."""
+        """The collectives of a program, which is parsed only if their sizes do not decide everything."""
         axes = [self._by_size(each) for each in program.collectives]
         if None not in axes and not any(self.results):
             return [_Known(each, known or (), Share()) for each, known in zip(program.collectives, axes, strict=True)]
@@ -93,7 +95,7 @@ class Communications:
             shares = [share_of(op, weights, self.results) for op in ops]
         axes_of = {_sets(self.mesh.groups(axes)): _indices(axes) for axes in _combinations(self.mesh)}
         read = (() if each is None else axes_of.get(_sets(each), ()) for each in groups)
-        # Sizes know the axes of what has no groups, too.
+        # Sizes also decide the axes of collectives that have no groups.
         return [
             _Known(each, known if known is not None else own, share)
             for each, known, own, share in zip(program.collectives, axes, read, shares, strict=True)
@@ -102,7 +104,7 @@ class Communications:
     def _compiled(
         self, collectives: Sequence[Collective], roles: tuple[Role | None, ...], predicted: Sequence[_Known]
     ) -> list[_Known]:
-        """The collectives of a compiled program; what they are for is known of those that were predicted."""
+        """The collectives of a compiled program; those that were predicted, too, have a purpose."""
         found, left = list[_Known](), list(predicted)
         for each in collectives:
             same = next((known for known in left if known.collective == each), None)
@@ -112,7 +114,7 @@ class Communications:
         return found
 
     def _by_size(self, collective: Collective) -> tuple[int, ...] | None:
-        """The only axes that have so many devices; None where several have."""
+        """The only axes whose number of devices is the group size; None if there are several."""
         if collective.kind == "collective-permute":
             return _indices(self.mesh.axes) if len(self.mesh.axes) == 1 else ()
         found = [axes for axes in _combinations(self.mesh) if _size(axes) == collective.group_size]
@@ -121,10 +123,10 @@ class Communications:
     def _derived(
         self, collectives: Sequence[Collective], roles: tuple[Role | None, ...], base: Sequence[_Known]
     ) -> list[_Known]:
-        """The collectives of a candidate without a program, which shares the state of the one that `base` is of."""
+        """The collectives of a candidate without a program, derived from those with replicated state (`base`)."""
         scattered = sum(each.size_bytes for each in collectives if each.kind == "reduce-scatter")
         scattered -= sum(each.collective.size_bytes for each in base if each.collective.kind == "reduce-scatter")
-        # What is estimated to be scattered need not be gradients: a sum that is large enough is taken for one.
+        # An estimated reduce-scatter need not be of gradients: it is taken for one if it is no larger than one.
         most = max((each.share.gradient * each.collective.size_bytes for each in base), default=0.0)
         found: list[_Known] = []
         unchanged = list(base)
@@ -146,7 +148,7 @@ class Communications:
     def _derived_axes(
         self, collective: Collective, roles: tuple[Role | None, ...], base: Sequence[_Known]
     ) -> tuple[int, ...]:
-        """The axes of a collective of such a candidate that the other one does not have."""
+        """The axes of a collective that `base` does not have."""
         known = self._by_size(collective)
         if known is not None:
             return known
@@ -159,11 +161,11 @@ class Communications:
 
 
 def source_of(candidate: Candidate, compiled: tuple[Collective, ...] | None) -> CommunicationSource:
-    """Where it is known from what a candidate communicates.
+    """The source of a candidate's communication.
 
     Args:
         candidate: The candidate.
-        compiled: Its collectives by the compiled program, where they were read from it.
+        compiled: The collectives of the compiled program; None if they were not read.
     """
     if compiled is not None:
         return "compiled"
@@ -171,18 +173,17 @@ def source_of(candidate: Candidate, compiled: tuple[Collective, ...] | None) -> 
 
 
 def _is_rest(collective: Collective, whole: Collective, scattered: float) -> bool:
-    """Whether a sum is what is left of another one of which so many bytes are scattered."""
+    """Whether a sum is the rest of `whole` after `scattered` bytes of that became a reduce-scatter."""
     return replace(collective, size_bytes=collective.size_bytes + scattered) == whole
 
 
-def _together(collectives: Sequence[_Known]) -> tuple[Communication, ...]:
-    found: dict[tuple[str, tuple[int, ...], int, Purpose | None], Communication] = {}
-    for each in collectives:
-        kind, size, purpose = each.collective.kind, int(each.collective.size_bytes), each.share.purpose
-        key = kind, each.axes, size, purpose
-        before = found.get(key, Communication(kind, each.axes, size, 0, purpose))
-        found[key] = replace(before, count=before.count + 1)
-    return tuple(found.values())
+def _counted(collectives: Sequence[_Known]) -> tuple[Communication, ...]:
+    counts: Counter[tuple[str, tuple[int, ...], int, Purpose | None]] = Counter(
+        (each.collective.kind, each.axes, int(each.collective.size_bytes), each.share.purpose) for each in collectives
+    )
+    return tuple(
+        Communication(kind, axes, size, count, purpose) for (kind, axes, size, purpose), count in counts.items()
+    )
 
 
 def _combinations(mesh: LogicalMesh) -> list[tuple[Axis, ...]]:
