@@ -1,4 +1,4 @@
-"""Profiling: what partitioned programs take, measured on a mesh or replayed from the database."""
+"""Profiling: time and memory of partitioned programs, measured on a mesh or replayed from the database."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ from alpa_cfp.lazily import lazily
 if TYPE_CHECKING:
     from alpa_cfp.profiling.keys import DeviceDescription, canonical_text, key_of
     from alpa_cfp.profiling.options import MeasureOptions
-    from alpa_cfp.profiling.profiler import Measurer, Profiler, measure
+    from alpa_cfp.profiling.profiler import Measurer, Profiler
     from alpa_cfp.profiling.replaying import recorded_devices, replay
 
 __all__ = [
@@ -17,12 +17,11 @@ __all__ = [
     "Profiler",
     "canonical_text",
     "key_of",
-    "measure",
     "recorded_devices",
     "replay",
 ]
 
-# They import jax, and the processes that only pass on what is measured do without it.
+# These modules import jax, and a supervisor does without it.
 __getattr__ = lazily(
     __name__,
     {
@@ -32,7 +31,6 @@ __getattr__ = lazily(
         "Profiler": "alpa_cfp.profiling.profiler",
         "canonical_text": "alpa_cfp.profiling.keys",
         "key_of": "alpa_cfp.profiling.keys",
-        "measure": "alpa_cfp.profiling.profiler",
         "recorded_devices": "alpa_cfp.profiling.replaying",
         "replay": "alpa_cfp.profiling.replaying",
     },

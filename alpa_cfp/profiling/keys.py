@@ -1,8 +1,8 @@
-"""Which profile a program has: programs that are equal by construction share one.
+"""Keys of profiles: programs that are equal by construction share one profile.
 
-Takes a partitioned module and what is known of the devices that it is to run on; gives the database's key and the text
-that it stands for. Invariant: the text says everything that decides what is compiled, and nothing else: no names, no
-source locations. The devices themselves are not needed, so a key can be made where there are none.
+Takes a partitioned module and a description of the devices that it is to run on; gives the database's key and the
+canonical text behind it. Invariant: the text contains everything that affects the compiled code, and nothing else: no
+names, no source locations. The devices themselves are not needed, so a key can be made where there are none.
 """
 
 import itertools
@@ -18,17 +18,17 @@ from alpa_cfp.database import ProfileKey
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
-# Flags that say how to look at or dump programs, and how many virtual devices there are (which the mesh says).
+# Flags that inspect or dump programs, or set the number of virtual devices (which is in the mesh).
 _WITHOUT_EFFECT = ("--xla_dump", "--xla_force_host_platform_device_count", "--xla_hlo_profile", "--xla_log")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeviceDescription:
-    """What a profile's key says of the devices and of what compiles for them.
+    """The devices of a profile's key, and the compiler for them.
 
     Attributes:
         device_kind: JAX's name of the devices.
-        hosts: How many devices each host has, in the order of the mesh: "4+4" for two hosts of four.
+        hosts: The number of devices of each host, in the order of the mesh: "4+4" for two hosts of four.
         jaxlib_version: The compiler's version.
         xla_flags: Those of XLA_FLAGS that may change the compiled code.
     """
@@ -40,22 +40,22 @@ class DeviceDescription:
 
     @classmethod
     def of(cls, devices: Sequence[Any]) -> "DeviceDescription":
-        """Of devices of this process, in the order of the logical mesh."""
+        """The description of devices of this process, in the order of the logical mesh."""
         hosts = host_layout([device.process_index for device in devices])
         return cls.compiled_here(devices[0].device_kind, hosts, os.environ.get("XLA_FLAGS", ""))
 
     @classmethod
     def compiled_here(cls, device_kind: str, hosts: str, xla_flags: str) -> "DeviceDescription":
-        """Of devices for which a compiler of this process' version compiles with these XLA_FLAGS."""
+        """The description of devices for which this process' jaxlib compiles with these XLA_FLAGS."""
         return cls(device_kind, hosts, jaxlib.__version__, code_flags(xla_flags))
 
     @classmethod
     def of_key(cls, key: ProfileKey) -> "DeviceDescription":
-        """Of the devices that a profile was made on."""
+        """The description of the devices that a profile was made on."""
         return cls(key.device_kind, key.hosts, key.jaxlib_version, key.xla_flags)
 
     def __str__(self) -> str:
-        """The devices as an error names them."""
+        """The devices as errors show them."""
         flags = f", XLA_FLAGS={self.xla_flags!r}" if self.xla_flags else ""
         return f"{self.device_kind} (hosts {self.hosts}, jaxlib {self.jaxlib_version}{flags})"
 
@@ -80,7 +80,7 @@ def key_of(module: HloModule, devices: DeviceDescription) -> tuple[ProfileKey, s
 
 
 def canonical_text(module: HloModule) -> str:
-    """What is compiled: the partitioner, which buffers are donated, where inputs and outputs lie, the program."""
+    """The text of all that is compiled: partitioner, donated buffers, shardings of inputs and outputs, program."""
     program = module.partitioned
     if program is None:
         raise ValueError("only a partitioned module has a profile: call partition on it first")
@@ -97,10 +97,10 @@ def canonical_text(module: HloModule) -> str:
 
 
 def host_layout(hosts: Sequence[int]) -> str:
-    """How many devices each host has, from the host of each device of the mesh: "4+4" for two hosts of four."""
+    """The number of devices of each host, from the host of each device of the mesh: "4+4" for two hosts of four."""
     return "+".join(str(len(list(devices))) for _, devices in itertools.groupby(hosts))
 
 
 def code_flags(flags: str) -> str:
-    """Those of `XLA_FLAGS` that may change the compiled code."""
+    """The flags of `XLA_FLAGS` that may change the compiled code."""
     return " ".join(flag for flag in flags.split() if not flag.startswith(_WITHOUT_EFFECT))

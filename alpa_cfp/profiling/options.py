@@ -5,19 +5,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """How to measure.
+    """Options of measuring.
 
     Attributes:
-        samples: How often each program is timed, after one run that is not.
-        group: How many programs are loaded at once and run interleaved.
-        seed: Of the order.
+        samples: The number of times that each program is timed, after one run that does not count.
+        group: The number of programs that are loaded at once and run interleaved.
+        seed: Of the order of runs.
         progress: Whether to show a progress bar.
-        isolated: Whether programs run in a process of their own, so that one that hangs or crashes costs itself only.
-            None: on CPUs; not on devices whose memory belongs to one process (GPUs, TPUs), where there are no limits
-            of time either.
-        compile_limit_s: How long a program may take to compile in a process of its own.
-        run_limit_s: How long one run may take there.
-        slots: On how many equal meshes of a Ray cluster programs are measured at once, at most.
+        isolated: Whether programs run in a worker process, so that one that hangs or crashes costs itself only. None:
+            on CPUs; not on devices whose memory belongs to one process (GPUs, TPUs), where there are no time limits
+            either.
+        compile_limit_s: The time limit of compiling a program in a worker process.
+        run_limit_s: The time limit of one run there.
+        slots: The number of equal meshes of a Ray cluster on which programs are measured at once, at most.
     """
 
     samples: int = 7

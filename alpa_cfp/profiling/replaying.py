@@ -1,7 +1,7 @@
 """Profiles from the database alone, for planning where there are no devices of that kind.
 
-Takes modules, and the devices that they were profiled on, of which the database knows; gives the profiles that
-`measure` gave there. Invariant: nothing is compiled, run or written, so the same database gives the same profiles.
+Takes modules, and the devices that the database has profiles of; gives the profiles that were measured there.
+Invariant: nothing is compiled, run or written, so the same database gives the same profiles.
 """
 
 from collections.abc import Sequence
@@ -13,47 +13,38 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 
 
 def recorded_devices(
-    database: ProfileDatabase,
-    mesh_shape: Sequence[int],
-    *,
-    device_kind: str | None = None,
-    hosts: str | None = None,
-    jaxlib_version: str | None = None,
-    xla_flags: str | None = None,
+    database: ProfileDatabase, mesh_shape: Sequence[int], device_kind: str | None = None
 ) -> DeviceDescription:
-    """The devices on which the profiles of a mesh were made; those that are named, where there are several.
+    """The devices on which the profiles of a mesh were made.
 
     Args:
         database: The profiles.
         mesh_shape: The logical mesh's.
-        device_kind, hosts, jaxlib_version, xla_flags: Of the devices, as `DeviceDescription` has them; None for any.
+        device_kind: Selects the devices where there are several kinds; None for any.
 
     Raises:
         ReplayError: the database has no profiles of such a mesh on such devices, or has them on several ones.
     """
-    keys = database.keys()
-    known = sorted({(key.mesh_shape, DeviceDescription.of_key(key)) for key in keys})
-    wanted = {"device_kind": device_kind, "hosts": hosts, "jaxlib_version": jaxlib_version, "xla_flags": xla_flags}
+    recorded = sorted({(key.mesh_shape, DeviceDescription.of_key(key)) for key in database.keys()})  # noqa: SIM118
     found = [
         devices
-        for shape, devices in known
-        if shape == tuple(mesh_shape)
-        and all(value is None or getattr(devices, name) == value for name, value in wanted.items())
+        for shape, devices in recorded
+        if shape == tuple(mesh_shape) and device_kind in (None, devices.device_kind)
     ]
     if not found:
-        named = {name: value for name, value in wanted.items() if value is not None}
-        raise ReplayError.no_profiles(mesh_shape, named, [(shape, str(devices)) for shape, devices in known])
+        named = {} if device_kind is None else {"device_kind": device_kind}
+        raise ReplayError.no_profiles(mesh_shape, named, [(shape, str(devices)) for shape, devices in recorded])
     if len(found) > 1:
         raise ReplayError.several_devices(mesh_shape, [str(devices) for devices in found])
     return found[0]
 
 
 def replay(modules: Sequence[HloModule], devices: DeviceDescription, database: ProfileDatabase) -> list[Profile]:
-    """The recorded profile of each of `modules` on `devices`, however many samples it has.
+    """The recorded profile of each of `modules` on `devices`, with any number of samples.
 
     Args:
         modules: Modules with their partitioned programs.
-        devices: What they were profiled on; see `recorded_devices`.
+        devices: The devices that they were profiled on; see `recorded_devices`.
         database: The profiles.
 
     Raises:

@@ -11,8 +11,7 @@ import ray
 from alpa_cfp.alpa.ray_hosts import RayHost, measurer_of
 from alpa_cfp.database import Profile, ProfileDatabase
 from alpa_cfp.profiling import MeasureOptions, Profiler
-from alpa_cfp.profiling.process.phases import Done
-from alpa_cfp.profiling.process.protocol import CompileTask, Task
+from alpa_cfp.profiling.process.protocol import CompileTask, MeasureTask, Task, TaskEvent
 from integration.processes import processes_of, wait_until
 from unit.alpa_cfp.profiling.programs import crashing, product, scaled
 from unit.alpa_cfp.spmd.helpers import MESH_2X4, split
@@ -45,11 +44,11 @@ def actors(ray_folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[An
     wait_until(lambda: not any(name in text for text in processes_of(ray_folder).values() for name in OF_PROFILING))
 
 
-def kill_once(monkeypatch: pytest.MonkeyPatch, victim: str, number: int, kind: type = Task) -> None:
+def kill_once(monkeypatch: pytest.MonkeyPatch, victim: str, number: int, kind: type = MeasureTask) -> None:
     """When the first host begins with such a task, send a signal to what measures there, or to what watches that."""
     do, killed = RayHost.do, list[int]()
 
-    def killing(self: RayHost, task: CompileTask | Task) -> Iterator[Done]:
+    def killing(self: RayHost, task: Task) -> Iterator[TaskEvent]:
         if isinstance(task, kind) and not killed:
             killed.append(ray.get(getattr(self._actor, victim).remote()))
             os.kill(killed[0], number)
@@ -64,7 +63,9 @@ def test_programs_are_measured_together_on_both_hosts(mesh: Any, actors: list[An
     assert len(actors) == 2
 
 
-@pytest.mark.parametrize(("victim", "kind"), [("worker_pid", Task), ("worker_pid", CompileTask), ("own_pid", Task)])
+@pytest.mark.parametrize(
+    ("victim", "kind"), [("worker_pid", MeasureTask), ("worker_pid", CompileTask), ("own_pid", MeasureTask)]
+)
 def test_a_host_that_is_killed_costs_a_mesh_and_no_profile(
     mesh: Any, actors: list[Any], monkeypatch: pytest.MonkeyPatch, victim: str, kind: type
 ) -> None:

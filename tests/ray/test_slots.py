@@ -13,11 +13,10 @@ from alpa.device_mesh import get_global_cluster
 
 from alpa_cfp.alpa import ray_hosts as hosts_of_ray
 from alpa_cfp.alpa.ray_hosts import RayHost, measurer_of
-from alpa_cfp.alpa.ray_slots import free_devices, slots_of
+from alpa_cfp.alpa.ray_slots import _parts, slots_of
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.profiling import MeasureOptions, Profiler
-from alpa_cfp.profiling.process.phases import Done
-from alpa_cfp.profiling.process.protocol import CompileTask, Task
+from alpa_cfp.profiling.process.protocol import MeasureTask, Task, TaskEvent
 from unit.alpa_cfp.profiling.programs import scaled
 
 OPTIONS = MeasureOptions(samples=2, group=2, slots=2, progress=False, run_limit_s=20.0)
@@ -35,11 +34,11 @@ def submesh(cluster: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RayHost, CompileTask | Task]]:
+def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RayHost, Task]]:
     """What each host is given."""
     given, do = [], RayHost.do
 
-    def noted(self: RayHost, task: CompileTask | Task) -> Iterator[Done]:
+    def noted(self: RayHost, task: Task) -> Iterator[TaskEvent]:
         given.append((self, task))
         return do(self, task)
 
@@ -55,14 +54,14 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def wait_until_free(number: int) -> None:
-    wait_until(lambda: sum(free_devices().values()) == number)
+    wait_until(lambda: sum(part.free for part in _parts().values()) == number)
 
 
-def timed(done: list[tuple[RayHost, CompileTask | Task]]) -> dict[str, int]:
+def timed(done: list[tuple[RayHost, Task]]) -> dict[str, int]:
     """How many programs were timed on each node."""
     count: dict[str, int] = {}
     for host, task in done:
-        if isinstance(task, Task):
+        if isinstance(task, MeasureTask):
             count[host.name] = count.get(host.name, 0) + len(task.modules)
     return count
 
@@ -87,8 +86,8 @@ def test_a_slot_whose_host_is_killed_loses_nothing(
     wait_until_free(4)
     do, killed = RayHost.do, list[int]()
 
-    def killing(self: RayHost, task: CompileTask | Task) -> Iterator[Done]:
-        if isinstance(task, Task) and self._holding is not None and not killed:
+    def killing(self: RayHost, task: Task) -> Iterator[TaskEvent]:
+        if isinstance(task, MeasureTask) and self._bundle is not None and not killed:
             killed.append(ray.get(getattr(self._actor, victim).remote()))
             os.kill(killed[0], signal.SIGKILL)
         return do(self, task)

@@ -1,19 +1,18 @@
 """Measure programs on a mesh of several hosts, which is made anew when one of them is lost.
 
-Takes the hosts, each with a supervisor that can be called, and groups of modules; gives a profile for each, like the
-process that measures on a mesh of this machine (`isolated`). All hosts get the same tasks and do the same runs in the
-same order, so they meet in the programs' collectives. A run takes as long as on the host where it takes longest. While
-programs are timed, nothing else that this process measures is timed on the hosts' machines (`machines`).
+Takes the hosts, each with a supervisor, and groups of modules; gives a profile for each module, like a runner on this
+machine (`runners`). All hosts get the same tasks and make the same runs in the same order, so they meet in the
+collectives. The time of a run is that of the slowest host. While programs are timed, nothing else that this process
+measures is timed on the hosts' machines (`machines`).
 
 The mesh is the unit of failure. A host that dies or hangs, or on which a program fails while it runs, ends the mesh;
-another one is made on the same nodes, and what is not finished is measured there. A program at which meshes were lost
-again and again has failed (`losses`). Invariants: every wait ends if those of the hosts do; no call leaves a mesh
-behind that cannot be used; a finished profile is given as soon as all hosts have it.
+another one is made on the same nodes, and measures what is not finished. A program at which meshes were lost repeatedly
+has failed (`losses`). Invariants: every wait ends if those of the hosts do; no call leaves an unusable mesh behind; a
+finished profile is given as soon as all hosts have it.
 """
 
 import logging
 import queue
-import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -24,17 +23,24 @@ from typing import Any, Protocol
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.meshes.losses import ATTEMPTS, Losses, Progress
 from alpa_cfp.profiling.meshes.machines import Machines, StoppedError
-from alpa_cfp.profiling.process.events import Finished
-from alpa_cfp.profiling.process.phases import Done, measure_in_phases
-from alpa_cfp.profiling.process.protocol import CompileTask, Setup, Suspected, Task, TaskDone
+from alpa_cfp.profiling.process.phases import measure_in_phases
+from alpa_cfp.profiling.process.protocol import (
+    CompileTask,
+    Finished,
+    Setup,
+    Suspected,
+    Task,
+    TaskDone,
+    TaskEvent,
+)
+from alpa_cfp.profiling.queue import Group
 from alpa_cfp.spmd.distributed.runtime import Service
-from alpa_cfp.spmd.module.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
 
-# Of what a process wrote before it ended.
+# Of the error output of a process.
 _MOST_LINES = 2
-# How long the other hosts have to say at which program they were when one was lost.
+# After a loss, the time in which the other hosts can report at which program they were.
 _GRACE_S = 2.0
 
 
@@ -43,35 +49,35 @@ class HostLostError(Exception):
 
 
 class DevicesTakenError(Exception):
-    """Somebody else has the devices that a host is to hold; it would be long until they are free."""
+    """The devices that a host is to hold belong to another process, and will for long."""
 
 
 class ProcessEndedError(Exception):
-    """The process that measures on a host ended; its supervisor is there."""
+    """The worker on a host ended; its supervisor is there."""
 
 
 class Host(Protocol):
-    """A host, by its supervisor. Each call is made in a thread of its own, and ends, by an error if need be."""
+    """A host with a supervisor. Each call is made in a thread of its own, and must end, by an error if need be."""
 
     @property
     def name(self) -> str:
-        """As people know it."""
+        """The name for messages."""
         ...
 
     @property
     def machine(self) -> str:
-        """What its machine is known by, which may have other hosts, too."""
+        """The identity of its machine, which may have other hosts, too."""
         ...
 
     def start(self, setup: Setup) -> None:
-        """Make a supervisor and start it; see `Supervisor.start`.
+        """Make a supervisor and start its worker; see `Supervisor.start`.
 
         Raises:
             HostLostError, ProfilingError: that is not possible.
         """
         ...
 
-    def do(self, task: CompileTask | Task) -> Iterator[Done]:
+    def do(self, task: Task) -> Iterator[TaskEvent]:
         """See `Supervisor.do`.
 
         Raises:
@@ -80,18 +86,18 @@ class Host(Protocol):
         ...
 
     def end(self) -> None:
-        """End the supervisor, whatever it does, and its process. Raises nothing."""
+        """End the supervisor, whatever it does, and its worker. Raises nothing."""
         ...
 
 
-class HostsWorker:
-    """Measures groups of programs on a mesh of several hosts; the mesh is there from the first group until `close`.
+class HostsRunner:
+    """Measures groups of programs on a mesh of several hosts; the mesh lasts from the first group to `close`.
 
     Args:
         hosts: The hosts, in the order of the mesh.
         new_mesh: Starts the service of a new mesh, and gives each host's setup for it.
-        machines: Who may use which machine.
-        losses: At which programs meshes were lost, this one or others that measure the same programs.
+        machines: The locks of the hosts' machines.
+        losses: The losses of this mesh and of others that measure the same programs.
     """
 
     def __init__(
@@ -105,7 +111,7 @@ class HostsWorker:
         self._machines, self._losses = machines, losses
         self._hosts_of_machine = Counter(host.machine for host in hosts)
         self._service: Service | None = None
-        self._lost_in_a_row = 0
+        self._losses_in_a_row = 0
 
     @property
     def is_started(self) -> bool:
@@ -122,7 +128,7 @@ class HostsWorker:
         reasons: list[str] = []
         attempts = 0
         while self._service is None and attempts < ATTEMPTS:
-            with self._machines.used("compile", self._hosts_of_machine, stop):
+            with self._machines.reserved("compile", self._hosts_of_machine, stop):
                 errors = self._make()
             if stop.is_set():
                 self.close()
@@ -136,44 +142,43 @@ class HostsWorker:
         if self._service is None:
             raise ProfilingError.no_mesh(attempts, reasons)
 
-    def measure(
-        self, modules: Sequence[HloModule], drawn: random.Random, samples: int, stop: threading.Event
-    ) -> Generator[Finished]:
-        """Measure a group, each program so often, until `stop` is set.
+    def measure(self, group: Group, stop: threading.Event) -> Generator[Finished]:
+        """Measure a group until `stop` is set; can be called in another thread than `close`.
 
         What is not finished at the end, because the mesh was lost before, can be given again.
 
         Raises:
-            ProfilingError: no mesh can be made, or it is lost again and again and nobody knows at which program.
+            ProfilingError: no mesh can be made, or it is lost repeatedly and nothing tells at which program.
             StoppedError: `stop` was set.
         """
         self.start(stop)
-        yield from measure_in_phases(modules, samples, drawn, self._losses.suspects, partial(self._do, stop))
+        do = partial(self._do, stop)
+        yield from measure_in_phases(group.modules, group.samples, group.rng, self._losses.suspects, do)
 
     def close(self) -> None:
-        """End the mesh, and all processes of its hosts; can be called in any thread, and again."""
+        """End the mesh and all processes of its hosts, whatever they do; can be called in any thread, and again."""
         service, self._service = self._service, None
-        for _ in _together([partial(_end, host) for host in self._hosts]):
-            pass
+        list(_call_all([host.end for host in self._hosts]))
         if service is not None:
             service.shutdown()
 
-    def _do(self, stop: threading.Event, task: CompileTask | Task) -> Generator[Done]:
+    def _do(self, stop: threading.Event, task: Task) -> Generator[TaskEvent]:
         progress = Progress(len(self._hosts))
         errors: list[tuple[int, Exception]] = []
         done = False
-        with self._machines.used("time" if isinstance(task, Task) else "compile", self._hosts_of_machine, stop):
+        use = "compile" if isinstance(task, CompileTask) else "time"
+        with self._machines.reserved(use, self._hosts_of_machine, stop):
             try:
-                for number, event in _together([partial(_done, host, task) for host in self._hosts]):
+                for number, event in _call_all([partial(_events, host, task) for host in self._hosts]):
                     if isinstance(event, Exception):
                         errors.append((number, event))
                     elif (finished := progress.add(event)) is not None:
-                        self._lost_in_a_row = 0
+                        self._losses_in_a_row = 0
                         yield finished
                 done = not errors
             finally:
-                # Also where the caller has enough: the hosts are in the middle of something. They may go on until they
-                # are ended, so the machines are still theirs.
+                # Also where the caller stops early. The hosts may go on until they are ended, so their machines stay
+                # reserved until then.
                 if not done:
                     self.close()
         if done:
@@ -182,34 +187,34 @@ class HostsWorker:
             yield from self._after_a_loss(task, progress, errors)
 
     def _after_a_loss(
-        self, task: CompileTask | Task, progress: Progress, errors: Sequence[tuple[int, Exception]]
-    ) -> Iterator[Done]:
-        """What is known now of the programs at which a mesh was lost."""
+        self, task: Task, progress: Progress, errors: Sequence[tuple[int, Exception]]
+    ) -> Iterator[TaskEvent]:
+        """The programs that have failed, or are suspected, after the loss of a mesh."""
         reasons = [self._reason(number, error) for number, error in errors]
         logger.warning("a mesh was lost while it measured: %s", "; ".join(reasons))
-        self._lost_in_a_row += 1
+        self._losses_in_a_row += 1
         from_outside = any(isinstance(error, HostLostError) for _, error in errors)
-        for known in self._losses.learn(task.modules, progress, from_outside=from_outside):
-            self._lost_in_a_row = 0
-            yield known
-        if self._lost_in_a_row > ATTEMPTS:
-            attempts, self._lost_in_a_row = self._lost_in_a_row, 0
+        for event in self._losses.add(task.modules, progress, from_outside=from_outside):
+            self._losses_in_a_row = 0
+            yield event
+        if self._losses_in_a_row > ATTEMPTS:
+            attempts, self._losses_in_a_row = self._losses_in_a_row, 0
             raise ProfilingError.no_mesh(attempts, reasons)
 
     def _reason(self, number: int, error: Exception) -> str:
-        """What a host says, in a line: XLA ends a process with all that is on its stack."""
-        words = " ".join(str(error).splitlines()[:_MOST_LINES])
-        return f"host {self._hosts[number].name}: {words}"
+        """A host's error in a line; that of a process which XLA ends has its whole stack."""
+        text = " ".join(str(error).splitlines()[:_MOST_LINES])
+        return f"host {self._hosts[number].name}: {text}"
 
     def _make(self) -> list[tuple[int, Exception]]:
-        """Make a mesh; gives what went wrong."""
+        """Make a mesh; gives the errors of hosts, by their numbers."""
         self._service, setups = self._new_mesh()
         calls = [
-            partial(_start, host, replace(setup, share=self._hosts_of_machine[host.machine]))
+            partial(host.start, replace(setup, share=self._hosts_of_machine[host.machine]))
             for host, setup in zip(self._hosts, setups, strict=True)
         ]
         try:
-            errors = list(_together(calls))
+            errors = list(_call_all(calls))
         except BaseException:
             self.close()
             raise
@@ -218,12 +223,7 @@ class HostsWorker:
         return errors
 
 
-def _start(host: Host, setup: Setup) -> Iterator[None]:
-    host.start(setup)
-    return iter(())
-
-
-def _done(host: Host, task: CompileTask | Task) -> Iterator[Finished | Suspected]:
+def _events(host: Host, task: Task) -> Iterator[Finished | Suspected]:
     for event in host.do(task):
         if isinstance(event, TaskDone):
             return
@@ -231,23 +231,18 @@ def _done(host: Host, task: CompileTask | Task) -> Iterator[Finished | Suspected
     raise ProcessEndedError("its process ended")
 
 
-def _end(host: Host) -> Iterator[None]:
-    host.end()
-    return iter(())
+def _call_all(calls: Sequence[Callable[[], Iterator[Any] | None]]) -> Iterator[tuple[int, Any]]:
+    """Make one call for each host, all at the same time; gives the values of their iterators as they come.
 
-
-def _together(calls: Sequence[Callable[[], Iterator[Any]]]) -> Iterator[tuple[int, Any]]:
-    """What each host's call gives, as it comes, until it ends or raises; what it raises is the last thing it gives.
-
-    All calls run at the same time. When one has raised, the others have `_GRACE_S` to say what they know.
+    An exception is given as a call's last value. After one, the other calls have `_GRACE_S` to go on.
     """
     arrived: queue.SimpleQueue[tuple[int, Any, bool]] = queue.SimpleQueue()
 
-    def run(number: int, call: Callable[[], Iterator[Any]]) -> None:
+    def run(number: int, call: Callable[[], Iterator[Any] | None]) -> None:
         try:
-            for value in call():
+            for value in call() or ():
                 arrived.put((number, value, False))
-        except Exception as error:  # noqa: BLE001  it is told to the thread that waits
+        except Exception as error:  # noqa: BLE001  it is passed to the thread that waits
             arrived.put((number, error, True))
         else:
             arrived.put((number, None, True))

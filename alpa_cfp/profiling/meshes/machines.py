@@ -1,9 +1,9 @@
-"""Who may compile and who may time on which machine: one timing at a time on each.
+"""Locks of machines for compiling and timing: one timing at a time on each.
 
-Takes the machines that somebody needs, and waits until all of them are free for that; what compiles on a machine shares
-it with whatever else compiles there. Several nodes of a cluster, and several meshes of one node, may be on one machine,
-which is known by its boot id. Invariants: machines are taken all at once, by who has waited longest, so nobody waits
-for somebody who waits, and nobody is passed for ever; they are given back when the context ends, however it does.
+A context takes all machines that it needs at once, and waits until they are free for its use; compilations share a
+machine. Several nodes of a cluster, and several meshes of one node, may be on one machine, which is identified by its
+boot id. Invariants: requests are served in order, all machines of a request at once, so there is neither deadlock nor
+starvation; machines are released when the context ends, however it does.
 """
 
 import contextlib
@@ -17,19 +17,19 @@ from typing import Literal
 Use = Literal["compile", "time"]
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_LOOK_EVERY_S = 0.5
+_CHECK_S = 0.5
 
 
 class StoppedError(Exception):
-    """Who waits for machines is to stop."""
+    """The waiting thread is to stop."""
 
 
 def this_machine() -> str:
-    """What this machine is known by."""
+    """The identity of this machine."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
-        return f"{uuid.getnode():x}"  # where there is no Linux
+        return f"{uuid.getnode():x}"  # not on Linux
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -39,7 +39,7 @@ class _Request:
 
 
 class Machines:
-    """The machines of a cluster, for all who measure there from this process.
+    """The machines of a cluster, for all threads of this process that measure there.
 
     Args:
         times_alone: Whether nothing is compiled on a machine while something is timed there.
@@ -48,12 +48,12 @@ class Machines:
     def __init__(self, *, times_alone: bool) -> None:
         self._times_alone = times_alone
         self._changed = threading.Condition()
-        # In the order in which they came; those that have their machines stay until they give them back.
+        # In the order of arrival; a request that is served stays until its machines are released.
         self._requests: list[_Request] = []
 
     @contextlib.contextmanager
-    def used(self, use: Use, machines: Collection[str], stop: threading.Event | None = None) -> Iterator[None]:
-        """For the time of the context, have these machines for that.
+    def reserved(self, use: Use, machines: Collection[str], stop: threading.Event | None = None) -> Iterator[None]:
+        """Reserve machines for a use while the context lasts.
 
         Raises:
             StoppedError: `stop` was set before they were free.
@@ -63,18 +63,18 @@ class Machines:
             self._requests.append(request)
         try:
             with self._changed:
-                while not self._is_first(request):
+                while not self._is_served(request):
                     if stop is not None and stop.is_set():
                         raise StoppedError
-                    self._changed.wait(_LOOK_EVERY_S)
+                    self._changed.wait(_CHECK_S)
             yield
         finally:
             with self._changed:
                 self._requests.remove(request)
                 self._changed.notify_all()
 
-    def _is_first(self, request: _Request) -> bool:
-        """Whether no earlier request is in the way: all earlier ones either have their machines or wait for them."""
+    def _is_served(self, request: _Request) -> bool:
+        """Whether no earlier request conflicts, whether that has its machines or waits for them."""
         earlier = self._requests[: self._requests.index(request)]
         return not any(
             other.machines & request.machines and self._conflict(other.use, request.use) for other in earlier

@@ -1,7 +1,7 @@
-"""Where programs may be measured: the slots, each a submesh of the cluster of the wanted shape, as plain values.
+"""Slots: the free submeshes of a cluster on which programs can be measured, as plain values.
 
-Takes how many devices are free in each part of a cluster that is held; gives slots. Invariants: what a slot holds, no
-other one does; the first slots share as few machines as can be.
+Takes the number of free devices in each bundle of a cluster's placement group; gives slots of the wanted shape.
+Invariants: no two slots hold the same devices; the first slots share as few machines as possible.
 """
 
 from collections import Counter
@@ -15,9 +15,9 @@ class Node:
 
     Attributes:
         id: Ray's id of it.
-        name: As people know it.
+        name: Its name for messages.
         ip: The address at which other hosts reach it.
-        machine: What its machine is known by; other nodes may be on the same (`machines.this_machine`).
+        machine: The identity of its machine, which may have other nodes, too (`machines.this_machine`).
     """
 
     id: str
@@ -31,10 +31,10 @@ class SlotHost:
     """A host of a slot.
 
     Attributes:
-        node: Where it is.
-        bundle: The number of the bundle of the cluster's placement group of which it holds devices; None: it holds
-            none, and uses those that a process of the mesh holds.
-        environment: What its processes' environment has beside that of all hosts.
+        node: Its node.
+        bundle: The bundle of the cluster's placement group whose devices it holds; None: it holds none, and uses those
+            that a process of the mesh holds.
+        environment: Variables that are added to its processes' environment.
     """
 
     node: Node
@@ -48,7 +48,7 @@ class Slot:
 
     Attributes:
         hosts: Its hosts, in the order of the mesh.
-        devices_per_host: How many devices each has.
+        devices_per_host: The number of devices of each.
     """
 
     hosts: tuple[SlotHost, ...]
@@ -63,31 +63,31 @@ def free_slots(
     most: int,
     used: Sequence[str] = (),
 ) -> list[Slot]:
-    """The slots that the free devices of a cluster make, those on the least used machines first.
+    """The slots that fit on the free devices of a cluster, those on the least used machines first.
 
     Args:
-        free: How many devices of each bundle nobody has.
-        nodes: Where the bundles lie; those that are not there are not used.
+        free: The number of free devices of each bundle.
+        nodes: The node of each bundle; a bundle without one is not used.
         num_hosts, devices_per_host: The shape of a slot; each of its hosts is on another node.
-        most: How many slots at most.
-        used: The machines of the slots that there are already, as often as they are used.
+        most: The number of slots, at most.
+        used: The machines of existing slots, one for each host.
     """
-    left, uses = {bundle: free[bundle] for bundle in sorted(free) if bundle in nodes}, Counter(used)
+    remaining, uses = {bundle: free[bundle] for bundle in sorted(free) if bundle in nodes}, Counter(used)
     slots: list[Slot] = []
     while len(slots) < most:
         chosen: list[int] = []
         while len(chosen) < num_hosts:
-            there = {nodes[bundle].id for bundle in chosen}
+            taken = {nodes[bundle].id for bundle in chosen}
             fitting = [
                 bundle
-                for bundle, number in left.items()
-                if number >= devices_per_host and nodes[bundle].id not in there
+                for bundle, number in remaining.items()
+                if number >= devices_per_host and nodes[bundle].id not in taken
             ]
             if not fitting:
                 return slots
-            best = min(fitting, key=lambda bundle: (uses[nodes[bundle].machine], -left[bundle]))
+            best = min(fitting, key=lambda bundle: (uses[nodes[bundle].machine], -remaining[bundle]))
             uses[nodes[best].machine] += 1
-            left[best] -= devices_per_host
+            remaining[best] -= devices_per_host
             chosen.append(best)
         hosts = tuple(SlotHost(nodes[bundle], bundle) for bundle in sorted(chosen))
         slots.append(Slot(hosts, devices_per_host))

@@ -1,6 +1,5 @@
-"""One process in which programs are measured, and who asks it.
+"""The worker process, in which programs are measured, and its supervisor.
 
-`isolated` starts such a process and watches it, `worker` is what runs there, and they say to each other what `protocol`
-has. On a mesh of several hosts a `supervisor` on each has one. A group is measured in `phases`: programs are compiled
-(`compiling`), then run interleaved (`group`). `here` does the same in the process that asks.
+A `supervisor` starts a `worker` and watches it; their messages are in `protocol`. On a mesh of several hosts each host
+has both. A `group` of programs is measured in two `phases`: all are compiled, then timed interleaved.
 """

@@ -1,24 +1,32 @@
-"""Measure a group of programs together: what is not loaded is compiled, then all are run interleaved.
+"""Compile a group of programs, several at a time, and time them interleaved.
 
-Takes partitioned modules and the client of their mesh; tells what it begins and gives a profile for each program. The
-order is drawn anew each round, since the speed of a machine drifts. Invariants: each program is finished once, and
-what fails with an error costs that program only; a program stays loaded for the next group, where it may be measured
-more. Knows neither the database nor in which process it is.
+Takes partitioned modules and the client of their mesh; reports each activity that begins and gives a profile for each
+program. The order of runs is drawn anew each round, since the speed of a machine drifts. Invariants: each program is
+finished once; one that fails with an error costs that program only; a program stays loaded for the next group, where it
+may get more samples; an activity is reported before it begins, and where several go on at once also when it has ended,
+so that a supervisor knows what was going on when the process ended. Uses neither the database nor the other process.
 """
 
 import gc
+import os
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
 import jax
 
 from alpa_cfp.database import Collective, Failure, Profile, utc_now
-from alpa_cfp.profiling.process.events import Finished, Started, failed
+from alpa_cfp.profiling.process.protocol import Finished, Started, failed
 from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
 from alpa_cfp.spmd.module.hlo_module import HloModule
+
+# Each program that is being compiled takes memory.
+MOST_AT_ONCE = 16
+# Any other error ends the process.
+_PROGRAM_ERRORS = (jax.errors.JaxRuntimeError, MemoryError)
 
 
 @dataclass(slots=True)
@@ -26,9 +34,9 @@ class Loaded:
     """A program that is loaded on the devices.
 
     Attributes:
-        executable: What is loaded.
-        compile_s: How long it took to compile it.
-        run: Runs it once, on arrays that are there since the first run.
+        executable: The compiled program.
+        compile_s: The time that it took to compile.
+        run: Runs it once, on arrays that exist since the first run.
     """
 
     executable: MeshExecutable
@@ -43,85 +51,157 @@ class Loaded:
 
 
 @dataclass(slots=True)
-class _Runner:
+class _TimedProgram:
     index: int
     name: bytes
     program: Loaded
     samples_s: list[float] = field(default_factory=list)
 
 
-def measure_group(
-    modules: Sequence[HloModule], client: Client, samples: int, drawn: random.Random, kept: dict[bytes, Loaded]
-) -> Iterator[Started | Finished]:
-    """Measure `modules`, each `samples` times after one run that does not count.
+def compile_group(
+    modules: Sequence[HloModule],
+    client: Client,
+    alone: Sequence[int],
+    most_threads: int,
+    loaded: dict[bytes, Loaded],
+    report: Callable[[Started | None, int], None],
+) -> Iterator[Finished]:
+    """Compile those of `modules` that are not loaded; gives the profiles of those that cannot be compiled.
 
-    Nothing is timed while the caller has an event. The profiles of what can be run come at the end, so that looking
-    into executables disturbs no sample.
+    XLA compiles in the calling thread and lets other Python threads run, so a thread for each core keeps all busy.
 
     Args:
         modules: Modules with their partitioned programs.
         client: The backend of their mesh.
-        samples: How often each is timed.
-        drawn: Decides the order.
-        kept: What is still loaded from the group before; becomes what is loaded after this one.
+        alone: The indexes of those that are compiled while no other one is, after the others.
+        most_threads: The number of others that are compiled at a time, at most.
+        loaded: The programs of the previous group that are still loaded; becomes those of this group.
+        report: Called with what begins, or None when it has ended, and the number of the thread.
     """
-    names = [module.as_serialized_hlo_module_proto() for module in modules]
-    for name in set(kept).difference(names):
-        kept.pop(name).executable.delete()
-    runners: list[_Runner] = []
+    names = _unload_others(modules, loaded)
+    missing = [index for index, name in enumerate(names) if name not in loaded]
+    idle = list(range(max(1, min(most_threads, MOST_AT_ONCE))))
+
+    def compile_one(index: int) -> Loaded | Finished:
+        thread = idle.pop()  # there are as many numbers as threads
+        report(Started(index, "compile"), thread)
+        result = _load(modules[index], index, client)
+        # Not after an error that ends the process: the report then names the program.
+        report(None, thread)
+        idle.append(thread)
+        return result
+
+    def results(threads: ThreadPoolExecutor) -> Iterator[tuple[int, Loaded | Finished]]:
+        together: dict[Future[Loaded | Finished], int] = {
+            threads.submit(compile_one, index): index for index in missing if index not in alone
+        }
+        for future in as_completed(together):
+            yield together[future], future.result()
+        for index in sorted(set(alone).intersection(missing)):
+            yield index, threads.submit(compile_one, index).result()
+
+    with ThreadPoolExecutor(len(idle), "compiles") as threads:
+        try:
+            for index, result in results(threads):
+                if isinstance(result, Finished):
+                    yield result
+                else:
+                    loaded[names[index]] = result
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
+
+
+def measure_group(
+    modules: Sequence[HloModule], client: Client, samples: int, rng: random.Random, loaded: dict[bytes, Loaded]
+) -> Iterator[Started | Finished]:
+    """Measure `modules`, each `samples` times after one run that does not count.
+
+    Nothing is timed while the caller handles an event. The profiles of programs that run come at the end, so that
+    inspecting executables disturbs no sample.
+
+    Args:
+        modules: Modules with their partitioned programs; those that are not loaded are compiled.
+        client: The backend of their mesh.
+        samples: The number of times that each is timed.
+        rng: Draws the order.
+        loaded: The programs of the previous group that are still loaded; becomes those of this group.
+    """
+    names = _unload_others(modules, loaded)
+    running: list[_TimedProgram] = []
     for index, (name, module) in enumerate(zip(names, modules, strict=True)):
-        if name not in kept:
+        if name not in loaded:
             yield Started(index, "compile")
-            started = time.perf_counter()
-            try:
-                kept[name] = Loaded(MeshExecutable(client, module), time.perf_counter() - started)
-            except (jax.errors.JaxRuntimeError, MemoryError) as error:
-                yield Finished(index, failure_of(error, "compile_failed"))
+            result = _load(module, index, client)
+            if isinstance(result, Finished):
+                yield result
                 continue
+            loaded[name] = result
         yield Started(index, "run")
         try:
-            kept[name].run_once()
-        except (jax.errors.JaxRuntimeError, MemoryError) as error:
-            kept.pop(name, None)
-            yield Finished(index, failure_of(error, "crashed"))
+            loaded[name].run_once()
+        except _PROGRAM_ERRORS as error:
+            loaded.pop(name, None)
+            yield _failure(index, error, "crashed")
             continue
-        runners.append(_Runner(index, name, kept[name]))
+        running.append(_TimedProgram(index, name, loaded[name]))
     gc.collect()  # not in the middle of a sample
     for _ in range(samples):
-        drawn.shuffle(runners)
-        for runner in list(runners):
-            yield Started(runner.index, "run")
+        rng.shuffle(running)
+        for timed in list(running):
+            yield Started(timed.index, "run")
             try:
                 started = time.perf_counter()
-                runner.program.run_once()
-                runner.samples_s.append(time.perf_counter() - started)
-            except (jax.errors.JaxRuntimeError, MemoryError) as error:
-                runners.remove(runner)
-                kept.pop(runner.name, None)
-                yield Finished(runner.index, failure_of(error, "crashed"))
-    for runner in sorted(runners, key=lambda each: each.index):
-        yield Started(runner.index, "inspect")
-        yield Finished(runner.index, _profile(runner))
+                timed.program.run_once()
+                timed.samples_s.append(time.perf_counter() - started)
+            except _PROGRAM_ERRORS as error:
+                running.remove(timed)
+                loaded.pop(timed.name, None)
+                yield _failure(timed.index, error, "crashed")
+    for timed in sorted(running, key=lambda each: each.index):
+        yield Started(timed.index, "inspect")
+        yield Finished(timed.index, _profile(timed))
 
 
-def failure_of(error: Exception, failure: Failure) -> Profile:
-    """The profile of a program at which there was this error."""
-    # Python's own says nothing but its name.
-    return failed(str(error) if isinstance(error, jax.errors.JaxRuntimeError) else repr(error), failure)
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _profile(runner: _Runner) -> Profile:
-    executable = runner.program.executable
+def _unload_others(modules: Sequence[HloModule], loaded: dict[bytes, Loaded]) -> list[bytes]:
+    """Unload the programs that are not among `modules`; gives the names of these."""
+    names = [module.as_serialized_hlo_module_proto() for module in modules]
+    for name in set(loaded).difference(names):
+        loaded.pop(name).executable.delete()
+    return names
+
+
+def _load(module: HloModule, index: int, client: Client) -> Loaded | Finished:
+    started = time.perf_counter()
+    try:
+        return Loaded(MeshExecutable(client, module), time.perf_counter() - started)
+    except _PROGRAM_ERRORS as error:
+        return _failure(index, error, "compile_failed")
+
+
+def _failure(index: int, error: Exception, failure: Failure) -> Finished:
+    # The message of a MemoryError is empty.
+    message = str(error) if isinstance(error, jax.errors.JaxRuntimeError) else repr(error)
+    return Finished(index, failed(message, failure))
+
+
+def _profile(timed: _TimedProgram) -> Profile:
+    executable = timed.program.executable
     sizes, work = executable.memory_bytes(), executable.cost_analysis()
-    # What XLA partitions is known only once it has.
+    # Where XLA partitions, the collectives are known only once it has.
     compiled = executable.program.partitioner == "xla"
     collectives = executable.collectives() if compiled else executable.program.collectives
     counts = Counter((each.kind, each.size_bytes, each.group_size) for each in collectives)
     return Profile(
         status="measured",
         created_at=utc_now(),
-        samples_s=tuple(runner.samples_s),
-        compile_s=runner.program.compile_s,
+        samples_s=tuple(timed.samples_s),
+        compile_s=timed.program.compile_s,
         argument_bytes=sizes["arguments"],
         output_bytes=sizes["outputs"],
         aliased_bytes=sizes["aliased"],

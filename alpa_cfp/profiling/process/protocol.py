@@ -1,10 +1,11 @@
-"""What the process that measures and the one that asks say to each other.
+"""Messages between the worker process, which measures, and the process that supervises it.
 
-Takes a connection between both, on which these values go pickled: a `Setup` and its `Ready` once, then tasks. For a
-`CompileTask` there is a `Finished` for each program that cannot be compiled, for a `Task` one for each program, and
-`TaskDone` after them. The worker's current activity is not sent but written to a `ProgressFile`: a message for each run
-would wake the other process in the middle of it. On a mesh of several hosts each host has such a process, and all get
-the same tasks (`hosts`).
+Values go pickled over a `MessageConnection`: a `Setup` and its `Ready` once, then tasks. A `CompileTask` is answered by
+a `Finished` for each program that cannot be compiled, a `MeasureTask` by one for each program, and both by `TaskDone`
+at the end. The worker writes its current activity to a `ProgressFile` instead of sending it: a message for each run
+would wake the other process in the middle of the run. On a mesh of several hosts each host has a worker, and all
+workers get the same tasks (`hosts`). Invariant: nothing here imports JAX, so a process that only passes messages on
+needs none.
 """
 
 import os
@@ -15,29 +16,33 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from alpa_cfp.profiling.process.events import Stage, Started
+from alpa_cfp.database import Failure, Profile, utc_now
 from alpa_cfp.spmd.distributed.host_place import HostPlace
 
-_ENTRY = struct.Struct("<qqd")
-_NOTHING = -1
+Stage = Literal["compile", "run", "inspect"]
+
 _STAGES: tuple[Stage, ...] = get_args(Stage)
+_ENTRY = struct.Struct("<qqd")
+_IDLE = -1
+# The words of XLA, Python and C++ for running out of memory.
+_OUT_OF_MEMORY = ("resource_exhausted", "out of memory", "bad_alloc", "memoryerror")
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the worker needs before its first task.
+    """The state that the worker needs before its first task.
 
     Attributes:
         platform: Of the devices.
-        device_ids: The devices, in the order of the logical mesh; on a mesh of several hosts their places among the
+        device_ids: The devices, in the order of the logical mesh; on a mesh of several hosts their positions among the
             devices of all hosts.
-        device_kinds: What they must be, in the same order.
-        jax_config: The settings of `jax.config`; those that decide about code must be the same.
-        place: Which host of which mesh the worker is; None: its mesh is of its own devices alone.
-        environment: What the worker's environment has beside, or in place of, that of the process that starts it.
-        share: How many processes of the mesh have the cores of this machine in common.
+        device_kinds: The kinds that they must have, in the same order.
+        jax_config: The settings of `jax.config`; those that affect generated code must be the same.
+        place: The worker's host in the mesh; None: the mesh has the devices of this process alone.
+        environment: Variables that are added to, or replace, those of the process that starts the worker.
+        share: The number of processes of the mesh that share the cores of this machine.
     """
 
     platform: str
@@ -51,18 +56,18 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The worker has its devices; or it says why it cannot work."""
+    """The worker has its devices, or `refusal` is the reason why it cannot work."""
 
     refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CompileTask:
-    """A group of programs (`HloModule.as_serialized_hlo_module_proto`) to be compiled, for the task after this one.
+    """A group of programs to be compiled, for the task after this one.
 
     Attributes:
-        modules: The programs.
-        alone: The numbers of those that are compiled while no other one is.
+        modules: The programs, by `HloModule.as_serialized_hlo_module_proto`.
+        alone: The indexes of those that are compiled while no other one is.
     """
 
     modules: tuple[bytes, ...]
@@ -70,37 +75,71 @@ class CompileTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """A group of programs to be measured."""
+class MeasureTask:
+    """A group of programs to be timed, each `samples` times, in an order that `rng` draws."""
 
     modules: tuple[bytes, ...]
     samples: int
-    drawn: random.Random
+    rng: random.Random
+
+
+Task = CompileTask | MeasureTask
 
 
 @dataclass(frozen=True, slots=True)
-class TaskDone:
-    """Nothing is left to do of the task."""
+class Started:
+    """The program with this index is now compiled, or run once, or its executable is inspected."""
+
+    index: int
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The program with this index has its profile.
+
+    Attributes:
+        is_permanent: False for a failure that the program did not cause; such a profile is not recorded.
+    """
+
+    index: int
+    profile: Profile
+    is_permanent: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Suspected:
-    """The process ended while these programs of the task were compiled at the same time."""
+    """The process ended while the programs with these indexes were compiled at the same time."""
 
     indexes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class TaskDone:
+    """The whole task was done."""
+
+
+TaskEvent = Finished | Suspected | TaskDone
+
+
+@dataclass(frozen=True, slots=True)
 class Activity:
-    """What has been going on for `elapsed_s`."""
+    """A stage of a program that has been going on for `elapsed_s`."""
 
     index: int
     stage: Stage
     elapsed_s: float
 
 
-class Messages(Connection):
-    """A connection, or one end of it, on which values go pickled.
+def failed(message: str, failure: Failure) -> Profile:
+    """The profile of a program that failed; a message about memory makes it "out_of_memory"."""
+    if any(words in message.lower() for words in _OUT_OF_MEMORY):
+        failure = "out_of_memory"
+    return Profile(status="failed", created_at=utc_now(), failure=failure, failure_message=message)
+
+
+class MessageConnection(Connection):
+    """One end of a connection on which values go pickled.
 
     `Connection.send` leaves a view of a `BytesIO` in its frame. Where the other end is gone, the error keeps the frame,
     and early releases of Python 3.12 crash when they collect both as garbage (python/cpython#111211, seen with 3.12.1).
@@ -111,7 +150,7 @@ class Messages(Connection):
         """Send a value.
 
         Raises:
-            BrokenPipeError, ConnectionResetError: nobody will receive it.
+            BrokenPipeError, ConnectionResetError: the other end is closed.
         """
         self.send_bytes(pickle.dumps(obj, pickle.HIGHEST_PROTOCOL))
 
@@ -119,13 +158,13 @@ class Messages(Connection):
         """Wait for a value.
 
         Raises:
-            EOFError, ConnectionResetError: nobody will send one.
+            EOFError, ConnectionResetError: the other end is closed.
         """
         return pickle.loads(self.recv_bytes())
 
 
 class ProgressFile:
-    """Where the worker writes what it is at, each of its threads in a place of its own: a file that both have open.
+    """An open file, shared by both processes, in which each thread of the worker writes its current activity.
 
     Its clock is the machine's monotonic one, which all processes share.
     """
@@ -134,21 +173,21 @@ class ProgressFile:
         self._descriptor = descriptor
 
     def clear(self) -> None:
-        """Nothing is going on."""
+        """Remove all activities."""
         os.ftruncate(self._descriptor, 0)
 
     def write(self, started: Started | None, thread: int = 0) -> None:
-        """This is what goes on in a thread from now on; None: nothing."""
-        index, stage = (_NOTHING, _STAGES[0]) if started is None else (started.index, started.stage)
+        """Replace the activity of a thread; None for no activity."""
+        index, stage = (_IDLE, _STAGES[0]) if started is None else (started.index, started.stage)
         entry = _ENTRY.pack(index, _STAGES.index(stage), time.monotonic())
         os.pwrite(self._descriptor, entry, thread * _ENTRY.size)
 
     def read(self) -> tuple[Activity, ...]:
-        """What is going on; what has been for longest comes first."""
+        """The current activities, the longest one first."""
         size = os.fstat(self._descriptor).st_size
         written = os.pread(self._descriptor, size - size % _ENTRY.size, 0)
         now = time.monotonic()
-        # A thread may have written beyond others that have not begun, where there are only zeros then.
-        entries = [entry for entry in _ENTRY.iter_unpack(written) if entry[0] != _NOTHING and entry[2] > 0]
+        # The file has zeros where a thread has not written yet and one with a higher number has.
+        entries = [entry for entry in _ENTRY.iter_unpack(written) if entry[0] != _IDLE and entry[2] > 0]
         entries.sort(key=lambda entry: entry[2])
         return tuple(Activity(index, _STAGES[stage], now - since) for index, stage, since in entries)

@@ -1,6 +1,6 @@
-"""What a process must have that measures in the place of this one: the same devices, and JAX set alike.
+"""The setup of a worker that stands in for this process: the same devices, and the same settings of JAX.
 
-Takes the client of a mesh; gives a `Setup`, and there does what it says of JAX.
+Takes the client of a mesh; gives a `Setup`, and in the worker applies its settings to JAX.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from alpa_cfp.spmd.compile.executable import Client
 
 
 def setup_of(client: Client) -> Setup:
-    """What a process needs that stands in for this one's devices of `client`, with JAX set as it is now.
+    """The setup of a worker with the devices of `client` and the current settings of JAX.
 
     Raises:
-        ProfilingError: the devices are not of this process alone.
+        ProfilingError: some devices are of another process.
     """
     devices = client.devices()
     if any(device.process_index != 0 for device in devices):
@@ -29,19 +29,19 @@ def setup_of(client: Client) -> Setup:
 def jax_config() -> dict[str, bool | int | float | str | None]:
     """The settings of JAX in this thread that another process can have, as plain values; see `set_up_jax`."""
     return {
-        # An enum of JAX would have to be imported by everyone who passes it on.
+        # An enum of JAX would have to be imported by every process that passes the setup on.
         name: value.value if isinstance(value, Enum) else value
         for name, value in jax.config.values.items()
-        # The setup says the platform: of all those that this process uses, the worker has only one. On a cluster of
-        # GPUs this process is on its CPU.
+        # The platform is in the setup: of all platforms that this process uses, the worker has only that one. On a
+        # cluster of GPUs this process is on its CPU.
         if name not in ("jax_platforms", "jax_platform_name") and isinstance(value, bool | int | float | str | None)
     }
 
 
 def set_up_jax(settings: Mapping[str, bool | int | float | str | None]) -> None:
-    """Set JAX in this process as it is in the one that gave `jax_config`."""
+    """Apply the settings of `jax_config` in this process."""
     for name, value in settings.items():
-        now = jax.config.values[name]
-        wanted = type(now)(value) if isinstance(now, Enum) else value
-        if now != wanted:
+        current = jax.config.values[name]
+        wanted = type(current)(value) if isinstance(current, Enum) else value
+        if current != wanted:
             jax.config.update(name, wanted)

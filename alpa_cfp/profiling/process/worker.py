@@ -1,9 +1,9 @@
-"""The process that measures: `python -m alpa_cfp.profiling.process.worker CONNECTION BOARD PARENT`.
+"""The worker process: `python -m alpa_cfp.profiling.process.worker CONNECTION PROGRESS PARENT`.
 
-Takes two open file descriptors and the id of the process that started it (see `protocol`, `isolated`); does its tasks
-until the connection ends. Invariants: it holds exactly the devices that it was asked for, or refuses; and it ends with
-its parent, whatever it is doing. It imports jax, but neither alpa nor Ray. A host of a mesh of several ends as soon as
-a program has failed: the others may be in the middle of it, and what came next would not meet them in the same place.
+Takes two open file descriptors (see `protocol`) and the id of the process that started it (see `supervisor`); does its
+tasks until the connection ends. Invariants: it has exactly the devices of its setup, or refuses; and it ends with its
+parent, whatever it is doing. It imports jax, but neither alpa nor Ray. On a mesh of several hosts it ends as soon as a
+program has failed: the other hosts may be in the middle of that program, and would not meet this one in the next.
 """
 
 import ctypes
@@ -16,57 +16,65 @@ from collections.abc import Iterator
 
 import jax
 
-from alpa_cfp.profiling.process.compiling import compile_group, cores
-from alpa_cfp.profiling.process.events import Finished, Started
-from alpa_cfp.profiling.process.group import Loaded, measure_group
-from alpa_cfp.profiling.process.protocol import CompileTask, Messages, ProgressFile, Ready, Setup, Task, TaskDone
+from alpa_cfp.profiling.process.group import Loaded, compile_group, cores, measure_group
+from alpa_cfp.profiling.process.protocol import (
+    CompileTask,
+    Finished,
+    MessageConnection,
+    ProgressFile,
+    Ready,
+    Setup,
+    Started,
+    Task,
+    TaskDone,
+)
 from alpa_cfp.profiling.process.setups import set_up_jax
 from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.distributed.host_client import HostClient
 from alpa_cfp.spmd.distributed.runtime import devices_of_all_hosts, join
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
-_LOOK_EVERY_S = 1.0
-_SIGNAL_AT_PARENTS_DEATH = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+_PARENT_CHECK_S = 1.0
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 def main() -> None:
     """Measure until the parent ends the connection, or ends."""
-    connection, board, parent = (int(argument) for argument in sys.argv[1:])
+    connection, progress, parent = (int(argument) for argument in sys.argv[1:])
     if sys.platform == "linux":
         # Also if this process is stopped then. By parent Linux means the thread that has started this process.
-        ctypes.CDLL(None).prctl(_SIGNAL_AT_PARENTS_DEATH, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    with Messages(connection) as to_parent:
+    with MessageConnection(connection) as to_parent:
         try:
-            _serve(to_parent, ProgressFile(board))
+            _serve(to_parent, ProgressFile(progress))
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            return  # nobody wants to know any more
+            return  # the parent needs nothing more
 
 
-def _serve(connection: Messages, board: ProgressFile) -> None:
+def _serve(connection: MessageConnection, progress: ProgressFile) -> None:
     setup: Setup = connection.recv()
     ready, client = _set_up(setup)
     connection.send(ready)
-    kept: dict[bytes, Loaded] = {}
+    loaded: dict[bytes, Loaded] = {}
     while client is not None:
-        for event in _events(connection.recv(), client, cores() // setup.share, kept, board):
+        for event in _do(connection.recv(), client, cores() // setup.share, loaded, progress):
             connection.send(event)
             if setup.place is not None and event.profile.failure not in (None, "compile_failed"):
                 return
         connection.send(TaskDone())
 
 
-def _events(
-    task: CompileTask | Task, client: Client, at_once: int, kept: dict[bytes, Loaded], board: ProgressFile
+def _do(
+    task: Task, client: Client, most_threads: int, loaded: dict[bytes, Loaded], progress: ProgressFile
 ) -> Iterator[Finished]:
     modules = [HloModule.from_serialized(module) for module in task.modules]
     if isinstance(task, CompileTask):
-        yield from compile_group(modules, client, task.alone, at_once, kept, board.write)
+        yield from compile_group(modules, client, task.alone, most_threads, loaded, progress.write)
         return
-    for event in measure_group(modules, client, task.samples, task.drawn, kept):
+    for event in measure_group(modules, client, task.samples, task.rng, loaded):
         if isinstance(event, Started):
-            board.write(event)
+            progress.write(event)
         else:
             yield event
 
@@ -88,9 +96,9 @@ def _set_up(setup: Setup) -> tuple[Ready, Client | None]:
 
 
 def _end_with(parent: int) -> None:
-    """End this process as soon as another one has become its parent; while it is busy, it reads no connection."""
+    """End this process once it has another parent; a busy worker does not notice that its connection has ended."""
     while os.getppid() == parent:
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_PARENT_CHECK_S)
     os._exit(1)
 
 

@@ -1,9 +1,7 @@
 """What CFP says to who asks for something that cannot be; each case is the call of a user."""
 
-import random
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +14,7 @@ from alpa_cfp.database.values import text_digest
 from alpa_cfp.errors import OptionError, PlanError, ProfilingError
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.profiling.options import MeasureOptions
-from alpa_cfp.profiling.process import setups, subprocess_runner
+from alpa_cfp.profiling.process import setups, supervisor
 from alpa_cfp.spmd.compile.executable import Client
 
 
@@ -55,13 +53,9 @@ def test_what_is_no_part_of_a_profile_says_what_it_must_be(read: Callable[[], ob
 
 
 def test_a_process_that_does_not_get_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess_runner, "_START_LIMIT_S", 0.1)
+    monkeypatch.setattr(supervisor, "_START_LIMIT_S", 0.1)
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    setup = partial(setups.setup_of, Client(jax.devices()[:1]))
-    worker = subprocess_runner.SubprocessRunner(setup, MeasureOptions(progress=False), command)
-    with (
-        worker,
-        pytest.raises(ProfilingError, match=r"no process of its own for profiling: it was not ready after 0\.1"),
-    ):
-        list(worker.measure([], random.Random(0)))
-    assert worker.pid is None
+    started = supervisor.Supervisor(MeasureOptions(progress=False), command)
+    with pytest.raises(ProfilingError, match=r"no process of its own for profiling: it was not ready after 0\.1"):
+        started.start(setups.setup_of(Client(jax.devices()[:1])))
+    assert started.worker_pid() is None

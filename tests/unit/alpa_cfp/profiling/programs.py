@@ -1,7 +1,7 @@
-"""Partitioned programs on 8 devices: one that is sound, and one for each way in which a program can fail for real."""
+"""Partitioned programs on 8 devices, one that is sound and one for each way to fail; and how they are measured."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -9,6 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from alpa_cfp.database import Profile, ProfileDatabase
+from alpa_cfp.profiling import MeasureOptions, Profiler
+from alpa_cfp.profiling.runners import SubprocessRunner
+from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import partition, partition_to_run
@@ -21,8 +25,22 @@ X = np.ones((16, 16), np.float32)
 WHOLE, ROWS, COLUMNS = split(MESH_2X4, "", ""), split(MESH_2X4, "y", ""), split(MESH_2X4, "", "y")
 
 
+def measure(
+    modules: Sequence[HloModule], client: Client, database: ProfileDatabase, options: MeasureOptions
+) -> list[Profile]:
+    """The profiles of modules, from a profiler of their own."""
+    with Profiler(client, database, options) as profiler:
+        return profiler.measure(modules)
+
+
+def worker_pid(profiler: Profiler) -> int | None:
+    """The id of a profiler's worker process, while there is one."""
+    assert isinstance(profiler._measurer, SubprocessRunner)
+    return profiler._measurer.supervisor.worker_pid()
+
+
 def product(left: Any = WHOLE, right: Any = WHOLE, result: Any = WHOLE, *, name: str = "product") -> HloModule:
-    """A product of matrices that lie as given."""
+    """A product of matrices with the given shardings."""
     module = solve(lambda x, w: x @ w, (X, X), [left, right], [result], [result])
     module = dataclasses.replace(module, name=name)
     module.partitioned = partition(module)

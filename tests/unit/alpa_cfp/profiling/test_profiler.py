@@ -9,13 +9,24 @@ import pytest
 
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import ProfilingError
-from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, key_of, measure
+from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, key_of
 from alpa_cfp.profiling.keys import code_flags, host_layout
-from alpa_cfp.profiling.process.subprocess_runner import SubprocessRunner
 from alpa_cfp.profiling.queue import Group, ProfilingQueue
+from alpa_cfp.profiling.runners import SubprocessRunner
 from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
 from alpa_cfp.spmd.module.hlo_module import HloModule
-from unit.alpa_cfp.profiling.programs import COLUMNS, ROWS, WHOLE, X, crashing, product, scaled, sum_of_spectrum
+from unit.alpa_cfp.profiling.programs import (
+    COLUMNS,
+    ROWS,
+    WHOLE,
+    X,
+    crashing,
+    measure,
+    product,
+    scaled,
+    sum_of_spectrum,
+    worker_pid,
+)
 
 QUIET = MeasureOptions(samples=3, progress=False, isolated=False)
 
@@ -200,15 +211,15 @@ def test_on_cpus_programs_run_in_another_process(
 
 def test_a_profiler_keeps_its_process_for_later_calls_and_ends_it(client: Client, database: ProfileDatabase) -> None:
     with Profiler(client, database, dataclasses.replace(QUIET, isolated=True)) as profiler:
-        assert profiler.worker_pid is None
+        assert worker_pid(profiler) is None
         profiler.measure([scaled(2)])
-        pid = profiler.worker_pid
+        pid = worker_pid(profiler)
         profiler.measure([scaled(3)])
-        assert profiler.worker_pid == pid is not None
+        assert worker_pid(profiler) == pid is not None
         profiler.measure([crashing()])
-        assert profiler.worker_pid is None
+        assert worker_pid(profiler) is None
         profiler.measure([scaled(4)])
-        again = profiler.worker_pid
+        again = worker_pid(profiler)
         assert again not in (pid, None)
     with pytest.raises(ProcessLookupError):
         os.kill(again, 0)
@@ -228,10 +239,10 @@ def test_a_profiler_that_was_interrupted_goes_on_with_a_new_process(
             profiler.measure(modules)
         monkeypatch.undo()
         profiler.measure(modules[:1])
-        pid = profiler.worker_pid
+        pid = worker_pid(profiler)
         del interrupted  # and with it all that the interrupted call held
         assert [profile.status for profile in profiler.measure(modules)] == ["measured", "measured"]
-        assert profiler.worker_pid == pid
+        assert worker_pid(profiler) == pid
 
 
 def test_where_no_other_process_can_be_had_this_one_measures_and_says_so(

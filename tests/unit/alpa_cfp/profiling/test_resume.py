@@ -11,9 +11,9 @@ import jax
 import pytest
 
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.profiling import MeasureOptions, measure
+from alpa_cfp.profiling import MeasureOptions
 from alpa_cfp.spmd.compile.executable import Client
-from unit.alpa_cfp.profiling.programs import hanging, scaled
+from unit.alpa_cfp.profiling.programs import hanging, measure, scaled
 
 # As users write scripts: it measures at the top level, without asking whether it is the main module.
 _SCRIPT = """
@@ -23,7 +23,7 @@ import jax
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.spmd.compile.executable import Client
-from unit.alpa_cfp.profiling.programs import hanging, scaled
+from unit.alpa_cfp.profiling.programs import hanging, scaled, worker_pid
 
 # A shell lets what it starts in the background ignore Ctrl-C, and that is inherited.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -31,7 +31,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 class Telling(ProfileDatabase):
     def put(self, key, profile, *, program_text=None):
         super().put(key, profile, program_text=program_text)
-        print("kept", profiler.worker_pid, flush=True)
+        print("kept", worker_pid(profiler), flush=True)
 
 with Telling.open(sys.argv[1]) as database:
     options = MeasureOptions(samples=2, group=2, progress=False)
@@ -94,9 +94,9 @@ import jax, logging, sys
 logging.basicConfig(level=logging.WARNING)
 jax.config.update("jax_num_cpu_devices", 8)  # the other process must know it too
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.profiling import MeasureOptions, measure
+from alpa_cfp.profiling import MeasureOptions
 from alpa_cfp.spmd.compile.executable import Client
-from unit.alpa_cfp.profiling.programs import scaled
+from unit.alpa_cfp.profiling.programs import measure, scaled
 
 print("before")
 options = MeasureOptions(samples=1, progress=False, isolated=True)

@@ -11,12 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from alpa_cfp.database import Profile, utc_now
-from alpa_cfp.profiling.meshes.hosts import HostLostError, HostsWorker
+from alpa_cfp.profiling.meshes.hosts import HostLostError, HostsRunner
 from alpa_cfp.profiling.meshes.losses import Losses
 from alpa_cfp.profiling.meshes.machines import Machines
-from alpa_cfp.profiling.process.events import Finished, failed
-from alpa_cfp.profiling.process.phases import Done
-from alpa_cfp.profiling.process.protocol import CompileTask, Setup, Suspected, Task, TaskDone
+from alpa_cfp.profiling.process.protocol import (
+    Finished,
+    MeasureTask,
+    Setup,
+    Suspected,
+    Task,
+    TaskDone,
+    TaskEvent,
+    failed,
+)
 
 # Sound; the supervisor is lost; the process ends by itself, is killed from outside, or ends while all are compiled; a
 # program cannot be compiled; the next start fails.
@@ -52,27 +59,27 @@ class Cluster:
 
     fates: deque[Fate] = field(default_factory=deque)
     times_alone: bool = True
-    meanwhile: Callable[["FakeHost", CompileTask | Task], Fate | None] = lambda *_: None
+    meanwhile: Callable[["FakeHost", Task], Fate | None] = lambda *_: None
 
     def __post_init__(self) -> None:
         self.machines, self.losses = Machines(times_alone=self.times_alone), Losses()
         self.changes = threading.Lock()
-        self.active: dict[FakeHost, CompileTask | Task] = {}
+        self.active: dict[FakeHost, Task] = {}
         self.complaints: list[str] = []
-        self.tasks: list[tuple[str, CompileTask | Task]] = []
+        self.tasks: list[tuple[str, Task]] = []
 
-    def slot(self, *machines: str) -> HostsWorker:
+    def slot(self, *machines: str) -> HostsRunner:
         """A mesh of a host on each of these machines."""
         slot = object()
         hosts = [FakeHost(self, slot, machine) for machine in machines]
         setups = [Setup("cpu", (), (), {})] * len(hosts)
-        return HostsWorker(hosts, lambda: (FakeService(), setups), self.machines, self.losses)
+        return HostsRunner(hosts, lambda: (FakeService(), setups), self.machines, self.losses)
 
     def next_fate(self) -> Fate:
         with self.changes:
             return self.fates.popleft() if self.fates else "sound"
 
-    def begin(self, host: "FakeHost", task: CompileTask | Task) -> None:
+    def begin(self, host: "FakeHost", task: Task) -> None:
         with self.changes:
             self.tasks.append((host.machine, task))
             for other, others in self.active.items():
@@ -80,7 +87,7 @@ class Cluster:
                 if (
                     other.machine == host.machine
                     and other.slot is not host.slot
-                    and (uses == {Task} or (self.times_alone and Task in uses))
+                    and (uses == {MeasureTask} or (self.times_alone and MeasureTask in uses))
                 ):
                     self.complaints.append(f"{task} and {others} at once on {host.machine}")
             self.active[host] = task
@@ -120,7 +127,7 @@ class FakeHost:
             raise HostLostError("it does not start")
         self.is_up = True
 
-    def do(self, task: CompileTask | Task) -> Iterator[Done]:
+    def do(self, task: Task) -> Iterator[TaskEvent]:
         self._hold()
         self.cluster.begin(self, task)
         try:
@@ -134,18 +141,18 @@ class FakeHost:
         # What it did has ended with it.
         self.cluster.finish(self)
 
-    def _outcome(self, task: CompileTask | Task, fate: Fate) -> Iterator[Done]:
+    def _outcome(self, task: Task, fate: Fate) -> Iterator[TaskEvent]:
         last = len(task.modules) - 1
-        if isinstance(task, Task):
+        if isinstance(task, MeasureTask):
             for index in range(last):
                 self._hold()
                 yield Finished(index, measured_profile(0.5))
         if fate == "lost":
             raise HostLostError("it is gone")
         if fate in ("crashed", "killed"):
-            yield Finished(last, failed("it ended", "crashed"), is_lasting=fate == "crashed")
+            yield Finished(last, failed("it ended", "crashed"), is_permanent=fate == "crashed")
             return
-        if isinstance(task, Task):
+        if isinstance(task, MeasureTask):
             self._hold()
             yield Finished(last, measured_profile(0.5))
         elif fate == "uncompilable":

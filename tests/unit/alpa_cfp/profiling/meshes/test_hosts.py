@@ -12,12 +12,12 @@ from alpa_cfp.alpa.ray_hosts import RayHost
 from alpa_cfp.database import Profile, ProfileDatabase, utc_now
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler
-from alpa_cfp.profiling.meshes.hosts import HostLostError, HostsWorker
+from alpa_cfp.profiling.meshes.hosts import HostLostError, HostsRunner
 from alpa_cfp.profiling.meshes.losses import ATTEMPTS, Losses, of_all_hosts
 from alpa_cfp.profiling.meshes.machines import Machines
 from alpa_cfp.profiling.meshes.pool import Pool
-from alpa_cfp.profiling.process.phases import Done
-from alpa_cfp.profiling.process.protocol import CompileTask, Setup, Task, TaskDone
+from alpa_cfp.profiling.meshes.slots import Node, SlotHost
+from alpa_cfp.profiling.process.protocol import MeasureTask, Setup, Task, TaskDone, TaskEvent
 from alpa_cfp.profiling.process.setups import jax_config
 from alpa_cfp.profiling.process.supervisor import Supervisor
 from alpa_cfp.spmd.distributed.host_place import HostPlace
@@ -49,7 +49,7 @@ class LocalHost:
         self.supervisor = Supervisor(QUIET)
         self.supervisor.start(setup)
 
-    def do(self, task: CompileTask | Task) -> Iterator[Done]:
+    def do(self, task: Task) -> Iterator[TaskEvent]:
         assert self.supervisor is not None
         self.before_task(self)
         return self.supervisor.do(task)
@@ -84,7 +84,7 @@ def hosts() -> Iterator[list[LocalHost]]:
 
 
 def measured(hosts: Sequence[LocalHost], *modules: HloModule, options: MeasureOptions = QUIET) -> list[Profile]:
-    worker = HostsWorker(hosts, new_mesh, Machines(times_alone=True), Losses())
+    worker = HostsRunner(hosts, new_mesh, Machines(times_alone=True), Losses())
     with Profiler((Pool([worker]), DEVICES), ProfileDatabase.in_memory(), options) as profiler:
         return profiler.measure(modules)
 
@@ -101,7 +101,7 @@ def test_hosts_start_as_soon_as_something_is_expected_that_is_not_known(hosts: l
     database = ProfileDatabase.in_memory()
 
     def profiler() -> Profiler:
-        worker = HostsWorker(hosts, new_mesh, Machines(times_alone=True), Losses())
+        worker = HostsRunner(hosts, new_mesh, Machines(times_alone=True), Losses())
         return Profiler((Pool([worker]), DEVICES), database, QUIET)
 
     with profiler() as first:
@@ -126,7 +126,7 @@ def test_hosts_that_cannot_start_are_an_error_only_when_something_is_measured(
         raise HostLostError("it is not there")
 
     monkeypatch.setattr(hosts[1], "start", start)
-    worker = HostsWorker(hosts, new_mesh, Machines(times_alone=True), Losses())
+    worker = HostsRunner(hosts, new_mesh, Machines(times_alone=True), Losses())
     with Profiler((Pool([worker]), DEVICES), ProfileDatabase.in_memory(), QUIET) as profiler:
         profiler.expect(lambda: [SUMMED])
         with pytest.raises(ProfilingError, match="it is not there"):
@@ -179,8 +179,8 @@ def test_a_host_that_ends_in_the_middle_of_its_task_is_named(hosts: list[LocalHo
 
 
 def test_a_supervisor_that_was_not_started_measures_nothing() -> None:
-    with pytest.raises(RuntimeError, match="measures after its start"):
-        list(Supervisor(QUIET).do(Task((), 1, random.Random(0))))
+    with pytest.raises(ProfilingError, match="its process ended"):
+        list(Supervisor(QUIET).do(MeasureTask((), 1, random.Random(0))))
 
 
 def test_a_host_of_a_ray_cluster_that_is_silent_and_does_not_answer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,10 +191,10 @@ def test_a_host_of_a_ray_cluster_that_is_silent_and_does_not_answer_is_lost(monk
 
     monkeypatch.setattr(ray, "wait", lambda references, **_: ([], references))
     monkeypatch.setattr(ray, "get", get)
-    host = RayHost("a host", "its node", "its machine", QUIET, create_s=1.0)
+    host = RayHost(SlotHost(Node("its node", "a host", "its address", "its machine"), None), 4, QUIET)
     host._actor = MagicMock()
     with pytest.raises(HostLostError, match="it has not answered for 10 s"):
-        list(host.do(Task((), 1, random.Random(0))))
+        list(host.do(MeasureTask((), 1, random.Random(0))))
 
 
 def test_a_run_takes_as_long_as_on_the_host_where_it_takes_longest() -> None:

@@ -26,7 +26,7 @@ def asking(of: Machines, use: Use, names: str, threads: list[threading.Thread]) 
     has = threading.Event()
 
     def ask() -> None:
-        with of.used(use, names):
+        with of.reserved(use, names):
             has.set()
 
     threads.append(threading.Thread(target=ask))
@@ -49,7 +49,7 @@ def test_a_machine_is_shared_by_what_does_not_disturb(
     threads: list[threading.Thread], *, times_alone: bool, one: Use, other: Use, at_once: bool
 ) -> None:
     shared = Machines(times_alone=times_alone)
-    with shared.used(one, "a"):
+    with shared.reserved(one, "a"):
         has = asking(shared, other, "ab", threads)
         assert asking(shared, "time", "c", threads).wait(_DEADLINE_S)
         assert has.wait(_DEADLINE_S if at_once else 0.05) == at_once
@@ -58,7 +58,7 @@ def test_a_machine_is_shared_by_what_does_not_disturb(
 
 def test_who_times_is_not_passed_for_ever_by_who_compiles(threads: list[threading.Thread]) -> None:
     shared = Machines(times_alone=True)
-    with shared.used("compile", "a"):
+    with shared.reserved("compile", "a"):
         timing = asking(shared, "time", "a", threads)
         while len(shared._requests) < 2:
             threading.Event().wait(0.001)
@@ -71,8 +71,8 @@ def test_who_times_is_not_passed_for_ever_by_who_compiles(threads: list[threadin
 def test_who_is_to_stop_waits_no_longer_and_is_in_nobodys_way(threads: list[threading.Thread]) -> None:
     shared, stop = Machines(times_alone=True), threading.Event()
     stop.set()
-    with shared.used("time", "a"):
-        with pytest.raises(StoppedError), shared.used("time", "a", stop):
+    with shared.reserved("time", "a"):
+        with pytest.raises(StoppedError), shared.reserved("time", "a", stop):
             raise AssertionError
         has = asking(shared, "time", "a", threads)
     assert has.wait(_DEADLINE_S)
@@ -80,7 +80,7 @@ def test_who_is_to_stop_waits_no_longer_and_is_in_nobodys_way(threads: list[thre
 
 def test_machines_are_given_back_after_an_error(threads: list[threading.Thread]) -> None:
     shared = Machines(times_alone=True)
-    with pytest.raises(ZeroDivisionError), shared.used("time", "a"):
+    with pytest.raises(ZeroDivisionError), shared.reserved("time", "a"):
         _ = 1 / 0
     assert asking(shared, "time", "a", threads).wait(_DEADLINE_S)
 

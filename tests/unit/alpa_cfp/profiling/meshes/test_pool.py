@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.meshes import hosts
 from alpa_cfp.profiling.meshes.pool import Pool
-from alpa_cfp.profiling.process.events import Finished
-from alpa_cfp.profiling.process.protocol import CompileTask, Task
+from alpa_cfp.profiling.process.protocol import CompileTask, Finished, MeasureTask, Task
 from alpa_cfp.profiling.queue import ProfilingQueue
 from unit.alpa_cfp.profiling.meshes.fake_hosts import FATES, Cluster, FakeHost, Fate, Module, tasks_of
 
@@ -74,11 +73,11 @@ def test_each_program_has_one_profile_whatever_dies_and_no_machine_times_twice_a
     assert cluster.active == {}
 
 
-def meeting(kind: type) -> Callable[[FakeHost, CompileTask | Task], None]:
+def meeting(kind: type) -> Callable[[FakeHost, Task], None]:
     """In the middle of a task of this kind, each of two hosts waits until the other one is there, too."""
     both = threading.Barrier(2)
 
-    def meet(_: FakeHost, task: CompileTask | Task) -> None:
+    def meet(_: FakeHost, task: Task) -> None:
         if isinstance(task, kind):
             both.wait(_DEADLINE_S)
 
@@ -86,10 +85,10 @@ def meeting(kind: type) -> Callable[[FakeHost, CompileTask | Task], None]:
 
 
 def test_slots_on_different_machines_time_at_once() -> None:
-    cluster = Cluster(meanwhile=meeting(Task))
+    cluster = Cluster(meanwhile=meeting(MeasureTask))
     found = in_time(lambda: all_of(Pool([cluster.slot("a"), cluster.slot("b")]), work_of(4, 2)))
     assert len(found) == 4
-    assert {machine for machine, _ in tasks_of(cluster, Task)} == {"a", "b"}
+    assert {machine for machine, _ in tasks_of(cluster, MeasureTask)} == {"a", "b"}
 
 
 def test_slots_on_one_machine_compile_at_once() -> None:
@@ -101,7 +100,7 @@ def test_slots_on_one_machine_compile_at_once() -> None:
 def test_one_group_needs_one_slot() -> None:
     cluster = Cluster()
     all_of(Pool([cluster.slot("a"), cluster.slot("b")]), work_of(3, 3))
-    assert [(machine, len(task.modules)) for machine, task in tasks_of(cluster, Task)] == [("a", 3)]
+    assert [(machine, len(task.modules)) for machine, task in tasks_of(cluster, MeasureTask)] == [("a", 3)]
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -111,18 +110,18 @@ def test_what_is_to_be_told_apart_is_not_divided_among_slots_that_are_there(toge
     all_of(pool, work_of(4, 2))  # both are made
     cluster.tasks.clear()
     all_of(pool, work_of(3, 2, together=together))
-    assert sorted(len(task.modules) for _, task in tasks_of(cluster, Task)) == ([3] if together else [1, 2])
+    assert sorted(len(task.modules) for _, task in tasks_of(cluster, MeasureTask)) == ([3] if together else [1, 2])
 
 
 def test_what_is_loaded_on_a_slot_is_measured_again_there() -> None:
     cluster = Cluster()
     pool = Pool([cluster.slot("a"), cluster.slot("b")])
     all_of(pool, work_of(4, 2))
-    before = {task.modules: machine for machine, task in tasks_of(cluster, Task)}
+    before = {task.modules: machine for machine, task in tasks_of(cluster, MeasureTask)}
     for _ in range(2):
         cluster.tasks.clear()
         all_of(pool, work_of(4, 2))
-        assert {task.modules: machine for machine, task in tasks_of(cluster, Task)} == before
+        assert {task.modules: machine for machine, task in tasks_of(cluster, MeasureTask)} == before
 
 
 def test_a_slot_that_cannot_be_made_is_not_used_and_the_others_are(caplog: pytest.LogCaptureFixture) -> None:
@@ -149,18 +148,18 @@ def test_what_was_killed_three_times_from_outside_has_not_failed_for_good() -> N
         return finished
 
     killed, crashed = outcome("killed"), outcome("crashed")
-    assert (killed.profile.failure, killed.is_lasting) == ("crashed", False)
-    assert (crashed.profile.failure, crashed.is_lasting) == ("crashed", True)
+    assert (killed.profile.failure, killed.is_permanent) == ("crashed", False)
+    assert (crashed.profile.failure, crashed.is_permanent) == ("crashed", True)
 
 
 def test_a_program_at_which_two_slots_are_lost_counts_for_both() -> None:
-    def crash(_: FakeHost, task: CompileTask | Task) -> Fate | None:
-        return "crashed" if isinstance(task, Task) and task.modules == (b"module 3",) else None
+    def crash(_: FakeHost, task: Task) -> Fate | None:
+        return "crashed" if isinstance(task, MeasureTask) and task.modules == (b"module 3",) else None
 
     cluster = Cluster(meanwhile=crash)
     found = dict(all_of(Pool([cluster.slot("a"), cluster.slot("b")]), work_of(4, 1)))
     assert found["key 3"].profile.failure == "crashed"
-    assert sum(task.modules == (b"module 3",) for _, task in tasks_of(cluster, Task)) == 3
+    assert sum(task.modules == (b"module 3",) for _, task in tasks_of(cluster, MeasureTask)) == 3
 
 
 def test_a_program_that_one_host_cannot_compile_is_finished_once_whatever_another_host_does_with_it() -> None:
@@ -176,11 +175,11 @@ def test_programs_during_whose_compilation_a_mesh_was_lost_are_compiled_alone() 
     assert [task.alone for _, task in tasks_of(cluster, CompileTask)] == [(), (0, 1, 2)]
 
 
-@pytest.mark.parametrize("kind", [CompileTask, Task])
+@pytest.mark.parametrize("kind", [CompileTask, MeasureTask])
 def test_a_call_that_is_broken_off_ends_the_meshes_that_are_busy_and_its_threads(kind: type) -> None:
     busy = threading.Event()
 
-    def hang(host: FakeHost, task: CompileTask | Task) -> None:
+    def hang(host: FakeHost, task: Task) -> None:
         if isinstance(task, kind) and host.machine == "b":
             busy.set()
             while host.is_up:

@@ -7,23 +7,23 @@ import sys
 
 import pytest
 
-from alpa_cfp.profiling.process.protocol import Messages, Ready, Task
+from alpa_cfp.profiling.process.protocol import MeasureTask, MessageConnection, Ready
 
 
-def ends() -> tuple[Messages, Messages]:
+def ends() -> tuple[MessageConnection, MessageConnection]:
     one, other = socket.socketpair()
-    return Messages(one.detach()), Messages(other.detach())
+    return MessageConnection(one.detach()), MessageConnection(other.detach())
 
 
-@pytest.mark.parametrize("message", [Ready("it has none"), Task((b"", b"x" * 100), 3, random.Random(1)), None])
+@pytest.mark.parametrize("message", [Ready("it has none"), MeasureTask((b"", b"x" * 100), 3, random.Random(1)), None])
 def test_a_message_arrives_as_it_was_sent(message: object) -> None:
     one, other = ends()
     with one, other:
         one.send(message)
         arrived = other.recv()
-    if isinstance(message, Task):  # a `Random` is equal to no other
+    if isinstance(message, MeasureTask):  # a `Random` is equal to no other
         assert (arrived.modules, arrived.samples) == (message.modules, message.samples)
-        assert arrived.drawn.random() == message.drawn.random()
+        assert arrived.rng.random() == message.rng.random()
     else:
         assert arrived == message
 
@@ -41,10 +41,10 @@ def test_where_the_other_end_is_gone_both_ways_fail_as_those_of_a_connection() -
 def test_an_error_of_sending_is_garbage_like_any_other() -> None:
     code = """
 import gc, socket
-from alpa_cfp.profiling.process.protocol import Messages, Ready
+from alpa_cfp.profiling.process.protocol import MessageConnection, Ready
 def fail():
     one, other = socket.socketpair()
-    connection = Messages(one.detach())
+    connection = MessageConnection(one.detach())
     other.close()
     with connection:
         try:

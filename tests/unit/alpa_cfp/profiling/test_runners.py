@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from functools import partial
+from contextlib import closing
 from typing import Any
 
 import jax
@@ -16,18 +16,20 @@ import pytest
 
 from alpa_cfp.database import Profile, ProfileDatabase
 from alpa_cfp.errors import ProfilingError
-from alpa_cfp.profiling import MeasureOptions, Profiler, measure
-from alpa_cfp.profiling.process import setups, subprocess_runner
-from alpa_cfp.profiling.process.setups import setup_of
-from alpa_cfp.profiling.process.subprocess_runner import SubprocessRunner
-from alpa_cfp.profiling.profiler import SequentialBackend
+from alpa_cfp.profiling import MeasureOptions, Profiler
+from alpa_cfp.profiling.process import setups, supervisor
+from alpa_cfp.profiling.process.protocol import Finished
+from alpa_cfp.profiling.queue import ProfilingQueue
+from alpa_cfp.profiling.runners import SubprocessRunner
 from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.distributed.host_place import HostPlace
+from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.profiling.programs import (
     X,
     crashing,
     hanging,
     linear_algebra,
+    measure,
     oversized,
     product,
     scaled,
@@ -40,8 +42,8 @@ QUIET = MeasureOptions(samples=2, progress=False, isolated=True, run_limit_s=2.0
 _FAKE = """
 import os, signal, time
 from alpa_cfp.profiling.process import worker
-from alpa_cfp.profiling.process.events import Started
-def measure_group(modules, client, samples, drawn, kept):
+from alpa_cfp.profiling.process.protocol import Started
+def measure_group(modules, client, samples, rng, loaded):
     yield Started(0, {stage!r})
     {death}
 worker.measure_group = measure_group
@@ -54,12 +56,20 @@ def client() -> Client:
     return Client(jax.devices()[:8])
 
 
+def measured(runner: SubprocessRunner, modules: Sequence[HloModule]) -> list[Finished]:
+    """The programs of one group that are finished."""
+    work: Any = ProfilingQueue(dict(enumerate(modules)), 2, len(modules), random.Random(0))  # pyright: ignore[reportArgumentType]
+    group = work.take()
+    assert group is not None
+    return list(runner.measure_group(group))
+
+
 def dying(client: Client, death: str, stage: str = "run", options: MeasureOptions = QUIET) -> Profile:
     """The profile that a program gets of which the process dies, or does not go on, in this way."""
     command = [sys.executable, "-c", _FAKE.format(stage=stage, death=death)]
-    with SubprocessRunner(partial(setup_of, client), options, command) as worker:
-        ((finished),) = worker.measure([scaled(2)], random.Random(0))
-        assert worker.pid is None  # it is over
+    with closing(SubprocessRunner(client, options, command)) as worker:
+        ((finished),) = measured(worker, [scaled(2)])
+        assert worker.supervisor.worker_pid() is None  # it is over
     return finished.profile
 
 
@@ -101,18 +111,18 @@ def test_a_profile_says_how_the_process_died(client: Client, death: str, failure
 
 
 @pytest.mark.parametrize(
-    ("kills", "failure", "is_lasting"), [((3, 4), "out_of_memory", True), ((3, 3), "crashed", False)]
+    ("kills", "failure", "is_permanent"), [((3, 4), "out_of_memory", True), ((3, 3), "crashed", False)]
 )
 def test_a_process_that_is_killed_tells_of_its_program_for_good_only_if_memory_was_short(
-    client: Client, monkeypatch: pytest.MonkeyPatch, kills: tuple[int, int], failure: str, is_lasting: bool
+    client: Client, monkeypatch: pytest.MonkeyPatch, kills: tuple[int, int], failure: str, is_permanent: bool
 ) -> None:
     before, after = kills
     # Counted before the compilation, before the runs, and at the end.
-    monkeypatch.setattr(subprocess_runner, "_kills_for_memory", iter([before, before, after]).__next__)
+    monkeypatch.setattr(supervisor, "_out_of_memory_kills", iter([before, before, after]).__next__)
     command = [sys.executable, "-c", _FAKE.format(stage="run", death="os.kill(os.getpid(), signal.SIGKILL)")]
-    with SubprocessRunner(partial(setup_of, client), QUIET, command) as worker:
-        ((finished),) = worker.measure([scaled(2)], random.Random(0))
-    assert (finished.profile.failure, finished.is_lasting) == (failure, is_lasting)
+    with closing(SubprocessRunner(client, QUIET, command)) as worker:
+        ((finished),) = measured(worker, [scaled(2)])
+    assert (finished.profile.failure, finished.is_permanent) == (failure, is_permanent)
     assert "SIGKILL" in finished.profile.failure_message
 
 
@@ -120,7 +130,7 @@ def test_what_was_killed_from_outside_is_left_out_for_now_and_measured_by_the_ne
     options, database = dataclasses.replace(QUIET, group=1), ProfileDatabase.in_memory()
     killed = [sys.executable, "-c", _FAKE.format(stage="run", death="os.kill(os.getpid(), signal.SIGKILL)")]
     with Profiler(client, database, options) as profiler:
-        profiler._measurer = SequentialBackend(SubprocessRunner(partial(setup_of, client), options, killed))
+        profiler._measurer = SubprocessRunner(client, options, killed)
         before = profiler.measure([scaled(2)])
         assert profiler.measure([scaled(2)]) == before
     assert [profile.status for profile in before] == ["failed"]
@@ -132,10 +142,10 @@ def test_a_program_at_which_the_compiler_dies_beside_others_is_found(client: Cli
     # All are begun before the one that is bad kills the process.
     code = """
 import os, threading
-from alpa_cfp.profiling.process import compiling, worker
-compiling.cores = worker.cores = lambda: 4
+from alpa_cfp.profiling.process import group, worker
+group.cores = worker.cores = lambda: 4
 begun = threading.Barrier(3)
-original = compiling.MeshExecutable
+original = group.MeshExecutable
 def compiled(client, module):
     if not begun.broken:
         try:
@@ -145,17 +155,17 @@ def compiled(client, module):
     if "bad" in module.name:
         os.abort()
     return original(client, module)
-compiling.MeshExecutable = compiled
+group.MeshExecutable = compiled
 worker.main()
 """
     modules = [scaled(2), product(name="bad"), scaled(3)]
     profiles: dict[int, Profile] = {}
     options = dataclasses.replace(QUIET, run_limit_s=20.0)
-    with SubprocessRunner(partial(setup_of, client), options, [sys.executable, "-c", code]) as worker:
+    with closing(SubprocessRunner(client, options, [sys.executable, "-c", code])) as worker:
         left = dict(enumerate(modules))
         while left:
             numbers = list(left)
-            for finished in worker.measure(list(left.values()), random.Random(0)):
+            for finished in measured(worker, list(left.values())):
                 profiles[numbers[finished.index]] = finished.profile
                 del left[numbers[finished.index]]
     assert [profiles[number].failure for number in range(3)] == [None, "crashed", None]
@@ -170,15 +180,15 @@ def test_a_program_that_takes_too_long_to_compile_is_given_up(client: Client) ->
 
 
 def test_a_process_that_is_killed_while_it_has_nothing_to_do_costs_nothing(client: Client) -> None:
-    with SubprocessRunner(partial(setup_of, client), QUIET) as worker:
+    with closing(SubprocessRunner(client, QUIET)) as worker:
         worker.start()
-        first = worker.pid
-        assert worker._process is not None
-        worker._process.kill()
-        worker._process.wait()
-        ((finished),) = worker.measure([scaled(2)], random.Random(0))
+        first = worker.supervisor.worker_pid()
+        assert worker.supervisor._process is not None
+        worker.supervisor._process.kill()
+        worker.supervisor._process.wait()
+        ((finished),) = measured(worker, [scaled(2)])
         assert finished.profile.status == "measured"
-        assert worker.pid not in (first, None)
+        assert worker.supervisor.worker_pid() not in (first, None)
 
 
 @pytest.mark.parametrize(
@@ -191,20 +201,20 @@ def test_a_process_that_is_killed_while_it_has_nothing_to_do_costs_nothing(clien
 def test_a_process_that_cannot_be_started_is_an_error_with_its_reason(
     client: Client, command: Sequence[str], reason: str
 ) -> None:
-    worker = SubprocessRunner(partial(setup_of, client), QUIET, command)
+    worker = SubprocessRunner(client, QUIET, command)
     with pytest.raises(ProfilingError, match=reason):
         worker.start()
-    assert worker.pid is None
+    assert worker.supervisor.worker_pid() is None
 
 
 def test_a_process_that_dies_before_its_first_program_is_an_error(client: Client) -> None:
     code = "from alpa_cfp.profiling.process import worker; worker.measure_group = lambda *_: 1 / 0; worker.main()"
     command = [sys.executable, "-c", code]
     with (
-        SubprocessRunner(partial(setup_of, client), QUIET, command) as worker,
+        closing(SubprocessRunner(client, QUIET, command)) as worker,
         pytest.raises(ProfilingError, match="Zero"),
     ):
-        list(worker.measure([scaled(2)], random.Random(0)))
+        measured(worker, [scaled(2)])
 
 
 def test_a_process_that_does_not_begin_with_its_first_program_is_an_error(client: Client) -> None:
@@ -212,10 +222,10 @@ def test_a_process_that_does_not_begin_with_its_first_program_is_an_error(client
         "import time; from alpa_cfp.profiling.process import worker; worker.measure_group = lambda *_: time.sleep(1e3)"
     )
     options = dataclasses.replace(QUIET, run_limit_s=0.5)
-    worker = SubprocessRunner(partial(setup_of, client), options, [sys.executable, "-c", f"{code}; worker.main()"])
-    with worker, pytest.raises(ProfilingError, match=r"it has not begun for 0\.5 s"):
-        list(worker.measure([scaled(2)], random.Random(0)))
-    assert worker.pid is None
+    worker = SubprocessRunner(client, options, [sys.executable, "-c", f"{code}; worker.main()"])
+    with closing(worker), pytest.raises(ProfilingError, match=r"it has not begun for 0\.5 s"):
+        measured(worker, [scaled(2)])
+    assert worker.supervisor.worker_pid() is None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,7 +246,7 @@ class _Device:
 )
 def test_a_process_without_the_devices_of_the_mesh_is_refused(device: Any, reason: str) -> None:
     with (
-        SubprocessRunner(partial(setup_of, Client([device])), QUIET) as worker,
+        closing(SubprocessRunner(Client([device]), QUIET)) as worker,
         pytest.raises(ProfilingError, match=reason),
     ):
         worker.start()
@@ -252,14 +262,14 @@ def test_the_process_has_the_settings_of_jax_that_this_one_has(client: Client) -
 
 
 def test_the_process_is_another_one_when_the_settings_of_jax_have_changed(client: Client) -> None:
-    with SubprocessRunner(partial(setup_of, client), QUIET) as worker:
+    with closing(SubprocessRunner(client, QUIET)) as worker:
         worker.start()
-        first = worker.pid
+        first = worker.supervisor.worker_pid()
         worker.start()
-        assert worker.pid == first
+        assert worker.supervisor.worker_pid() == first
         with jax.enable_x64(True):
             worker.start()
-        assert worker.pid != first
+        assert worker.supervisor.worker_pid() != first
 
 
 def test_programs_can_be_measured_in_any_thread(client: Client) -> None:

@@ -2,20 +2,19 @@
 
 import logging
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from alpa_cfp.alpa import submeshes
+from alpa_cfp.alpa import devices
 
-VIRTUAL: Any = SimpleNamespace(num_devices=4)
+DEVICES = devices.AlpaDevices(SimpleNamespace(virtual_mesh=SimpleNamespace(num_devices=4)))
 
 
 def _memory(monkeypatch: pytest.MonkeyPatch, platform: str, stats: dict[str, int] | None) -> int:
     device = SimpleNamespace(platform=platform, device_kind="a device", memory_stats=lambda: stats)
-    monkeypatch.setattr(submeshes, "is_here", lambda virtual: True)
-    monkeypatch.setattr(submeshes.jax, "local_devices", lambda: [device])
-    return submeshes.memory_of_submesh(VIRTUAL)
+    monkeypatch.setattr(devices, "is_here", lambda virtual: True)
+    monkeypatch.setattr(devices.jax, "local_devices", lambda: [device])
+    return DEVICES.memory_bytes()
 
 
 def test_a_device_that_says_its_memory_is_taken_at_its_word(

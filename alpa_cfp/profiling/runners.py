@@ -1,0 +1,104 @@
+"""Measure programs on devices of this machine, one group after the other: in this process, or in a worker process.
+
+Takes the client of a mesh and a queue of programs; gives the profile of each program. Invariants: no program is loaded
+after `close`; a program that crashes or hangs in a worker costs that program only. In this process a crash ends the
+process and nothing bounds the time, but devices whose memory belongs to one process (GPUs, TPUs) can be measured only
+there.
+"""
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+
+from alpa_cfp.profiling.options import MeasureOptions
+from alpa_cfp.profiling.process.group import Loaded, measure_group
+from alpa_cfp.profiling.process.phases import measure_in_phases
+from alpa_cfp.profiling.process.protocol import Finished, Task, TaskEvent
+from alpa_cfp.profiling.process.setups import setup_of
+from alpa_cfp.profiling.process.supervisor import COMMAND, Supervisor
+from alpa_cfp.profiling.queue import Group, ProfilingQueue
+from alpa_cfp.spmd.compile.executable import Client
+
+
+class SequentialBackend(ABC):
+    """Measures one group after the other; see `Measurer`."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """See `Measurer`."""
+
+    @abstractmethod
+    def measure_group(self, group: Group) -> Generator[Finished]:
+        """Measure a group; what is not finished at the end, because the worker was lost before, can be given again.
+
+        Raises:
+            ProfilingError: the worker cannot be started, or died before it began with a program.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Unload all programs, and end the worker."""
+
+    def measure(self, work: ProfilingQueue) -> Generator[tuple[Group, Finished]]:
+        """See `Measurer`."""
+        while (group := work.take()) is not None:
+            # Closed at once if this is interrupted: its process must be gone before the next one starts.
+            with contextlib.closing(self.measure_group(group)) as events:
+                for finished in events:
+                    yield group, finished
+            work.end(group)
+
+
+class InProcessRunner(SequentialBackend):
+    """Measures in this process, on the devices of `client`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._loaded: dict[bytes, Loaded] = {}
+
+    def start(self) -> None:
+        """Does nothing."""
+
+    def measure_group(self, group: Group) -> Generator[Finished]:
+        for event in measure_group(group.modules, self._client, group.samples, group.rng, self._loaded):
+            if isinstance(event, Finished):
+                yield event
+
+    def close(self) -> None:
+        for program in self._loaded.values():
+            program.executable.delete()
+        self._loaded.clear()
+
+
+class SubprocessRunner(SequentialBackend):
+    """Measures in a worker process that has the devices of `client`.
+
+    The worker starts with the first group and is used for all later ones; it is started anew after it hung or died, and
+    when the settings of JAX have changed.
+
+    Args:
+        client: The client of a mesh of this process.
+        options: The time limits of a program.
+        command: Starts the worker; see `Supervisor`.
+
+    Attributes:
+        supervisor: The supervisor of the worker.
+    """
+
+    def __init__(self, client: Client, options: MeasureOptions, command: Sequence[str] = COMMAND) -> None:
+        self._client = client
+        self.supervisor = Supervisor(options, command)
+        self._suspects = set[bytes]()
+
+    def start(self) -> None:
+        self.supervisor.start(setup_of(self._client))
+
+    def measure_group(self, group: Group) -> Generator[Finished]:
+        def do(task: Task) -> Generator[TaskEvent]:
+            self.start()
+            return self.supervisor.do(task)
+
+        return measure_in_phases(group.modules, group.samples, group.rng, self._suspects, do)
+
+    def close(self) -> None:
+        self.supervisor.close()
