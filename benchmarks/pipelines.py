@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from alpa_cfp_bench.case import CFP, COMPOSED, ILP, ILP_AGAIN
-from alpa_cfp_bench.pipeline_table import layers_text, shape_text
+from alpa_cfp_bench.text import layers_text, shape_text
 from alpa_cfp_bench.workloads.sizes import SIZES
 from benchmarks import machine, reports
 from benchmarks.ray_clusters import cluster
