@@ -90,7 +90,7 @@ gpu: $(INSTALLED) ## tests on a GPU (JAX_PLATFORMS=cuda make gpu), skipped where
 
 # Modules of the package benchmarks/ that are programs; they measure the models of alpa_cfp_bench.workloads.
 bench: $(INSTALLED) ## all benchmarks; they print what they measured
-	@set -e; for program in $(basename $(notdir $(shell grep -l 'machine.write' benchmarks/*.py))); do \
+	@set -e; for program in $(basename $(notdir $(shell grep -l 'runner.parser(' benchmarks/*.py))); do \
 		echo "== benchmarks.$$program"; $(BIN)/python -m benchmarks.$$program $(ARGS); done
 
 reference: $(INSTALLED) ## docs/reference.md from docstrings and the commands' help

@@ -5,7 +5,6 @@ shapes exist. Prints a line a case and writes `results/cfp_analysis-*`. Invarian
 and the median counts.
 """
 
-import argparse
 import dataclasses
 import itertools
 import os
@@ -18,12 +17,18 @@ from typing import Any
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import Segments, find_segments
-from benchmarks import machine, reports
+from benchmarks import runner
 from benchmarks.abstract_gpt import Sizes, training_step
+from benchmarks.runner import Benchmark, one_row
 
 REFERENCE_LAYERS, REFERENCE_BAR_S = 24, 5.0
 DEEP_LAYERS, GROWTH_BAR = 96, 4.5
 _PHASES = ("read", "blocks", "segments")
+_HEADER = (
+    *("layers", "ops", "blocks", "segments", "kinds"),
+    *(f"{phase}, s" for phase in (*_PHASES, "all")),
+    *("spread", "load"),
+)
 
 _TEXT = (
     "From the StableHLO of a whole training step of GPT as in Alpa's `benchmark/alpa` (hidden {hidden}, heads {heads}, "
@@ -35,26 +40,12 @@ _TEXT = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--layers", nargs="+", type=int, default=[4, 24, 48, 96], help="numbers of layers")
-    parser.add_argument("--repeats", type=int, default=5, help="runs of each case (default 5)")
-    for field in dataclasses.fields(Sizes)[1:]:
-        name = f"--{field.name.replace('_', '-')}"
-        parser.add_argument(name, type=int, default=field.default, help=f"default {field.default}")
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
-    options = parser.parse_args(argv)
-    sizes = {field.name: getattr(options, field.name) for field in dataclasses.fields(Sizes)[1:]}
-    results = []
-    for layers in options.layers:
-        results.append(measure(Sizes(layers, **sizes), options.repeats))
-        print(" | ".join(_cells(results[-1])), flush=True)
-    verdict = _verdict(results)
-    if not options.no_results:
-        text = f"{_TEXT.format(repeats=options.repeats, **sizes)}\n\n{verdict}"
-        machine.write("cfp_analysis", text, results, _table(results))
-    print("\n".join(reports.markdown_table(_table(results))))
-    print(verdict)
-    return 0
+    sizes = {field.name: field.default for field in dataclasses.fields(Sizes)[1:]}
+    options = runner.parser(__doc__, layers=[4, 24, 48, 96], repeats=5, **sizes).parse_args(argv)
+    sizes = {name: getattr(options, name) for name in sizes}
+    text = _TEXT.format(repeats=options.repeats, **sizes)
+    results = (measure(Sizes(layers, **sizes), options.repeats) for layers in options.layers)
+    return Benchmark("cfp_analysis", text, _HEADER, one_row(_cells), _verdict).run(results, options)
 
 
 def measure(sizes: Sizes, repeats: int) -> dict[str, Any]:
@@ -107,11 +98,6 @@ def _verdict(results: Sequence[dict[str, Any]]) -> str:
 
 def _yes(held: bool) -> str:
     return "yes" if held else "NO"
-
-
-def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    header = ["layers", "ops", "blocks", "segments", "kinds", *(f"{phase}, s" for phase in (*_PHASES, "all"))]
-    return [[*header, "spread", "load"], *(_cells(result) for result in results)]
 
 
 def _cells(result: dict[str, Any]) -> list[str]:

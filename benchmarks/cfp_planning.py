@@ -5,7 +5,6 @@ Takes numbers of layers; plans the training step on the first devices of this pr
 the first one, byte for byte.
 """
 
-import argparse
 import math
 import os
 import sys
@@ -25,10 +24,12 @@ from alpa_cfp.planner.planner import plan as make_plan
 from alpa_cfp.planner.request import LocalDevices, PlanRequest
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp_bench.workloads.sizes import mesh_shape
-from benchmarks import machine
+from benchmarks import runner
 from benchmarks.abstract_gpt import Sizes, training_step
+from benchmarks.runner import Benchmark, one_row
 
 WARM_BAR = 0.1
+_HEADER = ("layers", "ops", "blocks", "profiled", "analysis, s", "cold, s", "warm, s", "warm / cold", "load")
 
 _TEXT = (
     "Planning the training step of a GPT (hidden {hidden}, heads {heads}, sequence {sequence}, vocabulary "
@@ -40,22 +41,13 @@ _TEXT = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--layers", nargs="+", type=int, default=[4, 24, 96], help="numbers of layers")
-    parser.add_argument("--mesh", default="1x8")
+    parser = runner.parser(__doc__, layers=[4, 24, 96], mesh="1x8")
     parser.add_argument("--refine", type=int, default=0, help="plans that are compiled whole (default 0: none)")
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
     options = parser.parse_args(argv)
     sizes = {"hidden": 64, "heads": 8, "sequence": 32, "vocabulary": 256, "micro_batch": 16}
-    results = []
-    for layers in options.layers:
-        results.append(measure(Sizes(layers, **sizes), options.mesh, options.refine))
-        print(" | ".join(_cells(results[-1])), flush=True)
-        if not options.no_results:
-            text = _TEXT.format(mesh=options.mesh, refine=options.refine, **sizes)
-            machine.write("cfp_planning", text, results, _table(results), _verdict)
-    print(_verdict(results))
-    return 0
+    text = _TEXT.format(mesh=options.mesh, refine=options.refine, **sizes)
+    results = (measure(Sizes(layers, **sizes), options.mesh, options.refine) for layers in options.layers)
+    return Benchmark("cfp_planning", text, _HEADER, one_row(_cells), _verdict).run(results, options)
 
 
 def measure(sizes: Sizes, mesh: str, refine: int) -> dict[str, Any]:
@@ -94,11 +86,6 @@ def _verdict(results: Sequence[dict[str, Any]]) -> str:
     profiled = ", ".join(str(result["profiled"]) for result in results)
     warm = sum(result["warm_s"] < WARM_BAR * result["cold_s"] for result in results)
     return f"Programs profiled: {profiled}. Warm planning is under {WARM_BAR:.0%} of cold in {warm} of {len(results)}."
-
-
-def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    header = ["layers", "ops", "blocks", "profiled", "analysis, s", "cold, s", "warm, s", "warm / cold", "load"]
-    return [header, *(_cells(result) for result in results)]
 
 
 def _cells(result: dict[str, Any]) -> list[str]:

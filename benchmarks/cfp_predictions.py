@@ -6,6 +6,7 @@ line a case and writes `results/cfp_predictions-*`. Invariant: no prediction kno
 """
 
 import argparse
+import itertools
 import operator
 import random
 import statistics
@@ -21,10 +22,12 @@ from alpa_cfp.costs import read_local, work_of
 from alpa_cfp.profiling import MeasureOptions
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp_bench.workloads.sizes import SIZES, mesh_shape
-from benchmarks import machine, reports
+from benchmarks import reports, runner
 from benchmarks.cfp_programs import Step, choosing, profiler, step_of
+from benchmarks.runner import Benchmark, one_row
 
 RANK_BAR, ERROR_BAR = 0.9, 0.15
+_HEADER = ("model", "mesh", "plans", "rank", "error", "by formula", "memory", "fastest, ms", "slowest")
 _BEST = 4
 _MARGIN = 1.5
 
@@ -41,28 +44,21 @@ _TEXT = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--models", nargs="+", default=["mlp", "gpt", "llama", "moe", "wide_resnet"])
-    parser.add_argument("--meshes", nargs="+", default=["1x8", "2x4"])
-    parser.add_argument("--plans", type=int, default=24, help="plans of each model (default 24)")
-    parser.add_argument("--samples", type=int, default=7, help="runs of each program (default 7)")
-    parser.add_argument("--seed", type=int, default=0)
+    models = ["mlp", "gpt", "llama", "moe", "wide_resnet"]
+    parser = runner.parser(__doc__, models=models, meshes=["1x8", "2x4"], plans=24, samples=7, seed=0)
     parser.add_argument("--database", type=Path, help="where profiles are kept (default: nowhere)")
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
     options = parser.parse_args(argv)
-    results = []
     with tempfile.TemporaryDirectory() as directory:
         database = options.database or Path(directory) / "profiles.sqlite"
-        for name in options.models:
-            for mesh in options.meshes:
-                step = step_of(name, SIZES[name], mesh_shape(mesh))
-                plans = measure(step, database, options.plans, options.samples, options.seed)
-                results.append({"model": name, "mesh": mesh, **summary(plans), "plans": plans})
-                print(" | ".join(_cells(results[-1])), flush=True)
-                if not options.no_results:
-                    machine.write("cfp_predictions", _TEXT, results, _table(results), verdict)
-    print(verdict(results))
-    return 0
+        results = (_case(*names, database, options) for names in itertools.product(options.models, options.meshes))
+        return Benchmark("cfp_predictions", _TEXT, _HEADER, one_row(_cells), verdict).run(results, options)
+
+
+def _case(model: str, mesh: str, database: Path, options: argparse.Namespace) -> dict[str, Any]:
+    plans = measure(
+        step_of(model, SIZES[model], mesh_shape(mesh)), database, options.plans, options.samples, options.seed
+    )
+    return {"model": model, "mesh": mesh, **summary(plans), "plans": plans}
 
 
 def measure(step: Step, database: Path, plans: int, samples: int, seed: int) -> list[dict[str, Any]]:
@@ -134,11 +130,6 @@ def verdict(rows: Sequence[reports.Row]) -> str:
         f"Of {len(ranks)} cases {sum(rank >= RANK_BAR for rank in ranks)} keep to the bar of the rank, "
         f"{sum(error < ERROR_BAR for error in errors)} to that of the error, by the median of the runs of each case."
     )
-
-
-def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    header = ["model", "mesh", "plans", "rank", "error", "by formula", "memory", "fastest, ms", "slowest"]
-    return [header, *(_cells(result) for result in results)]
 
 
 def _cells(result: dict[str, Any]) -> list[str]:

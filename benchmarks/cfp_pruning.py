@@ -6,7 +6,6 @@ interleaved. Prints a line a case and writes `results/cfp_pruning-*`. Invariant:
 candidates.
 """
 
-import argparse
 import itertools
 import math
 import sys
@@ -22,11 +21,13 @@ from alpa_cfp.database import Profile
 from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.select.refinement import Refinement
 from alpa_cfp_bench.workloads.sizes import mesh_shape
-from benchmarks import machine
+from benchmarks import runner
 from benchmarks.cfp_programs import Step, choosing, module_of, profiler, step_of_module
 from benchmarks.cfp_toys import dense_arguments, dense_step
+from benchmarks.runner import Benchmark, one_row
 
 BAR = 0.2
+_HEADER = ("case", "mesh", "product", "all", "pruned", "pruned / product", "plan", "by product", "by all")
 # Layers, samples, width.
 CASES = {"many samples": (3, 4096, 256), "balanced": (3, 1024, 512), "large weights": (3, 64, 1024)}
 _SAMPLES, _FINAL_SAMPLES, _COUNT = 5, 40, 3
@@ -48,21 +49,16 @@ _TEXT = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser = runner.parser(__doc__, meshes=["1x4"])
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--meshes", nargs="+", default=["1x4"])
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
     options = parser.parse_args(argv)
-    results = []
-    for name, mesh in itertools.product(options.cases, options.meshes):
-        layers, samples, width = CASES[name]
-        module = module_of(name, dense_step(jax.value_and_grad), *dense_arguments(layers, samples, width))
-        results.append({"case": name, "mesh": mesh, **measure(step_of_module(module, mesh_shape(mesh)))})
-        print(" | ".join(_cells(results[-1])), flush=True)
-        if not options.no_results:
-            machine.write("cfp_pruning", _TEXT, results, _table(results), _verdict)
-    print(_verdict(results))
-    return 0
+    results = (_case(*names) for names in itertools.product(options.cases, options.meshes))
+    return Benchmark("cfp_pruning", _TEXT, _HEADER, one_row(_cells), _verdict).run(results, options)
+
+
+def _case(name: str, mesh: str) -> dict[str, Any]:
+    module = module_of(name, dense_step(jax.value_and_grad), *dense_arguments(*CASES[name]))
+    return {"case": name, "mesh": mesh, **measure(step_of_module(module, mesh_shape(mesh)))}
 
 
 def measure(step: Step) -> dict[str, Any]:
@@ -130,11 +126,6 @@ def _verdict(results: Sequence[dict[str, Any]]) -> str:
 
 def _share(result: dict[str, Any]) -> float:
     return result["measured"]["pruned"] / result["measured"]["product"]
-
-
-def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    header = ["case", "mesh", "product", "all", "pruned", "pruned / product", "plan", "by product", "by all"]
-    return [header, *(_cells(result) for result in results)]
 
 
 def _cells(result: dict[str, Any]) -> list[str]:

@@ -6,8 +6,6 @@ in one process, and compares CFP with each other one within the rounds. Prints a
 mesh. Invariants: the first step of each method gives what the serial run gives; no model leaves the list.
 """
 
-import argparse
-import gc
 import math
 import sys
 import tempfile
@@ -24,10 +22,14 @@ from alpa_cfp_bench.report import taken
 from alpa_cfp_bench.running import Comparison, compare, steps_of
 from alpa_cfp_bench.timing import Ratio, Samples, ratio
 from alpa_cfp_bench.workloads.sizes import RACED, SIZES
-from benchmarks import machine, reports
+from benchmarks import reports, runner
 from benchmarks.race_results import best_other, cfp_by, geometric_mean
+from benchmarks.runner import Benchmark
 
 BAR = 1.02
+_HEADER = (
+    *("case", "method", "median, ms", "spread", "CFP by it", "planning, s", "plan", "MB a device", "collectives"),
+)
 COMPARED = (CFP, ILP, ILP_GIVEN, "data-parallel", "zero2", "zero3", "megatron", ILP_AGAIN)
 
 _TEXT = (
@@ -48,30 +50,20 @@ _TEXT = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--models", nargs="+", default=list(RACED))
-    parser.add_argument("--meshes", nargs="+", default=["1x8", "2x4"])
-    parser.add_argument("--rounds", type=int, default=30, help="samples of each copy (default 30)")
-    parser.add_argument("--copies", type=int, default=4, help="copies of each program (default 4)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser = runner.parser(
+        __doc__, models=list(RACED), meshes=["1x8", "2x4"], rounds=30, copies=4, seed=0, name="cfp_race"
+    )
     parser.add_argument("--database", type=Path, help="CFP's profiles (default: a new one for each model)")
-    parser.add_argument("--name", default="cfp_race", help="of the results' files")
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
     options = parser.parse_args(argv)
-    results = []
+    effort = Effort(options.rounds, options.copies, seed=options.seed)
     with tempfile.TemporaryDirectory() as directory:
-        for model, mesh in product(options.models, options.meshes):
-            # The shapes of a mesh are the same for both: what one case has measured, the next one knows.
-            database = options.database or Path(directory) / f"{model}.sqlite"
-            effort = Effort(options.rounds, options.copies, seed=options.seed)
-            results.append(measure(model, mesh, database, effort))
-            print("\n".join(" | ".join(row) for row in _rows(results[-1])), flush=True)
-            if not options.no_results:
-                text = _TEXT.format(copies=options.copies)
-                machine.write(options.name, text, results, _table(results), verdict)
-            gc.collect()
-    print(verdict(results))
-    return 0
+        # The shapes of a mesh are the same for both: what one case has measured, the next one knows.
+        results = (
+            measure(model, mesh, options.database or Path(directory) / f"{model}.sqlite", effort)
+            for model, mesh in product(options.models, options.meshes)
+        )
+        text = _TEXT.format(copies=options.copies)
+        return Benchmark(options.name, text, _HEADER, _rows, verdict).run(results, options)
 
 
 def measure(model: str, mesh: str, database: Path, effort: Effort) -> dict[str, Any]:
@@ -143,21 +135,6 @@ def verdict(rows: Sequence[reports.Row]) -> str:
         "one that the search found. The ILP's step by that of its own second program: "
         f"{min(again):.3f} to {max(again):.3f}."
     )
-
-
-def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    header = [
-        "case",
-        "method",
-        "median, ms",
-        "spread",
-        "CFP by it",
-        "planning, s",
-        "plan",
-        "MB a device",
-        "collectives",
-    ]
-    return [header, *(row for result in results for row in _rows(result))]
 
 
 def _rows(result: dict[str, Any]) -> list[list[str]]:

@@ -12,18 +12,20 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from alpa_cfp.search import Edge, MemoryBudgetError, SearchProblem, TimeLimitError, Variable, search
-from benchmarks import machine, reports
+from benchmarks import runner
+from benchmarks.runner import Benchmark, one_row
 
 SHAPES = ("chain", "tied", "unet", "hub")
 # Share of the way from the least memory of any plan to that of the fastest.
 BUDGETS = {"none": None, "medium": 0.5, "tight": 0.05}
 DEEP_LAYERS, BAR_S = 96, 2.0
+_HEADER = ("graph", "layers", "variables a layer", "choices", "budget", "search, s", "spread", "gap, s", "load")
 
 _TEXT = (
     "One search of problems with random tables in which sharded state costs time; all layers are alike. `chain`: each "
@@ -36,33 +38,23 @@ _TEXT = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser = runner.parser(
+        __doc__, layers=[4, 24, 96], variables=[4, 6], choices=[6, 12, 30], best=1, repeats=3, time_limit_s=60.0
+    )
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--layers", nargs="+", type=int, default=[4, 24, 96], help="numbers of layers")
-    parser.add_argument("--variables", nargs="+", type=int, default=[4, 6], help="numbers of variables a layer")
-    parser.add_argument("--choices", nargs="+", type=int, default=[6, 12, 30], help="numbers of choices a variable")
     parser.add_argument("--budgets", nargs="+", choices=BUDGETS, default=list(BUDGETS))
-    parser.add_argument("--best", type=int, default=1, help="plans wanted (default 1)")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each case (default 3)")
-    parser.add_argument("--time-limit-s", type=float, default=60.0, help="of one search (default 60)")
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
     options = parser.parse_args(argv)
-    results = []
-    for shape, layers, variables, choices in itertools.product(
-        options.shapes, options.layers, options.variables, options.choices
-    ):
-        problem = make(shape, layers, variables, choices)
+    text = _TEXT.format(repeats=options.repeats, limit=options.time_limit_s)
+    return Benchmark("cfp_search", text, _HEADER, one_row(_cells), _verdict).run(_results(options), options)
+
+
+def _results(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    names = ("shape", "layers", "variables", "choices")
+    for sizes in itertools.product(options.shapes, options.layers, options.variables, options.choices):
+        problem = make(*sizes)
         for budget in options.budgets:
             found = measure(problem, budget, options.best, options.repeats, options.time_limit_s)
-            results.append({"shape": shape, "layers": layers, "variables": variables, "choices": choices, **found})
-            print(" | ".join(_cells(results[-1])), flush=True)
-    verdict = _verdict(results)
-    if not options.no_results:
-        text = f"{_TEXT.format(repeats=options.repeats, limit=options.time_limit_s)}\n\n{verdict}"
-        machine.write("cfp_search", text, results, _table(results))
-    print("\n".join(reports.markdown_table(_table(results))))
-    print(verdict)
-    return 0
+            yield {**dict(zip(names, sizes, strict=True)), **found}
 
 
 def make(shape: str, layers: int, variables: int, choices: int, seed: int = 0) -> SearchProblem:
@@ -143,11 +135,6 @@ def _verdict(results: Sequence[dict[str, Any]]) -> str:
 
 def _median_s(result: dict[str, Any]) -> float:
     return statistics.median(result["samples_s"])
-
-
-def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    header = ["graph", "layers", "variables a layer", "choices", "budget", "search, s", "spread", "gap, s", "load"]
-    return [header, *(_cells(result) for result in results)]
 
 
 def _cells(result: dict[str, Any]) -> list[str]:

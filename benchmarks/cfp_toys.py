@@ -5,7 +5,6 @@ split over all devices, or none), each partitioned by propagation, and under CFP
 case and writes `results/cfp_toys-*`. Invariant: all programs of a case give the same loss.
 """
 
-import argparse
 import itertools
 import sys
 import tempfile
@@ -24,9 +23,11 @@ from alpa_cfp_bench.programs import Program
 from alpa_cfp_bench.timing import Ratio, interleave, ratio
 from alpa_cfp_bench.workloads.meshes import logical_mesh
 from alpa_cfp_bench.workloads.sizes import MESH_AXES
-from benchmarks import machine, reports
+from benchmarks import reports, runner
+from benchmarks.runner import Benchmark, one_row
 
 BAR = 1.03
+_HEADER = ("case", "mesh", "cfp, ms", "best", "best, ms", "CFP by best", "data parallel, ms", "worst, ms")
 SHAPES = {"many samples": (8192, 256), "balanced": (1024, 768), "large weights": (64, 2048)}
 _SPECS = (PartitionSpec(), PartitionSpec("model", None), PartitionSpec(None, "model"))
 _LETTERS = dict(zip(_SPECS, (".", "0", "1"), strict=True))
@@ -41,22 +42,15 @@ _TEXT = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser = runner.parser(__doc__, meshes=["1x4"], rounds=40)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
-    parser.add_argument("--meshes", nargs="+", default=["1x4"])
-    parser.add_argument("--rounds", type=int, default=40, help="samples of each program (default 40)")
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
     options = parser.parse_args(argv)
-    results = []
+    text = _TEXT.format(programs=len(_SPECS) ** 3)
     with tempfile.TemporaryDirectory() as directory:
-        for name, mesh in itertools.product(options.shapes, options.meshes):
-            results.append(measure(name, mesh, Path(directory) / "profiles.sqlite", options.rounds))
-            print(" | ".join(_cells(results[-1])), flush=True)
-            if not options.no_results:
-                text = _TEXT.format(programs=len(_SPECS) ** 3)
-                machine.write("cfp_toys", text, results, _table(results), _verdict)
-    print(_verdict(results))
-    return 0
+        database = Path(directory) / "profiles.sqlite"
+        cases = itertools.product(options.shapes, options.meshes)
+        results = (measure(name, mesh, database, options.rounds) for name, mesh in cases)
+        return Benchmark("cfp_toys", text, _HEADER, one_row(_cells), _verdict).run(results, options)
 
 
 def dense_step(value_and_grad: Callable[..., Any]) -> Callable[[Any, jax.Array], tuple[Any, jax.Array]]:
@@ -133,11 +127,6 @@ def _verdict(rows: Sequence[reports.Row]) -> str:
     return (
         f"Of {len(ratios)} cases CFP is within {BAR} of the fastest sharding in {sum(each <= BAR for each in ratios)}."
     )
-
-
-def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    header = ["case", "mesh", "cfp, ms", "best", "best, ms", "CFP by best", "data parallel, ms", "worst, ms"]
-    return [header, *(_cells(result) for result in results)]
 
 
 def _cells(result: dict[str, Any]) -> list[str]:

@@ -5,7 +5,6 @@ flattening, looking up the program, handing over and wrapping the arrays. Prints
 of parameters and writes `results/dispatch-*`; `--profile` prints where the time of alpa's call goes instead.
 """
 
-import argparse
 import cProfile
 import pstats
 import sys
@@ -20,9 +19,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from alpa_cfp_bench.timing import interleave, ratio
 from alpa_cfp_bench.workloads.meshes import logical_mesh
 from alpa_cfp_bench.workloads.sizes import MESH_AXES
-from benchmarks import machine, reports
+from benchmarks import runner
+from benchmarks.runner import Benchmark, one_row
 
 MESH = "2x4"
+_TIMES = ("jit enqueued", "alpa enqueued", "jit ready", "alpa ready")
 _SPEC = PartitionSpec(MESH_AXES)
 
 _TEXT = (
@@ -37,23 +38,24 @@ Params = dict[str, Any]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark, or the profile, that the command line asks for."""
-    options = _parser().parse_args(argv)
+    parser = runner.parser(__doc__, parameters=[4, 40, 400], rounds=200, seed=0)
+    parser.add_argument("--profile", action="store_true", help="print where alpa's time goes, with most parameters")
+    options = parser.parse_args(argv)
     if options.profile:
         _profile(max(options.parameters), options.rounds)
         return 0
-    results = [measure(count, options.rounds, options.seed) for count in options.parameters]
-    table = [
-        ["parameters", "jit enqueued", "alpa enqueued", "jit ready", "alpa ready", "overhead", "alpa / jit, ready"]
+    results = (measure(count, options.rounds, options.seed) for count in options.parameters)
+    header = ("parameters", *_TIMES, "overhead", "alpa / jit, ready")
+    return Benchmark("dispatch", _TEXT, header, one_row(_cells)).run(results, options)
+
+
+def _cells(result: dict[str, Any]) -> list[str]:
+    times = [result["median_us"][name] for name in _TIMES]
+    return [
+        str(result["parameters"]),
+        *(f"{us:.0f} us" for us in (*times, result["overhead_us"])),
+        result["ratio_text"],
     ]
-    for result in results:
-        us = result["median_us"]
-        names = ("jit enqueued", "alpa enqueued", "jit ready", "alpa ready")
-        cells = [f"{us[name]:.0f} us" for name in names]
-        table.append([str(result["parameters"]), *cells, f"{result['overhead_us']:.0f} us", result["ratio_text"]])
-    print("\n".join(reports.markdown_table(table)))
-    if not options.no_results:
-        print(machine.write("dispatch", _TEXT, results, table))
-    return 0
 
 
 def measure(count: int, rounds: int, seed: int) -> dict[str, Any]:
@@ -131,16 +133,6 @@ def _profile(count: int, rounds: int) -> None:
         jax.block_until_ready(results)
     print(f"{rounds} calls with {count} parameters; cProfile itself slows Python functions down")
     pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--parameters", nargs="+", type=int, default=[4, 40, 400], help="numbers of parameters")
-    parser.add_argument("--rounds", type=int, default=200, help="calls of each (default 200)")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of the calls")
-    parser.add_argument("--profile", action="store_true", help="print where alpa's time goes, with most parameters")
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
-    return parser
 
 
 if __name__ == "__main__":

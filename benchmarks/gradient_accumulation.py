@@ -7,10 +7,8 @@ interleaved in random order in one process, and writes `results/gradient_accumul
 programs do not all give the same parameters is an error, not a result.
 """
 
-import argparse
 import contextlib
 import dataclasses
-import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -29,8 +27,9 @@ from alpa_cfp_bench.workloads.models import build
 from alpa_cfp_bench.workloads.shardings import STYLES, manual_sharding
 from alpa_cfp_bench.workloads.sizes import MESHES, Size
 from alpa_on_jax import xla_extension
-from benchmarks import machine
+from benchmarks import runner
 from benchmarks.programs import Case, Placement, collective_bytes
+from benchmarks.runner import Benchmark, one_row
 
 # Each of 8 micro-batches has a sample for each of 8 devices.
 SIZES = {
@@ -42,6 +41,7 @@ SIZES = {
     "unet": Size(batch=64),
 }
 DIFFERENCE = 1e-4
+_HEADER = ("case", "micro-batches", "ours, ms", "ours / each", "ours / jit", "MB ours", "MB each", "MB jit")
 
 _TEXT = (
     "Time of a training step with micro-batches (host batch in, new state on the mesh out). `ours` sums the gradients "
@@ -68,16 +68,16 @@ class Step:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names."""
-    options = _parser().parse_args(argv)
-    results = []
-    for names in product(options.models, options.meshes, options.styles):
-        for count in options.micro_batches:
-            results.append(measure(Case(*names), count, options.rounds, options.copies, options.seed))
-            print(" | ".join(_cells(results[-1])), flush=True)
-            if not options.no_results:
-                machine.write(options.name, _TEXT, results, _table(results))
-            gc.collect()
-    return 0
+    parser = runner.parser(__doc__, micro_batches=[2, 4, 8], rounds=30, copies=2, seed=0, name="gradient_accumulation")
+    parser.add_argument("--models", nargs="+", choices=tuple(SIZES), default=["mlp", "gpt"])
+    parser.add_argument("--meshes", nargs="+", choices=MESHES, default=["2x4"], help="data x model")
+    parser.add_argument("--styles", nargs="+", choices=STYLES, default=STYLES)
+    options = parser.parse_args(argv)
+    results = (
+        measure(Case(*names), count, options.rounds, options.copies, options.seed)
+        for *names, count in product(options.models, options.meshes, options.styles, options.micro_batches)
+    )
+    return Benchmark(options.name, _TEXT, _HEADER, one_row(_cells)).run(results, options)
 
 
 def measure(case: Case, num_micro_batches: int, rounds: int, copies: int, seed: int) -> dict[str, Any]:
@@ -205,11 +205,6 @@ def _check_equal(what: str, steps: dict[str, Step]) -> None:
                 raise RuntimeError(f"{what}: {name} and {first} do not compute the same: they differ by {difference}")
 
 
-def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    header = ["case", "micro-batches", "ours, ms", "ours / each", "ours / jit", "MB ours", "MB each", "MB jit"]
-    return [header, *(_cells(result) for result in results)]
-
-
 def _cells(result: dict[str, Any]) -> list[str]:
     size = result["communication_bytes"]
     return [
@@ -219,20 +214,6 @@ def _cells(result: dict[str, Any]) -> list[str]:
         *(Ratio(**result["ratios"][name]).quiet_text for name in ("ours / each", "ours / jit")),
         *(f"{size[name] / 1e6:.2f}" for name in ("ours", "each", "jit")),
     ]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--models", nargs="+", choices=tuple(SIZES), default=["mlp", "gpt"])
-    parser.add_argument("--meshes", nargs="+", choices=MESHES, default=["2x4"], help="data x model")
-    parser.add_argument("--styles", nargs="+", choices=STYLES, default=STYLES)
-    parser.add_argument("--micro-batches", nargs="+", type=int, default=[2, 4, 8])
-    parser.add_argument("--rounds", type=int, default=30, help="samples of each program (default 30)")
-    parser.add_argument("--copies", type=int, default=2, help="of each program (default 2)")
-    parser.add_argument("--seed", type=int, default=0, help="of the order in which the programs run")
-    parser.add_argument("--name", default="gradient_accumulation", help="start of the names of the result files")
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
-    return parser
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ the sizes of Alpa's own benchmark, of which only shapes exist: no device, no arr
 `results/ilp_growth-*`. Invariant: each case has a process of its own, so the peak of memory is that case's.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import multiprocessing
@@ -25,14 +24,19 @@ from alpa.shard_parallel.auto_sharding import LogicalDeviceMesh, run_auto_shardi
 
 from alpa_cfp_bench.workloads.sizes import mesh_shape
 from alpa_on_jax.xla_extension.auto_sharding import ilp
-from benchmarks import machine, reports
+from benchmarks import runner
 from benchmarks.abstract_gpt import Sizes, training_step
+from benchmarks.runner import Benchmark, one_row
 
 # Of `VirtualPhysicalMesh.get_logical_mesh`: the links of axis 1 are ten times as fast as those of axis 0.
 MESH_ALPHA, MESH_BETA = (1, 1), (1, 0.1)
 
 BUILD_BAR_S = 60.0
 MEMORY_BAR_GIB = 4.0
+_HEADER = (
+    *("case", "lower, s", "simplify, s", "build in all, s", "solve, s", "CBC, CPU s", "write, s", "values", "edges"),
+    *("variables", "objective", "peak, GiB", "an empty case, GiB", "CBC peak at most, GiB", "load"),
+)
 
 _TEXT = (
     "Alpa's intra-operator pass over a whole training step of GPT as in Alpa's `benchmark/alpa` (forward, backward, "
@@ -60,24 +64,26 @@ class Case:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names, until its time is up."""
-    options = _parser().parse_args(argv)
-    sizes = {field.name: getattr(options, field.name) for field in dataclasses.fields(Sizes)[1:]}
+    sizes = {field.name: field.default for field in dataclasses.fields(Sizes)[1:]}
+    parser = runner.parser(__doc__, layers=[2, 4, 8, 16, 24, 32], meshes=["2x4", "1x8"], name="ilp_growth", **sizes)
+    parser.add_argument("--limit-s", type=float, default=900, help="no case starts later (default 900)")
+    options = parser.parse_args(argv)
+    sizes = {name: getattr(options, name) for name in sizes}
     text = _TEXT.format(sizes=", ".join(f"{name.replace('_', '-')} {size}" for name, size in sizes.items()))
-    results: list[dict[str, Any]] = []
+    cases = [Case(Sizes(layers, **sizes), mesh) for layers, mesh in product(options.layers, options.meshes)]
+    return Benchmark(options.name, text, _HEADER, one_row(_cells), _verdict).run(
+        _results(cases, options.limit_s), options
+    )
+
+
+def _results(cases: Sequence[Case], limit_s: float) -> Iterator[dict[str, Any]]:
     started = time.monotonic()
-    for layers, mesh in product(options.layers, options.meshes):
-        case = Case(Sizes(layers, **sizes), mesh)
+    for case in cases:
         spent_s = time.monotonic() - started
-        if spent_s > options.limit_s:
+        if spent_s > limit_s:
             print(f"{case} and what follows is left out: {spent_s:.0f} s have been spent")
-            break
-        results.append(_in_a_process_of_its_own(measure, case))
-        print(" | ".join(_cells(results[-1])), flush=True)
-        if not options.no_results:
-            machine.write(options.name, text, results, _table(results), _verdict)
-    print("\n".join(reports.markdown_table(_table(results))))
-    print(_verdict(results))
-    return 0
+            return
+        yield _in_a_process_of_its_own(measure, case)
 
 
 def measure(case: Case) -> dict[str, Any]:
@@ -177,12 +183,6 @@ def _verdict(results: Sequence[dict[str, Any]]) -> str:
     return f"Of {len(results)} cases: {'; '.join(verdicts)}."
 
 
-def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    header = ["case", "lower, s", "simplify, s", "build in all, s", "solve, s", "CBC, CPU s", "write, s", "values"]
-    header += ["edges", "variables", "objective", "peak, GiB", "an empty case, GiB", "CBC peak at most, GiB", "load"]
-    return [header, *(_cells(result) for result in results)]
-
-
 def _cells(result: dict[str, Any]) -> list[str]:
     phases = ("lower", "simplify", "build", "solve", "cbc_cpu", "write")
     return [
@@ -193,19 +193,6 @@ def _cells(result: dict[str, Any]) -> list[str]:
         *(f"{result[name]:.2f}" for name in ("peak_gib", "empty_peak_gib", "cbc_peak_gib")),
         f"{result['load_average']:.1f}",
     ]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--layers", nargs="+", type=int, default=[2, 4, 8, 16, 24, 32], help="numbers of layers")
-    parser.add_argument("--meshes", nargs="+", default=["2x4", "1x8"], help="logical meshes")
-    for field in dataclasses.fields(Sizes)[1:]:
-        option = f"--{field.name.replace('_', '-')}"
-        parser.add_argument(option, type=int, default=field.default, help=f"default {field.default}")
-    parser.add_argument("--limit-s", type=float, default=900, help="no case starts later (default 900)")
-    parser.add_argument("--name", default="ilp_growth", help="of the files of results")
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
-    return parser
 
 
 if __name__ == "__main__":

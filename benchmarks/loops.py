@@ -6,7 +6,6 @@ the last one by elementwise ops alone: unrolled, a compiler that fuses computes 
 of steps and of devices, and adds to `results/loops-*`. Invariant: what is timed gives what `jax.jit` gives.
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -20,7 +19,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from alpa_cfp import CFPOption, autoshard
 from alpa_cfp_bench.timing import interleave, pool, ratio
-from benchmarks import machine
+from benchmarks import runner
+from benchmarks.runner import Benchmark, one_row
 
 _SAMPLES = 64
 _TOLERANCE = 1e-4
@@ -36,23 +36,14 @@ State = tuple[jax.Array, jax.Array]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--steps", nargs="+", type=int, default=[4, 8, 10, 16, 32], help="lengths of the loop")
-    parser.add_argument("--devices", nargs="+", type=int, default=[1, 8])
-    parser.add_argument("--rounds", type=int, default=60, help="samples of each copy (default 60)")
-    parser.add_argument("--copies", type=int, default=4, help="copies of each program (default 4)")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of the calls")
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
+    parser = runner.parser(__doc__, steps=[4, 8, 10, 16, 32], devices=[1, 8], rounds=60, copies=4, seed=0)
     options = parser.parse_args(argv)
-    results = []
-    for devices, steps in product(options.devices, options.steps):
-        results.append(measure(devices, steps, options.rounds, options.copies, options.seed))
-        print(" | ".join(_cells(results[-1])), flush=True)
-    if not options.no_results:
-        header = ["devices", "steps", "planned, ms", "loop, ms", "planned by loop"]
-        table = [header, *map(_cells, results)]
-        print(machine.write("loops", _TEXT.format(copies=options.copies), results, table))
-    return 0
+    results = (
+        measure(devices, steps, options.rounds, options.copies, options.seed)
+        for devices, steps in product(options.devices, options.steps)
+    )
+    header = ("devices", "steps", "planned, ms", "loop, ms", "planned by loop")
+    return Benchmark("loops", _TEXT.format(copies=options.copies), header, one_row(_cells)).run(results, options)
 
 
 def measure(devices: int, steps: int, rounds: int, copies: int, seed: int) -> dict[str, Any]:

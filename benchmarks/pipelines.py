@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from alpa_cfp_bench.case import CFP, COMPOSED, ILP, ILP_AGAIN
-from alpa_cfp_bench.pipeline_table import layers_text, shape_text
+from alpa_cfp_bench.text import layers_text, shape_text
 from alpa_cfp_bench.workloads.sizes import SIZES
-from benchmarks import machine, reports
+from benchmarks import machine, reports, runner
 from benchmarks.ray_clusters import cluster
 
 _HOSTS, _DEVICES = 2, 2
@@ -269,7 +269,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser = runner.parser(__doc__)
     parser.add_argument("--layers", nargs="*", type=int, default=[4, 8, 16], help="numbers of layers of a GPT")
     parser.add_argument("--models", nargs="*", choices=sorted(SIZES), default=[], help="models of their usual sizes")
     parser.add_argument("--pipeline-layers", type=int, help=f"into how many each is cut (default {_USUAL})")
@@ -283,7 +283,6 @@ def _parser() -> argparse.ArgumentParser:
     ilps.add_argument("--without-ilp", action="store_true", help="plan with CFP only")
     ilps.add_argument("--again", action="store_true", help="plan with the ILP twice, which says what chance does")
     parser.add_argument("--limit-s", type=float, default=3600.0, help="for one case (default %(default)s)")
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
     return parser
 
 

@@ -5,7 +5,6 @@ which is how a user notices. Kept are the seconds until the error and until no p
 error says, and the seconds from the next call of the same function to its value, a new mesh included.
 """
 
-import argparse
 import os
 import signal
 import time
@@ -18,7 +17,7 @@ import numpy as np
 from alpa.device_mesh import get_global_physical_mesh
 
 from alpa_on_jax import errors
-from benchmarks import machine, reports
+from benchmarks import runner
 from benchmarks.ray_clusters import cluster
 
 _TEXT = (
@@ -26,14 +25,13 @@ _TEXT = (
     "the next call of the function until its value is there, which includes a new mesh: median, and range."
 )
 _X = np.ones((16, 4), np.float32)
+# Is given the step and the processes of the hosts; gives the step's result.
+_Fault = Callable[[Callable[[], Any], Sequence[int]], Any]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=5, help="how often each fault is caused; default: %(default)s")
-    parser.add_argument("--no-results", action="store_true", help="print only, and write no file")
-    options = parser.parse_args(argv)
+    options = runner.parser(__doc__, times=5).parse_args(argv)
     results = []
     with cluster(4, 4):
         init: Any = alpa.init
@@ -45,10 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             alpa.shutdown()
     table = [["fault", "until the error", "until nothing is left", "next call"], *map(_row, results)]
-    print(*reports.markdown_table(table), sep="\n")
-    if not options.no_results:
-        print(machine.write("ray_faults", _TEXT, results, table))
-    return 0
+    return runner.finish("ray_faults", _TEXT, results, table, options.no_results)
 
 
 def _killed_in_a_step(step: Callable[[], Any], pids: Sequence[int]) -> Any:
@@ -59,30 +54,23 @@ def _killed_in_a_step(step: Callable[[], Any], pids: Sequence[int]) -> Any:
     return result
 
 
-def _killed_between_steps(step: Callable[[], Any], pids: Sequence[int]) -> Any:
-    os.kill(pids[1], signal.SIGKILL)
-    return step()
+def _signalled(number: signal.Signals) -> _Fault:
+    def fault(step: Callable[[], Any], pids: Sequence[int]) -> Any:
+        os.kill(pids[1], number)
+        return step()
+
+    return fault
 
 
-def _stopped(step: Callable[[], Any], pids: Sequence[int]) -> Any:
-    os.kill(pids[1], signal.SIGSTOP)
-    return step()
-
-
-def _aborted(step: Callable[[], Any], pids: Sequence[int]) -> Any:
-    os.kill(pids[1], signal.SIGABRT)
-    return step()
-
-
-_FAULTS: dict[str, Callable[[Callable[[], Any], Sequence[int]], Any]] = {
+_FAULTS: dict[str, _Fault] = {
     "killed in a step": _killed_in_a_step,
-    "killed between steps": _killed_between_steps,
-    "aborts": _aborted,
-    "stopped": _stopped,
+    "killed between steps": _signalled(signal.SIGKILL),
+    "aborts": _signalled(signal.SIGABRT),
+    "stopped": _signalled(signal.SIGSTOP),
 }
 
 
-def _cause(fault: Callable[[Callable[[], Any], Sequence[int]], Any]) -> dict[str, Any]:
+def _cause(fault: _Fault) -> dict[str, Any]:
     """Cause a fault on a mesh that works, and go on."""
     import ray
 

@@ -6,7 +6,6 @@ gloo. A step is measured in two ways: alone, until its loss is here; and as one 
 last loss is fetched.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from alpa_cfp_bench.timing import Samples, interleave, ratio
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
 from alpa_cfp_bench.workloads.sizes import SIZES, TINY, Size
-from benchmarks import machine, reports
+from benchmarks import runner
 from benchmarks.ray_clusters import cluster
 
 _CASES = {"mlp, tiny": ("mlp", TINY), "mlp": ("mlp", SIZES["mlp"]), "gpt": ("gpt", SIZES["gpt"])}
@@ -36,7 +35,9 @@ _TEXT = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    options = _parser().parse_args(argv)
+    parser = runner.parser(__doc__, rounds=30, meshes=5, seed=0)
+    parser.add_argument("--cases", nargs="+", default=list(_CASES), choices=list(_CASES), help="which models")
+    options = parser.parse_args(argv)
     results: list[dict[str, Any]] = []
     made: list[dict[str, Any]] = []
     alpa_config: Any = alpa.global_config
@@ -52,10 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for row in made
     )
     text = f"Seconds to make a mesh, median of {options.meshes} and range: {making}. The table: {_TEXT}"
-    print(text, *reports.markdown_table(table), sep="\n")
-    if not options.no_results:
-        print(machine.write("ray_meshes", text, [*made, *results], table))
-    return 0
+    return runner.finish("ray_meshes", text, [*made, *results], table, options.no_results)
 
 
 def _held(num_hosts: int, num_devices: int) -> tuple[Any, DistributedPhysicalDeviceMesh]:
@@ -145,16 +143,6 @@ def _row(result: Mapping[str, Any]) -> list[str]:
         cells.append(f"{result[f'{way}_ms']:.1f} ± {result[f'{way}_spread_ms']:.1f}")
         cells.append(f"{over['paired']:.2f} ({over['paired_low']:.2f} to {over['paired_high']:.2f})")
     return cells
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", default=list(_CASES), choices=list(_CASES), help="which models")
-    parser.add_argument("--rounds", type=int, default=30, help="how often each is run; default: %(default)s")
-    parser.add_argument("--meshes", type=int, default=5, help="how often each mesh is made; default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of the runs")
-    parser.add_argument("--no-results", action="store_true", help="print only, and write no file")
-    return parser
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ beginning. Both nodes are on this machine, which times one program at a time: wh
 it compiles where the first one does not keep all cores busy. `results/ray_profiling-*` has it.
 """
 
-import argparse
 import contextlib
 import random
 import sys
@@ -27,7 +26,7 @@ from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler
 from alpa_cfp.profiling.meshes.pool import Pool
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp_bench.workloads.sizes import TINY
-from benchmarks import machine, reports
+from benchmarks import runner
 from benchmarks.cfp_programs import step_of
 from benchmarks.ray_clusters import cluster
 
@@ -44,7 +43,7 @@ _TEXT = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    options = _parser().parse_args(argv)
+    options = runner.parser(__doc__, programs=24, rounds=5, samples=7, seed=0).parse_args(argv)
     alpa_config: Any = alpa.global_config
     alpa_config.backend = "cpu"
     candidates = distinct(step_of("gpt", TINY, (1, _DEVICES)).units)
@@ -60,10 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ratio = row["median_per_min"] / first
         table.append([str(row["slots"]), f"{row['median_per_min']:.1f} [{low:.1f}, {high:.1f}]", f"{ratio:.2f}"])
     text = _TEXT.format(programs=results[0]["programs"], samples=options.samples, rounds=options.rounds)
-    print(text, *reports.markdown_table(table), sep="\n")
-    if not options.no_results:
-        print(machine.write("ray_profiling", text, results, table))
-    return 0
+    return runner.finish("ray_profiling", text, results, table, options.no_results)
 
 
 def measure(
@@ -126,16 +122,6 @@ def _row(slots: int, programs: int, seconds: Sequence[float]) -> dict[str, Any]:
         "median_per_min": round(float(middle), 2),
         "quartiles_per_min": [round(float(low), 2), round(float(high), 2)],
     }
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--programs", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--samples", type=int, default=7, help="how often a program is timed")
-    parser.add_argument("--seed", type=int, default=0, help="of the order")
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
-    return parser
 
 
 if __name__ == "__main__":

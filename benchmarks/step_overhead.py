@@ -7,8 +7,6 @@ a line a case and writes `results/step_overhead-*`. Invariant: a case whose prog
 error, not a result.
 """
 
-import argparse
-import gc
 import sys
 from collections.abc import Sequence
 from itertools import product
@@ -20,12 +18,17 @@ from alpa_cfp_bench.timing import Ratio, interleave, pool, ratio
 from alpa_cfp_bench.workloads.models import MODELS
 from alpa_cfp_bench.workloads.shardings import STYLES
 from alpa_cfp_bench.workloads.sizes import MESHES
-from benchmarks import machine
+from benchmarks import runner
 from benchmarks.programs import Case, alpa_program, collectives, jit_program
+from benchmarks.runner import Benchmark, one_row
 
 BAR = 1.03
 BAR_FROM_MS = 20.0
 LOSS_TOLERANCE = 1e-4
+_HEADER = (
+    *("case", "jit quiet, ms", "jit median, ms", "spread", "default", "alpa / jit", "other / jit", "jit to itself"),
+    *("alpa / jit, median", "alpa / jit, CPU time"),
+)
 
 _TEXT = (
     "Time of a training step (state and batch on the mesh, new state back, dispatch included) through "
@@ -42,17 +45,16 @@ _TEXT = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names."""
-    options = _parser().parse_args(argv)
-    cases = [Case(*names) for names in product(options.models, options.meshes, options.styles)]
-    results = []
-    for case in cases:
-        results.append(measure(case, options.rounds, options.copies, options.seed))
-        print(_line(results[-1]), flush=True)
-        if not options.no_results:
-            machine.write(options.name, _TEXT, results, _table(results), _verdict)
-        gc.collect()
-    print(_verdict(results))
-    return 0
+    parser = runner.parser(__doc__, rounds=60, copies=2, seed=0, name="step_overhead")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--meshes", nargs="+", choices=MESHES, default=MESHES, help="data x model")
+    parser.add_argument("--styles", nargs="+", choices=STYLES, default=STYLES)
+    options = parser.parse_args(argv)
+    results = (
+        measure(Case(*names), options.rounds, options.copies, options.seed)
+        for names in product(options.models, options.meshes, options.styles)
+    )
+    return Benchmark(options.name, _TEXT, _HEADER, one_row(_cells), _verdict).run(results, options)
 
 
 def _verdict(results: Sequence[dict[str, Any]]) -> str:
@@ -116,16 +118,6 @@ def _check_equal(case: Case, programs: dict[str, Program]) -> None:
         raise RuntimeError(f"{case}: the programs do not compute the same loss: {losses}")
 
 
-def _line(result: dict[str, Any]) -> str:
-    return " | ".join(_cells(result))
-
-
-def _table(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    header = ["case", "jit quiet, ms", "jit median, ms", "spread", "default"]
-    header += ["alpa / jit", "other / jit", "jit to itself", "alpa / jit, median", "alpa / jit, CPU time"]
-    return [header, *(_cells(result) for result in results)]
-
-
 def _cells(result: dict[str, Any]) -> list[str]:
     jit = result["samples"]["jit"]
     ratios = {name: Ratio(**value) for name, value in result["ratios"].items()}
@@ -142,19 +134,6 @@ def _cells(result: dict[str, Any]) -> list[str]:
         ratios["alpa"].paired_text,
         f"{ratios['alpa'].cpu:.3f}",
     ]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
-    parser.add_argument("--meshes", nargs="+", choices=MESHES, default=MESHES, help="data x model")
-    parser.add_argument("--styles", nargs="+", choices=STYLES, default=STYLES)
-    parser.add_argument("--rounds", type=int, default=60, help="samples of each program (default 60)")
-    parser.add_argument("--copies", type=int, default=2, help="of each program (default 2)")
-    parser.add_argument("--seed", type=int, default=0, help="of the order in which the programs run")
-    parser.add_argument("--name", default="step_overhead", help="start of the names of the result files")
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
-    return parser
 
 
 if __name__ == "__main__":

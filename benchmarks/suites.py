@@ -26,7 +26,7 @@ from alpa_cfp.plan.plan_report import Alternative, PlanReport
 from alpa_cfp.report import words
 from alpa_cfp.search import MemoryBudgetError, SearchError
 from alpa_cfp.strategies.block_strategy import StateSharding
-from benchmarks import machine
+from benchmarks import machine, runner
 from benchmarks.suite_cases import SUITES, Case
 from benchmarks.suite_programs import program_of
 from benchmarks.suite_scaling import bench_command, for_cpu
@@ -49,7 +49,7 @@ _TEXT = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Plan the cases that the command line names."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser = runner.parser(__doc__)
     parser.add_argument("--suites", nargs="+", default=list(SUITES), choices=list(SUITES), metavar="SUITE")
     parser.add_argument("--cases", nargs="+", metavar="NAME", help="of the suites, such as 39B (default: all)")
     parser.add_argument("--memory-gb", type=float, help="of a device; 0: no limit (default 16, for LLaMA 80)")
@@ -58,7 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--database", type=Path, help="replay profiles from there (default: estimate)")
     parser.add_argument("--plans", type=Path, help="a directory for the plans, to be read by `alpa-cfp explain`")
     parser.add_argument("--list", action="store_true", help="say the sizes only")
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
     options = parser.parse_args(argv)
     cases = [
         case for suite in options.suites for name, case in SUITES[suite].items() if name in (options.cases or (name,))

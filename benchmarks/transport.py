@@ -23,7 +23,7 @@ from jax.sharding import SingleDeviceSharding
 
 from alpa_cfp_bench.timing import interleave
 from alpa_on_jax.ray_mesh.transport import Address, Endpoint, Listener
-from benchmarks import machine, reports
+from benchmarks import runner
 
 _IP = "127.0.0.1"
 _TOKEN = bytes(32)  # of a benchmark
@@ -42,7 +42,10 @@ _TEXT = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark, or the process at the other end of it."""
-    options = _parser().parse_args(argv)
+    parser = runner.parser(__doc__, sizes=list(_ROUNDS), seed=0)
+    parser.add_argument("--rounds", type=int, help="of each size (default: 60 for 1 MB to 12 for 256 MB)")
+    parser.add_argument("--peer", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
     if options.peer:
         with socket.create_connection((_IP, options.peer)) as control:
             _Peer(control).serve()
@@ -52,10 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for size_mb in options.sizes:
         rows = {row["way"]: row for row in results if row["size_mb"] == size_mb}
         table.append([str(size_mb), *(_cell(rows[way]) for way in _WAYS)])
-    print("\n".join(reports.markdown_table(table)))
-    if not options.no_results:
-        print(machine.write("transport", _TEXT, results, table))
-    return 0
+    return runner.finish("transport", _TEXT, results, table, options.no_results)
 
 
 def measure(sizes_mb: Sequence[int], rounds: int | None, seed: int) -> list[dict[str, Any]]:
@@ -211,16 +211,6 @@ def _row(way: str, size_mb: int, seconds: Sequence[float]) -> dict[str, Any]:
 def _cell(row: Mapping[str, Any]) -> str:
     low, high = row["quartiles_gb_per_s"]
     return f"{row['median_gb_per_s']:.2f} [{low:.2f}, {high:.2f}]"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--sizes", nargs="+", type=int, default=list(_ROUNDS), help="in MB (10^6 bytes)")
-    parser.add_argument("--rounds", type=int, help="of each size (default: 60 for 1 MB to 12 for 256 MB)")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of the ways")
-    parser.add_argument("--no-results", action="store_true", help="print only, write no files")
-    parser.add_argument("--peer", type=int, help=argparse.SUPPRESS)
-    return parser
 
 
 if __name__ == "__main__":

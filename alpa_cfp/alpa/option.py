@@ -94,6 +94,15 @@ class CFPOption(AutoShardingOption):
         """Plan `module` and write the plan into it: what alpa's auto-sharding pass asks for (see `Planner`). The
         predicted seconds of a step are alpa's objective.
 
+        Raises:
+            StagePlanError: see `plan_module`.
+        """
+        # Where alpa's ILP leaves its objective: the executable has it from there.
+        auto_sharding.last_objective = self.plan_module(module, request).predicted_s
+
+    def plan_module(self, module: HloModule, request: seam.PlanRequest) -> Plan:
+        """Plan `module`, write the plan into it, and return the plan.
+
         A candidate stage whose costs are composed stays as it is (see `planned_stage`).
 
         Raises:
@@ -108,9 +117,8 @@ class CFPOption(AutoShardingOption):
             if self.stage is None:
                 raise
             raise StagePlanError(str(error)) from error
-        # Where alpa's ILP leaves its objective: the executable has it from there.
-        auto_sharding.last_objective = plan.predicted_s
         self.plans.append(plan)
+        return plan
 
     def _planned(self, module: HloModule, request: "PlanRequest") -> Plan:
         """Plan a whole step, or a stage that is a part of the pipeline."""

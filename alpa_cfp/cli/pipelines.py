@@ -168,11 +168,11 @@ def run(arguments: argparse.Namespace, case: Case, cluster: Cluster | None, wron
     with interrupted_afterwards():
         from alpa_cfp import CFPOption
         from alpa_cfp_bench.machine import describe
-        from alpa_cfp_bench.pipeline_report import to_json, write_plans
-        from alpa_cfp_bench.pipeline_table import lines
         from alpa_cfp_bench.pipelines import compare, steps_of
         from alpa_cfp_bench.places import places
         from alpa_cfp_bench.progress import Progress
+        from alpa_cfp_bench.report import to_json, write_plans
+        from alpa_cfp_bench.table import lines
 
     effort = Effort(arguments.rounds, 1, seed=arguments.seed)
     with places(case, cluster, len(methods)) as where:

@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _summary(plan: "Plan", seconds: float) -> list[str]:
-    from alpa_cfp_bench.table import size_text, time_text
+    from alpa_cfp_bench.text import size_text, time_text
 
     memory = plan.memory
     words = [

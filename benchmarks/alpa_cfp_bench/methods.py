@@ -4,21 +4,24 @@ Invariants: all steps of a case start from the same values; the batch lies on th
 comes from the host's memory in each step, whatever the method is.
 """
 
-import dataclasses
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import alpa
 import jax
 import jax.numpy as jnp
 import numpy as np
+from alpa.parallel_method import ParallelMethod
+from alpa.shard_parallel import compile_executable
+from alpa.util import jaxpr_to_hlo, trace_jaxpr_with_micro_batch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from alpa_cfp import CFPOption, CFPShardParallel, Plan
 from alpa_cfp_bench import cluster
 from alpa_cfp_bench.case import CFP, ILP, ILP_AGAIN, ILP_GIVEN, PROPAGATION, Case
+from alpa_cfp_bench.plan_callback import with_callback
 from alpa_cfp_bench.programs import (
     Program,
     Traffic,
@@ -33,6 +36,7 @@ from alpa_cfp_bench.workloads.model import Model, step_of_parts, training_step
 from alpa_cfp_bench.workloads.models import abstract, build
 from alpa_cfp_bench.workloads.shardings import manual_sharding, state_specs
 from alpa_cfp_bench.workloads.sizes import MESH_AXES, mesh_shape
+from alpa_on_jax.xla_extension import planner
 
 # Those that split nothing but the batch, over all devices.
 _BATCH_ONLY = ("data-parallel", "zero2", "zero3", PROPAGATION)
@@ -109,7 +113,13 @@ def plan_method(
     """
     if method == PROPAGATION:
         return _by_jit(case)
-    return _by_alpa(case, _alpa_method(case, method, option, devices, setting or Setting(case.mesh)))
+    plans: list[Plan] = []
+    option = with_callback(option, plans.append)
+    planned = _by_alpa(case, _alpa_method(case, method, option, devices, setting or Setting(case.mesh)))
+    if method != CFP:
+        return planned
+    (plan,) = plans
+    return replace(planned, plan=plan)
 
 
 def plan_only(case: Case, option: CFPOption, devices: Any = None) -> Plan:
@@ -124,27 +134,36 @@ def plan_only(case: Case, option: CFPOption, devices: Any = None) -> Plan:
         CFPError: as `CFPOption` says.
     """
     model = abstract(case.model, case.size)
-    asked = _PlanOnly(**{field.name: getattr(option, field.name) for field in dataclasses.fields(option)})
-    method = CFPShardParallel(devices or logical_mesh(case.mesh), case.num_micro_batches, asked)
-    step: Any = parallelized(model, method)
-    try:
-        step.get_executable(model.state, model.batch)
-    except _MadeError:
-        return asked.plans[-1]
-    raise RuntimeError("alpa compiled the step without asking for a plan")
+    method = _PlanningMethod(devices or logical_mesh(case.mesh), case.num_micro_batches, option)
+    return parallelized(model, method).get_executable(model.state, model.batch)
 
 
-class _MadeError(Exception):
-    """Ends the compilation that asked for a plan; no error."""
+class _PlanningMethod(ParallelMethod):
+    """Shard parallelism that stops where alpa's auto-sharding pass begins: the plan takes the executable's place."""
 
+    def __init__(self, devices: Any, num_micro_batches: int | None, option: CFPOption) -> None:
+        self._devices, self._num_micro_batches, self._option = devices, num_micro_batches, option
 
-class _PlanOnly(CFPOption):
-    """A `CFPOption` of which nothing but the plan is wanted."""
-
-    def annotate_module(self, module: Any, request: Any) -> None:
-        """Plan, and stop."""
-        super().annotate_module(module, request)
-        raise _MadeError
+    def compile_executable(
+        self,
+        fun: Any,
+        in_tree: Any,
+        out_tree_thunk: Any,
+        static_argnums: Any,
+        donated_invars: Sequence[bool],
+        batch_invars: Sequence[bool],
+        *avals: Any,
+    ) -> Plan:
+        """Trace and lower a step as `alpa.shard_parallel.compile_executable` does, and plan it."""
+        del in_tree, out_tree_thunk, static_argnums
+        count, donated = self._num_micro_batches, tuple(donated_invars)
+        split = batch_invars if count else (False,) * len(avals)
+        jaxpr, _ = trace_jaxpr_with_micro_batch(fun, split, count or 1, avals)
+        if count:
+            jaxpr, _, _, num_grads = compile_executable.add_gradient_accumulation(jaxpr, count)
+            donated += (False,) * num_grads
+        module = jaxpr_to_hlo(f"{fun.__name__}_shard_parallel", jaxpr, donated).get_module()
+        return self._option.plan_module(module, planner.request(self._devices, count, None, None))
 
 
 def _alpa_method(case: Case, name: str, option: CFPOption, devices: Any, setting: Setting) -> Any:
@@ -201,7 +220,6 @@ def _by_alpa(case: Case, method: Any) -> Planned:
         batch = jax.tree.map(np.asarray, model.batch)
     else:
         state, batch = step.preshard_dynamic_args(state, model.batch)
-    option = getattr(method, "as_option", None)
     wait = cluster.wait if on_hosts else jax.block_until_ready
     return Planned(
         Program(step, state, batch, executable.get_hlo_text, partitioner_of(executable), wait),
@@ -209,7 +227,6 @@ def _by_alpa(case: Case, method: Any) -> Planned:
         memory_bytes(executable),
         traffic_of_step(executable),
         step_text(executable),
-        option.plans[-1] if isinstance(option, CFPOption) else None,
     )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from alpa_cfp_bench.case import CFP, ILP, METHODS_BRIEFLY
 from alpa_cfp_bench.running import Comparison, Outcome
-from alpa_cfp_bench.table import place, size_text, time_text, title
+from alpa_cfp_bench.table import place, title
+from alpa_cfp_bench.text import size_text, time_text
 
 _CFP_COLOUR, _ILP_COLOUR, _OTHER_COLOUR = "#c8502d", "#33638d", "#a9b4bf"
 _KIND_COLOURS = {

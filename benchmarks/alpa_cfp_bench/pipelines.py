@@ -24,6 +24,7 @@ from alpa_cfp_bench.case import CFP, COMPOSED, ILP, ILP_AGAIN, Case, Effort, Pip
 from alpa_cfp_bench.checking import difference, run_serially, tolerance
 from alpa_cfp_bench.methods import parallelized
 from alpa_cfp_bench.places import Place, Places
+from alpa_cfp_bench.plan_callback import with_callback
 from alpa_cfp_bench.programs import Program
 from alpa_cfp_bench.progress import Progress
 from alpa_cfp_bench.running import Compared, Measured, num_parameters, num_profiles
@@ -223,18 +224,20 @@ def plan_pipeline(
     if method == COMPOSED and option is not None:
         option = dataclasses.replace(option, stage_costs="compose")
     before = 0 if option is None else num_profiles(option)
+    plans: list[Plan] = []
+    asked = None if option is None else with_callback(option, plans.append)
 
     def profiled() -> int:
         return 0 if option is None else num_profiles(option) - before
 
     with place.used() as mesh, watched(profiled) as choice:
-        step = parallelized(model, _alpa_method(case, pipeline, option, mesh))
+        step = parallelized(model, _alpa_method(case, pipeline, asked, mesh))
         started = time.perf_counter()
         executable = step.get_executable(state, batch)
         # The hosts have been told to compile it.
         executable.sync()
         planning_s = time.perf_counter() - started
-    text, stages = executable.get_hlo_text, _stages(executable, choice, option)
+    text, stages = executable.get_hlo_text, _stages(executable, choice, plans)
     program = Program(step, state, batch, lambda: "\n".join(text()), "", lambda results: executable.sync())
     return PlannedPipeline(program, planning_s, stages, choice, None if option is None else profiled())
 
@@ -276,15 +279,13 @@ def _stage_option(pipeline: Pipeline, mesh: Any) -> Any:
     return alpa.UniformStageOption(pipeline.stages, submesh_physical_shape=shape, submesh_logical_shape=shape)
 
 
-def _stages(executable: Any, choice: StageChoice, option: CFPOption | None) -> tuple[Stage, ...]:
+def _stages(executable: Any, choice: StageChoice, plans: Sequence[Plan]) -> tuple[Stage, ...]:
     given = executable.pipeline_plan.manual_stage_option
     count = executable.num_mesh
     sizes = [0] * count
     for number, size in enumerate(executable.get_stage_allocation_size()):
         (mesh,) = executable.schedule.stage_placement(number)
         sizes[mesh] = max(sizes[mesh], size)
-    # Stages are planned last, in their order.
-    plans = [None] * count if option is None else option.plans[-count:]
     costs = choice.costs_s() or (None,) * count
     return tuple(
         Stage(tuple(layers), tuple(submesh), tuple(int(size) for size in logical), size, cost, plan)
@@ -294,7 +295,7 @@ def _stages(executable: Any, choice: StageChoice, option: CFPOption | None) -> t
             given.submesh_logical_shapes,
             sizes,
             costs,
-            plans,
+            plans or (None,) * count,
             strict=True,
         )
     )

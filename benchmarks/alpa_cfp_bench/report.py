@@ -1,34 +1,33 @@
-"""A comparison as JSON: takes a `Comparison`, the machine and the command; gives text that holds all of it."""
+"""A comparison as JSON, of methods or of pipelines, and a pipeline's plans as a folder.
+
+Takes a comparison, the machine and the command; gives text that holds all of it.
+"""
 
 import json
 import math
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from alpa_cfp import Plan
-from alpa_cfp_bench.running import Compared, Comparison, Measured, Outcome
+from alpa_cfp_bench.pipelines import PipelineComparison, PipelineOutcome
+from alpa_cfp_bench.running import Comparison, Measured, Outcome
 
 FORMAT = 1
 
 
-def to_json(found: Comparison, machine: dict[str, Any], command: str) -> str:
-    """What came out, with where, when and by which command; times in milliseconds, sizes in bytes.
+def to_json(found: Comparison | PipelineComparison, machine: dict[str, Any], command: str) -> str:
+    """Return the comparison as JSON text (see `to_content`)."""
+    return json.dumps(to_content(found, machine, command), indent=1) + "\n"
 
-    `cfp`'s plan is left out: it has a file format of its own.
+
+def to_content(found: Comparison | PipelineComparison, machine: dict[str, Any], command: str) -> dict[str, Any]:
+    """Return the results with the machine, the date and the command; times in milliseconds, sizes in bytes.
+
+    CFP's plans are left out: a plan has a file format of its own (see `write_plans` for pipelines).
     """
     on_hosts = "hosts" in machine
     content = {
-        **compared(found, machine, command),
-        "profiled": found.profiled,
-        "profiles_before": found.known,
-        "methods": {outcome.method: _method(outcome, on_hosts) for outcome in found.outcomes},
-    }
-    return json.dumps(content, indent=1) + "\n"
-
-
-def compared(found: Compared, machine: dict[str, Any], command: str) -> dict[str, Any]:
-    """What is there of every comparison: what ran, where, when and by which command."""
-    return {
         "format": FORMAT,
         "command": command,
         "machine": machine,
@@ -38,10 +37,22 @@ def compared(found: Compared, machine: dict[str, Any], command: str) -> dict[str
         "serial_loss": found.loss,
         "tolerance": found.tolerance,
     }
+    if isinstance(found, Comparison):
+        content |= {"profiled": found.profiled, "profiles_before": found.known}
+        methods = {outcome.method: _method(outcome, on_hosts) for outcome in found.outcomes}
+    else:
+        content |= {
+            "pipeline": asdict(found.pipeline),
+            "are_interleaved": found.are_interleaved,
+            "profiles_before": found.known,
+            "table_agreement": None if found.agreement is None else asdict(found.agreement),
+        }
+        methods = {outcome.method: _pipeline(outcome, on_hosts) for outcome in found.outcomes}
+    return {**content, "methods": methods}
 
 
-def measured(outcome: Measured, on_hosts: bool) -> dict[str, Any]:
-    """What is there of every method: whether it is right, and its times."""
+def _measured(outcome: Measured, on_hosts: bool) -> dict[str, Any]:
+    """Return the fields of every method: whether it is right, and its times."""
     samples = outcome.samples
     step = samples.to_json() if samples else None
     ratio = outcome.to_ilp.to_json() if outcome.to_ilp else None
@@ -64,11 +75,11 @@ def measured(outcome: Measured, on_hosts: bool) -> dict[str, Any]:
 def _method(outcome: Outcome, on_hosts: bool) -> dict[str, Any]:
     return {
         "planning_s": outcome.planning_s,
-        **measured(outcome, on_hosts),
+        **_measured(outcome, on_hosts),
         "same_program_as": outcome.same_as or None,
         "memory_bytes": outcome.memory_bytes,
         "collectives": [asdict(each) for each in outcome.traffic],
-        "predicted_ms": None if outcome.predicted_s is None else outcome.predicted_s * 1e3,
+        "predicted_ms": _ms(outcome.predicted_s),
         "settings_ms": {
             name: None if math.isnan(seconds) else round(seconds * 1e3, 4) for name, seconds in outcome.settings.items()
         },
@@ -88,5 +99,53 @@ def taken(plan: Plan) -> dict[str, Any]:
         "mesh": "x".join(map(str, plan.mesh_shape)),
         "name": name,
         "origin": None if name is None else "search" if "predicted" in name else "hand-made",
-        "measured_ms": None if plan.measured_s is None else plan.measured_s * 1e3,
+        "measured_ms": _ms(plan.measured_s),
     }
+
+
+def write_plans(found: PipelineComparison, folder: Path) -> list[Path]:
+    """Write the plan of each stage that CFP planned, in words, as a page and as a file.
+
+    Returns:
+        The files: `<method>/stage-<number>.txt`, `.html` and `.json` in the folder.
+    """
+    written = []
+    for outcome in found.outcomes:
+        for number, stage in enumerate(outcome.stages):
+            if stage.plan is None:
+                continue
+            own = folder / outcome.method
+            own.mkdir(parents=True, exist_ok=True)
+            texts = {"txt": stage.plan.explain(), "html": stage.plan.report(), "json": stage.plan.to_json()}
+            for ending, text in texts.items():
+                path = own / f"stage-{number}.{ending}"
+                path.write_text(text, encoding="utf-8")
+                written.append(path)
+    return written
+
+
+def _pipeline(outcome: PipelineOutcome, on_hosts: bool) -> dict[str, Any]:
+    return {
+        "planning_s": outcome.planning_s,
+        "planning_parts_s": outcome.choice.seconds,
+        "stage_programs": outcome.choice.programs,
+        "profiled": outcome.profiled,
+        "programs_to_choose": outcome.programs,
+        **_measured(outcome, on_hosts),
+        "memory_bytes": outcome.memory_bytes,
+        "predicted_ms": _ms(outcome.predicted_s),
+        "stages": [
+            {
+                "layers": list(stage.layers),
+                "submesh": list(stage.submesh),
+                "logical_mesh": list(stage.logical_mesh),
+                "cost_ms": _ms(stage.cost_s),
+                "memory_bytes": stage.memory_bytes,
+            }
+            for stage in outcome.stages
+        ],
+    }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3

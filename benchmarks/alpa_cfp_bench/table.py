@@ -1,97 +1,46 @@
-"""A comparison as text for a terminal: takes a `Comparison` and the machine; gives lines.
+"""A comparison as text for a terminal, of methods or of pipelines: takes it and the machine; gives lines.
 
-Invariant: each number is explained below the table, in words of a user.
+Invariant: each number is explained below the tables, in words of a user.
 """
 
 import math
-import re
-import textwrap
 from collections.abc import Sequence
 
-from alpa_cfp_bench.case import CFP, ILP, ILP_AGAIN, METHODS, Effort
+from alpa_cfp_bench.case import CFP, COMPOSED, ILP, ILP_AGAIN, METHODS, PIPELINE_METHODS, Effort
+from alpa_cfp_bench.pipelines import PipelineComparison, PipelineOutcome
 from alpa_cfp_bench.running import Compared, Comparison, Measured, Outcome
+from alpa_cfp_bench.stage_choice import TIMERS
+from alpa_cfp_bench.text import filled, fitting, layers_text, shape_text, size_text, time_text, wrapped
 from alpa_cfp_bench.timing import Ratio
 
-_GAP = "  "
-STEP_COLUMNS = ("step", "spread", "ratio to ILP", "95% interval")
+_STEP_COLUMNS = ("step", "spread", "ratio to ILP", "95% interval")
+_STAGE_COLUMNS = ("layers", "submesh", "logical mesh", "cost", "memory")
 _IN_ONE_PROCESS = "all in one process, in random order"
+_IN_TURN = "one method after the other, since the cluster has not the devices of all at once"
+# What takes less has nothing to do.
+_SHORTEST_S = 0.05
 
 
-def lines(found: Comparison, machine: dict[str, object], width: int | None = None) -> list[str]:
-    """The whole report: what ran, a row for each method, what they communicate, what the numbers mean.
+def lines(found: Comparison | PipelineComparison, machine: dict[str, object], width: int | None = None) -> list[str]:
+    """Return the whole report: the case, a row for each method, further tables, and what the numbers mean.
 
     Args:
         found: What came out.
         machine: As `machine.describe` gives it.
         width: Of the terminal, which no line exceeds if it can be; None for lines as long as they are.
     """
-    return [
-        *wrapped(head(found, machine), width),
-        "",
-        *fitting(_times(found), width),
-        "",
-        *fitting(_communication(found), width),
-        "",
-        *wrapped(_verdict(found) or ["no two of the programs are known to be the same"], width),
-        "",
-        *wrapped(_meaning(found, machine), width),
-    ]
-
-
-def wrapped(said: Sequence[str], width: int | None) -> list[str]:
-    """Lines broken between words; what follows a name and two spaces stays below itself."""
-    if width is None:
-        return list(said)
-    out: list[str] = []
-    for line in said:
-        named = re.match(r"\S+(?: \S+)*  +", line)
-        indent = " " * len(named[0]) if named and len(named[0]) <= width // 2 else ""
-        out += textwrap.wrap(line, max(width, 2), subsequent_indent=indent, break_on_hyphens=False) or [""]
-    return out
-
-
-def fitting(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """A table as lines; one that is too wide as several, below each other, each with the first column."""
-    if len(rows[0]) == 1:
-        return wrapped([row[0] for row in rows], width)
-    widths = [max(len(row[column]) for row in rows) + len(_GAP) for column in range(len(rows[0]))]
-    parts: list[list[int]] = [[0]]
-    for column in range(1, len(widths)):
-        used = sum(widths[kept] for kept in parts[-1]) + widths[column] - len(_GAP)
-        if width is not None and len(parts[-1]) > 1 and used > width:
-            parts.append([0])
-        parts[-1].append(column)
-    out: list[str] = []
-    for part in parts:
-        out += [*([""] if out else []), *aligned([[row[column] for column in part] for row in rows])]
-    return out
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows with their columns aligned, the first to the left, the others to the right; a rule below the first row."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    out = [
-        _GAP.join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return [out[0], "-" * max(map(len, out)), *out[1:]]
-
-
-def size_text(size_bytes: float) -> str:
-    """Bytes in words: "9.8 MB"."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= size:
-            return f"{size_bytes / size:.1f} {unit}"
-    return f"{size_bytes:.0f} B"
-
-
-def time_text(seconds: float) -> str:
-    """Milliseconds with three digits or so: "41.3 ms"."""
-    milliseconds = seconds * 1e3
-    return f"{milliseconds:.{1 if milliseconds >= 10 else 2}f} ms"
+    first, *rest = _head(found, machine)
+    if isinstance(found, Comparison):
+        tables = [_times(found), _communication(found)]
+        verdict, meaning = _verdict(found), _meaning(found, machine)
+    else:
+        first = f"{first}, {_how(found)}"
+        tables = [_planning(found.outcomes), _pipeline_times(found.outcomes), _stages(found.outcomes)]
+        verdict, meaning = _pipeline_verdict(found), _pipeline_meaning(found, machine)
+    out = wrapped([first, *rest], width)
+    for table in tables:
+        out += ["", *fitting(filled(table), width)]
+    return [*out, "", *wrapped(verdict, width), "", *wrapped(meaning, width)]
 
 
 def title(found: Compared) -> str:
@@ -116,7 +65,7 @@ def _are_virtual(machine: dict[str, object]) -> bool:
     return str(machine["devices"]).endswith(" cpu")
 
 
-def head(found: Compared, machine: dict[str, object]) -> list[str]:
+def _head(found: Compared, machine: dict[str, object]) -> list[str]:
     """What ran, where, and whether it is right."""
     right = sum(outcome.is_right for outcome in found.outcomes)
     within = max((each.difference.relative for each in found.outcomes if each.is_right), default=0.0)
@@ -128,7 +77,7 @@ def head(found: Compared, machine: dict[str, object]) -> list[str]:
     ]
 
 
-def wrong(found: Compared) -> list[str]:
+def _wrong(found: Compared) -> list[str]:
     """A line for each method that is wrong."""
     return [
         f"{each.method} is WRONG: {each.difference.where} differs from the serial run by "
@@ -138,14 +87,8 @@ def wrong(found: Compared) -> list[str]:
     ]
 
 
-def filled(rows: list[list[str]]) -> list[list[str]]:
-    """A table without the columns that have nothing below their name."""
-    kept = [number for number in range(len(rows[0])) if any(row[number] for row in rows[1:])]
-    return [[row[number] for number in kept] for row in rows]
-
-
-def step_cells(outcome: Measured) -> list[str]:
-    """What the columns `STEP_COLUMNS` have for a method."""
+def _step_cells(outcome: Measured) -> list[str]:
+    """What the columns `_STEP_COLUMNS` have for a method."""
     if outcome.samples is None:
         return ["WRONG", "", "", ""]
     by = outcome.to_ilp
@@ -158,15 +101,14 @@ def step_cells(outcome: Measured) -> list[str]:
 
 
 def _times(found: Comparison) -> list[list[str]]:
-    rows = [["method", "planning", *STEP_COLUMNS, "memory", "predicted"], *(_row(each) for each in found.outcomes)]
-    return filled(rows)
+    return [["method", "planning", *_STEP_COLUMNS, "memory", "predicted"], *map(_row, found.outcomes)]
 
 
 def _row(outcome: Outcome) -> list[str]:
     return [
         outcome.method,
         f"{outcome.planning_s:.1f} s",
-        *step_cells(outcome),
+        *_step_cells(outcome),
         size_text(outcome.memory_bytes),
         time_text(outcome.predicted_s) if outcome.is_right and outcome.predicted_s is not None else "",
     ]
@@ -185,16 +127,16 @@ def _communication(found: Comparison) -> list[list[str]]:
 
 
 def _verdict(found: Comparison) -> list[str]:
-    said = wrong(found)
+    said = _wrong(found)
     said += [f"{each.method} has the same program as {each.same_as}" for each in found.outcomes if each.same_as]
     own, ilp = found.of(CFP), found.of(ILP)
     alike = own is not None and ilp is not None and (own.same_as == ILP or ilp.same_as in (CFP, own.same_as or CFP))
     if own is not None and own.to_ilp is not None and not alike:
-        said.append(against_ilp("CFP's step", own.to_ilp))
+        said.append(_against_ilp("CFP's step", own.to_ilp))
     again = found.of(ILP_AGAIN)
     if again is not None and again.to_ilp is not None:
         said.append(f"two equal programs of Alpa's ILP differ by {abs(1 - again.to_ilp.paired):.0%} here")
-    return [*said, *_settings(found)]
+    return [*said, *_settings(found)] or ["no two of the programs are known to be the same"]
 
 
 def _settings(found: Comparison) -> list[str]:
@@ -212,7 +154,7 @@ def _settings(found: Comparison) -> list[str]:
     return said
 
 
-def against_ilp(step: str, by: Ratio) -> str:
+def _against_ilp(step: str, by: Ratio) -> str:
     """What a ratio to the ILP's time says of a step."""
     if by.paired_low <= 1 <= by.paired_high:
         return f"{step} takes as long as the one that Alpa's ILP planned, as far as this run can tell"
@@ -239,7 +181,7 @@ def _meaning(found: Comparison, machine: dict[str, object]) -> list[str]:
     ]
     if found.of(CFP) is not None:
         said.append("predicted      what CFP's plan was thought to take, from the parts that it measured")
-    said += on_virtual_devices(found, machine)
+    said += _on_virtual_devices(found, machine)
     return said
 
 
@@ -249,7 +191,7 @@ def _interval(effort: Effort) -> str:
     return f"95% interval   over the {effort.copies} compiled copies of each program"
 
 
-def on_virtual_devices(found: Compared, machine: dict[str, object]) -> list[str]:
+def _on_virtual_devices(found: Compared, machine: dict[str, object]) -> list[str]:
     """What times mean where the devices are virtual."""
     if not _are_virtual(machine):
         return []
@@ -264,3 +206,91 @@ def _profiles(found: Comparison) -> str:
         return ""
     of = f"; CFP measured {found.profiled} programs for it"
     return f"{of}, beside {found.known} in its database from before" if found.known else of
+
+
+def _planning(outcomes: Sequence[PipelineOutcome]) -> list[list[str]]:
+    """The table of what planning took, with its header."""
+    rows = [["method", "planning", *TIMERS, "rest", "alpa's programs", "CFP's programs"]]
+    for each in outcomes:
+        parts = each.choice.seconds
+        cells = [each.planning_s, *parts.values(), each.planning_s - sum(parts.values())]
+        seconds = [f"{cell:.1f} s" if cell >= _SHORTEST_S else "" for cell in cells]
+        rows.append(
+            [each.method, *seconds, str(each.choice.programs), "" if each.profiled is None else str(each.profiled)]
+        )
+    return rows
+
+
+def _how(found: PipelineComparison) -> str:
+    pipeline = found.pipeline
+    stages = "stages chosen by alpa" if pipeline.stages is None else f"{pipeline.stages} stages"
+    return f"as a pipeline: {pipeline.layers} layers, {stages}, {pipeline.schedule}"
+
+
+def _pipeline_times(outcomes: Sequence[PipelineOutcome]) -> list[list[str]]:
+    return [["method", *_STEP_COLUMNS, "predicted", "memory"], *map(_pipeline_row, outcomes)]
+
+
+def _pipeline_row(outcome: PipelineOutcome) -> list[str]:
+    predicted = "" if outcome.predicted_s is None else time_text(outcome.predicted_s)
+    return [outcome.method, *_step_cells(outcome), predicted, size_text(outcome.memory_bytes)]
+
+
+def _stages(outcomes: Sequence[PipelineOutcome]) -> list[list[str]]:
+    rows = [
+        [
+            f"{outcome.method}, {number}",
+            layers_text(stage.layers),
+            shape_text(stage.submesh),
+            shape_text(stage.logical_mesh),
+            "" if stage.cost_s is None else time_text(stage.cost_s),
+            size_text(stage.memory_bytes),
+        ]
+        for outcome in outcomes
+        for number, stage in enumerate(outcome.stages)
+    ]
+    return [["stage", *_STAGE_COLUMNS], *rows]
+
+
+def _pipeline_verdict(found: PipelineComparison) -> list[str]:
+    said = _wrong(found)
+    for number, each in enumerate(found.outcomes):
+        own = [stage.layers for stage in each.stages], [stage.submesh for stage in each.stages]
+        for other in found.outcomes[:number]:
+            if own == ([stage.layers for stage in other.stages], [stage.submesh for stage in other.stages]):
+                said.append(f"{each.method} has the same layers on the same submeshes as {other.method}")
+                break
+    said += [_against_ilp(f"The step of {each.method}", each.to_ilp) for each in found.outcomes if each.to_ilp]
+    if (agreed := found.agreement) is not None:
+        said.append(
+            f"The costs that {COMPOSED} put together for {agreed.stages} candidate stages are "
+            f"{agreed.median_ratio:.2f} of what alpa measured for {CFP} (median); their rank correlation is "
+            f"{agreed.rank_correlation:.2f}"
+        )
+    return said or ["no two of the methods can be compared"]
+
+
+def _pipeline_meaning(found: PipelineComparison, machine: dict[str, object]) -> list[str]:
+    names = [outcome.method for outcome in found.outcomes]
+    width = max(map(len, names))
+    said = [f"{name.ljust(width)}  {PIPELINE_METHODS[name]}" for name in names]
+    said += ["", "planning        seconds until the pipeline is compiled and its meshes are there"]
+    if found.pipeline.stages is None:
+        said += [
+            "plan            of it: CFP plans candidate stages",
+            "compile         of it: alpa compiles them; profile: it times them; search: its dynamic programme",
+            "rest            of it: tracing, sharding the chosen stages, compiling them, starting the meshes",
+            "alpa's programs what alpa compiled of candidate stages",
+            "cost            what a micro-batch takes in a stage, by the table that the stages are chosen by",
+            "predicted       the costs of the stages, and the largest one once more for each further micro-batch",
+        ]
+    if any(each.profiled is not None for each in found.outcomes):
+        before = f", beside {found.known} that were in its database before" if found.known else ""
+        said.append(f"CFP's programs  what CFP compiled and timed{before}")
+    how = "all at once, in random order" if found.are_interleaved else _IN_TURN
+    said += [
+        f"step, spread    median of {found.effort.rounds} steps, half the distance of the quartiles; {how}",
+        "memory          what one device needs for the largest program; inputs of further micro-batches are not in it",
+        *_on_virtual_devices(found, machine),
+    ]
+    return said

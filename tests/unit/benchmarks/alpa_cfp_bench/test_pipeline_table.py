@@ -6,8 +6,8 @@ import pytest
 
 from alpa_cfp_bench.case import CFP, COMPOSED, ILP, PIPELINE_METHODS, Pipeline
 from alpa_cfp_bench.checking import Difference
-from alpa_cfp_bench.pipeline_table import lines
 from alpa_cfp_bench.pipelines import PipelineComparison
+from alpa_cfp_bench.table import lines
 from unit.benchmarks.alpa_cfp_bench.comparisons import MACHINE, pipeline_comparison, pipeline_outcome
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from alpa_cfp_bench.case import CFP, COMPOSED, ILP, Pipeline
-from alpa_cfp_bench.pipeline_report import to_json
 from alpa_cfp_bench.pipelines import agreement, submesh_of
+from alpa_cfp_bench.report import to_json
 from alpa_cfp_bench.stage_choice import StageChoice
 from unit.benchmarks.alpa_cfp_bench.comparisons import MACHINE, choice, pipeline_comparison, pipeline_outcome
 

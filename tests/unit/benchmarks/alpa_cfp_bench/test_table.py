@@ -4,7 +4,8 @@ import pytest
 
 from alpa_cfp_bench.case import CFP, ILP, METHODS
 from alpa_cfp_bench.running import Comparison
-from alpa_cfp_bench.table import aligned, lines, size_text
+from alpa_cfp_bench.table import lines
+from alpa_cfp_bench.text import aligned, size_text
 from unit.benchmarks.alpa_cfp_bench.comparisons import MACHINE, comparison, outcome, wrong
 
 
