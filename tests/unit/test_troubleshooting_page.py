@@ -26,8 +26,7 @@ NOT_A_USERS = {
     "the words of Python itself": ("module <> has no attribute",),
     "the reason in `<source> is no plan that this version can read`": (
         "<> is neither true nor false",
-        "<> is no list of texts",
-        "<> is no list of whole numbers",
+        "<> is no object",
         "<> is no text",
         "<> is no whole number",
         "<> is no list",

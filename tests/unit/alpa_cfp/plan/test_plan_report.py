@@ -59,6 +59,7 @@ def _damaged(path: tuple[Any, ...], value: Any) -> Any:
         (("kinds", 0, "alternatives", 0, "communication", 0, "purpose"), "pleasure"),
         (("blocks", 0, "kind"), 1),
         (("blocks", 0, "chosen"), 1),
+        (("moves", 0), "a move"),
         (("moves", 0, "second"), 2),
         (("tried", 0, "chosen"), 1),
     ],
