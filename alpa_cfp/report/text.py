@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from alpa_cfp import quantities
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.plan_report import Alternative, Tried
+from alpa_cfp.plan.plan_report import Alternative, TriedPlan
 from alpa_cfp.report import words
 from alpa_cfp.report.folding import FoldedBlock, FoldedPlan, FoldedSegment, fold
 from alpa_cfp.report.totals import blocks_s, memories, moves_s, parts_s, times
@@ -274,7 +274,7 @@ class _Text(FoldedPlan):
         ]
 
 
-def _tried_row(each: Tried) -> tuple[str, ...]:
+def _tried_row(each: TriedPlan) -> tuple[str, ...]:
     mark, predicted = "*" if each.chosen else "", quantities.time(each.predicted_s)
     if each.failure:
         return (mark, each.name, "failed", predicted, "", "", words.failure(each.failure))

@@ -7,7 +7,7 @@ and axes that it splits, never by an index of the search.
 from collections.abc import Iterable, Sequence
 
 from alpa_cfp import quantities
-from alpa_cfp.plan.plan_report import Alternative, Communication, CommunicationSource, Kind, Role
+from alpa_cfp.plan.plan_report import Alternative, BlockKind, Communication, CommunicationSource, Role
 from alpa_cfp.strategies.block_strategy import StateSharding
 
 # In the order of the text: splits of weights first.
@@ -161,7 +161,7 @@ def held(alternative: Alternative) -> int:
     return alternative.state_bytes + alternative.saved_bytes + alternative.transient_bytes
 
 
-def ordered(kind: Kind, chosen: int | None = None) -> tuple[Alternative, ...]:
+def ordered(kind: BlockKind, chosen: int | None = None) -> tuple[Alternative, ...]:
     """The alternatives of a kind of block, without the chosen one if that is given.
 
     The fastest come first, then those of unknown time, then those that cannot be run.
