@@ -1,31 +1,33 @@
-"""Every error that a user of CFP can cause, worded once: what failed, the value, why, what to do."""
+"""The errors that a user of CFP can cause. Each text has the failure, the value, the usual cause and the fix."""
 
 from collections.abc import Sequence
 
+from alpa_cfp import quantities
+
 
 class CFPError(Exception):
-    """Of CFP."""
+    """Base class of the errors of CFP."""
 
 
 class OptionError(CFPError, ValueError):
-    """A field of an option has a value that it cannot have."""
+    """An option has a wrong value."""
 
     def __init__(self, option: str, field: str, value: object, rule: str) -> None:
         super().__init__(f"{option}({field}={value!r}): {rule}")
 
 
 class NoDevicesError(CFPError, RuntimeError):
-    """Costs are to be measured on a mesh that has no devices here."""
+    """Costs cannot be measured, because the mesh has no devices in this process."""
 
     def __init__(self, mesh_shape: tuple[int, ...]) -> None:
         super().__init__(
-            f"CFPOption(costs='measure') wants to run programs on the {'x'.join(map(str, mesh_shape))} mesh, which has "
+            f"CFPOption(costs='measure') wants to run programs on the {quantities.shape(mesh_shape)} mesh, which has "
             "no devices in this process. Say CFPOption(costs='estimate'), or give a mesh of local devices"
         )
 
 
 class NoRunnablePlanError(CFPError, RuntimeError):
-    """None of the best plans could be compiled and run whole."""
+    """None of the best plans could be compiled and run."""
 
     def __init__(self, failures: Sequence[str]) -> None:
         self.failures = tuple(failures)
@@ -44,14 +46,14 @@ class PlanError(CFPError, ValueError):
 
     @classmethod
     def unreadable(cls, source: str, reason: str) -> "PlanError":
-        """A text is no plan."""
+        """The text is no plan."""
         return cls(
             f"{source} is no plan that this version can read: {reason}. Make it again: plan without it, and save"
         )
 
     @classmethod
     def other_program(cls) -> "PlanError":
-        """The plan was made for something else."""
+        """The plan is for another program."""
         return cls(
             "the plan is for another program: another function, other shapes, another optimizer, or another version of "
             "JAX or flax traced it. Make a new one: leave CFPOption(plan=...) out, or call alpa_cfp.autoshard again"
@@ -59,13 +61,13 @@ class PlanError(CFPError, ValueError):
 
     @classmethod
     def other_mesh(cls, planned: tuple[int, ...], given: tuple[int, ...]) -> "PlanError":
-        """The plan was made for a mesh of another shape."""
-        shapes = ("x".join(map(str, shape)) for shape in (planned, given))
+        """The plan is for a mesh of another shape."""
+        shapes = map(quantities.shape, (planned, given))
         return cls("the plan is for a {} mesh and this is a {} mesh: give a mesh of that shape".format(*shapes))
 
     @classmethod
     def without_signature(cls) -> "PlanError":
-        """The plan was made through alpa, and is to run without it."""
+        """The plan was made through alpa, and cannot run without it."""
         return cls(
             "the plan was made through alpa and knows nothing of a function's arguments. Give it to "
             "CFPOption(plan=...), or make one by alpa_cfp.autoshard"
@@ -73,12 +75,12 @@ class PlanError(CFPError, ValueError):
 
     @classmethod
     def other_arguments(cls, what: str) -> "PlanError":
-        """A planned function is called with other arguments, or gives other results, than were planned."""
+        """A planned function has other arguments or results than the plan."""
         return cls(f"the plan is for other arguments: {what}. Make a plan for these by alpa_cfp.autoshard")
 
     @classmethod
     def traced_arguments(cls) -> "PlanError":
-        """A planned function is called by one that jax is tracing."""
+        """A planned function is called while jax traces another function."""
         return cls(
             "a planned function is a whole program: it cannot be called inside jax.jit, jax.grad or jax.vmap. Plan the "
             "function that is the whole step"
@@ -86,26 +88,26 @@ class PlanError(CFPError, ValueError):
 
     @classmethod
     def not_compiled(cls) -> "PlanError":
-        """A planned function is asked for its program, and has none yet."""
+        """The program of a planned function is read before it is compiled."""
         return cls("the planned function is not compiled yet: call it, or its compile(...) with arguments, first")
 
     @classmethod
     def no_devices(cls, reason: str) -> "PlanError":
-        """The devices that a plan was made on are not here."""
+        """The devices of the plan do not exist in this process."""
         return cls(f"{reason}. Say on which devices to run: plan.jit(fn, mesh)")
 
     @classmethod
     def other_axes(cls, planned: tuple[str, ...], given: tuple[object, ...]) -> "PlanError":
-        """The plan was made for a mesh whose axes are called otherwise."""
+        """The plan is for a mesh with other axis names."""
         return cls(f"the plan is for a mesh with the axes {planned} and this one has {given}: call them alike")
 
 
 class AutoshardError(CFPError, ValueError):
-    """`autoshard` is given what it cannot plan."""
+    """An argument of `autoshard` is wrong."""
 
     @classmethod
     def axes(cls, axis_names: tuple[object, ...]) -> "AutoshardError":
-        """A mesh of none or too many axes, or whose axes are not called by texts."""
+        """The mesh has no axes, too many axes, or axis names that are not texts."""
         return cls(f"a mesh for autoshard has one or two axes, each with a text as its name, and not {axis_names}")
 
     @classmethod
@@ -126,7 +128,7 @@ class AutoshardError(CFPError, ValueError):
 
     @classmethod
     def already_sharded(cls, primitives: tuple[str, ...]) -> "AutoshardError":
-        """The function says itself where arrays lie."""
+        """The function sets shardings itself."""
         return cls(
             f"the function decides itself how arrays are split, by {', '.join(primitives)}: that is what autoshard is "
             "to decide. Leave it out (jax.lax.with_sharding_constraint, jax.shard_map, jax.reshard)"
@@ -138,7 +140,7 @@ class ProfilingError(CFPError, RuntimeError):
 
     @classmethod
     def no_worker(cls, reason: str) -> "ProfilingError":
-        """The process that is to measure cannot do so."""
+        """The process for measuring cannot be used."""
         return cls(
             f"there is no process of its own for profiling: {reason}. CFPOption(costs='estimate') plans without "
             "measuring, CFPOption(costs='replay') from what was measured elsewhere"
@@ -146,7 +148,7 @@ class ProfilingError(CFPError, RuntimeError):
 
     @classmethod
     def no_mesh(cls, attempts: int, reasons: Sequence[str]) -> "ProfilingError":
-        """There is no mesh of several hosts to measure on."""
+        """No mesh of the hosts can be used for measuring."""
         return cls(
             f"no mesh of these hosts can be measured on, tried {attempts} times: {'; '.join(reasons)}. What was "
             "measured is kept. CFPOption(costs='replay') plans from it, CFPOption(costs='estimate') without measuring"
@@ -154,7 +156,7 @@ class ProfilingError(CFPError, RuntimeError):
 
     @classmethod
     def no_free_submesh(cls, num_hosts: int, num_devices: int, limit_s: float) -> "ProfilingError":
-        """The cluster has no devices for the stage that is to be planned."""
+        """The cluster has no free devices for measuring a stage."""
         return cls(
             f"a stage is planned for {num_hosts} hosts x {num_devices} devices, and for {limit_s:g} s no host of the "
             "cluster had so many free to measure on: another mesh of this program holds them. Shut it down before, or "
@@ -163,7 +165,7 @@ class ProfilingError(CFPError, RuntimeError):
 
 
 class HostsMeshError(CFPError, ValueError):
-    """A mesh is wanted over hosts that have another number of devices."""
+    """The mesh and its hosts have different numbers of devices."""
 
     def __init__(self, mesh: str, hosts: int, devices_per_host: int) -> None:
         self._given = (mesh, hosts, devices_per_host)
@@ -177,7 +179,7 @@ class HostsMeshError(CFPError, ValueError):
 
 
 class HostsError(CFPError, RuntimeError):
-    """A host of a Ray cluster failed while it was needed."""
+    """A host of a Ray cluster failed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -187,32 +189,32 @@ class HostsError(CFPError, RuntimeError):
 
 
 class ReplayError(CFPError, LookupError):
-    """The database lacks what a plan from recorded profiles needs."""
+    """The database lacks profiles that a plan by replay needs."""
 
     @classmethod
     def no_profiles(
         cls, mesh_shape: Sequence[int], named: dict[str, str], known: Sequence[tuple[Sequence[int], str]]
     ) -> "ReplayError":
-        """No profile was made on such a mesh."""
+        """There are no profiles of this mesh."""
         devices = "".join(f" with {name}={value!r}" for name, value in named.items())
-        has = "; ".join(f"{_by(shape)} on {name}" for shape, name in known) or "none at all"
+        has = "; ".join(f"{quantities.shape(shape)} on {name}" for shape, name in known) or "none at all"
         return cls(
-            f"the profile database has no profiles of a {_by(mesh_shape)} mesh{devices}. It has: {has}. Measure there "
-            "first, or name the database in which you have (CFPOption(database=...))"
+            f"the profile database has no profiles of a {quantities.shape(mesh_shape)} mesh{devices}. It has: {has}. "
+            "Measure there first, or name the database in which you have (CFPOption(database=...))"
         )
 
     @classmethod
     def several_devices(cls, mesh_shape: Sequence[int], found: Sequence[str]) -> "ReplayError":
-        """Profiles were made on several kinds of devices, and none is named."""
+        """There are profiles of several kinds of devices, and the options select none."""
         return cls(
-            f"the profile database has profiles of a {_by(mesh_shape)} mesh on {len(found)} kinds of devices: "
-            f"{'; '.join(found)}. Say which are meant (CFPOption(device_kind=...)), or take another database, without "
-            "the others (ProfileDatabase.prune on a copy)"
+            f"the profile database has profiles of a {quantities.shape(mesh_shape)} mesh on {len(found)} kinds of "
+            f"devices: {'; '.join(found)}. Say which are meant (CFPOption(device_kind=...)), or take another database, "
+            "without the others (ProfileDatabase.prune on a copy)"
         )
 
     @classmethod
     def missing(cls, names: Sequence[str], of: int, devices: str) -> "ReplayError":
-        """Programs have no profile."""
+        """Some programs have no profile."""
         first = ", ".join(names[:_NAMED])
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return cls(
@@ -223,7 +225,3 @@ class ReplayError(CFPError, LookupError):
 
 
 _NAMED = 5
-
-
-def _by(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape))

@@ -1,18 +1,18 @@
-"""What there is at a path: a file, a folder, something else, or nothing."""
+"""Tells whether a path is a file, a folder, something else, or absent."""
 
 import stat
 from pathlib import Path
 from typing import Literal
 
-# An empty one becomes a database; opening another one (a pipe) may wait for ever.
+# An empty file can become a database; opening something else, such as a pipe, may block for ever.
 Kind = Literal["absent", "empty", "file", "directory", "other"]
 
 
 def file_kind(path: Path) -> Kind:
-    """What is at a path; links are followed.
+    """The kind of the file at a path; links are followed.
 
     Raises:
-        OSError: it cannot be looked at.
+        OSError: the path cannot be accessed.
     """
     try:
         found = path.stat()

@@ -1,7 +1,4 @@
-"""Names of a package that are imported when they are asked for, because what they need takes long to import.
-
-Takes where each name is; gives the package's `__getattr__` (PEP 562).
-"""
+"""Lazy imports, for names whose modules take long to import or depend on the importing module."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -9,16 +6,16 @@ from typing import Any
 
 
 def call(module: str, name: str, *arguments: Any) -> Any:
-    """What a function gives of a module that is imported now: one that builds on the caller's."""
+    """Imports a module and calls one of its functions; the module may depend on that of the caller."""
     return getattr(importlib.import_module(module), name)(*arguments)
 
 
 def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package.
+    """The `__getattr__` of a package (PEP 562) that imports its names on first use.
 
     Args:
-        package: Its name.
-        modules: For each name the module that it is imported from.
+        package: The name of the package.
+        modules: For each public name its module.
     """
 
     def get(name: str) -> Any:

@@ -1,18 +1,16 @@
-"""Numbers in words, for everything that people read: seconds, bytes, counts.
-
-Takes plain numbers; gives short texts in decimal units. Imports nothing, so that every command can use it.
-"""
+"""Numbers as short texts for users: seconds, bytes, counts, shapes; and aligned columns. Units are decimal."""
 
 import math
+from collections.abc import Iterable, Sequence
 
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def digits(value: float, count: int = 3) -> str:
-    """A number with `count` digits that count, no exponent, and commas between thousands: "1,530", "0.0412"."""
+    """A number with `count` significant digits, no exponent, and commas between thousands: "1,530", "0.0412"."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    # Rounded first: 9.996 has three digits as 10.0.
+    # Rounded first, so that 9.996 becomes 10.0 and not 10.00.
     rounded = float(f"{value:.{count - 1}e}")
     places = count - 1 - math.floor(math.log10(abs(rounded)))
     return f"{round(rounded, places):,.{max(places, 0)}f}"
@@ -45,3 +43,26 @@ def ordinal(number: int) -> str:
     """ "1st", "2nd", "11th"."""
     ending = "th" if 10 < number % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
+
+
+def shape(sizes: Iterable[int]) -> str:
+    """The sizes of a mesh or a tensor: "2x4"."""
+    return "x".join(map(str, sizes))
+
+
+def aligned(rows: Sequence[Sequence[str]], sides: str, indent: int = 0) -> list[str]:
+    """Rows of text as lines with aligned columns, without trailing spaces.
+
+    Args:
+        rows: The rows, all of the same length.
+        sides: For each column its alignment, "<" or ">".
+        indent: Spaces before each line.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        (
+            " " * indent
+            + "  ".join(f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

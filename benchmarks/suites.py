@@ -79,7 +79,7 @@ def _said(case: Case) -> str:
     """The sizes of a case, those that it has."""
     sizes = {name: value for name, value in asdict(case).items() if value and name not in ("suite", "name", "mesh")}
     said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in sizes.items())
-    return f"{case.suite} {case.name} on {words.mesh(case.mesh)}: {said}"
+    return f"{case.suite} {case.name} on {quantities.shape(case.mesh)}: {said}"
 
 
 def _plan_all(cases: Sequence[Case], options: argparse.Namespace) -> str:
@@ -121,7 +121,7 @@ def planned(case: Case, option: CFPOption, *, remat: bool) -> tuple[dict[str, An
         "suite": case.suite,
         "name": case.name,
         "parameters": program.parameters,
-        "mesh": words.mesh(case.mesh),
+        "mesh": quantities.shape(case.mesh),
         "samples": case.samples,
         "budget_bytes": option.memory_budget_bytes,
         "trace_s": traced - started,

@@ -1,1 +1,1 @@
-"""The command line `alpa-cfp`: a module for each command, and `main`, which knows them all."""
+"""The command line `alpa-cfp`: `main`, and a module for each command."""

@@ -1,6 +1,6 @@
-"""`alpa-cfp bench`: takes a model, a mesh and methods; prints who is how fast, and keeps it as JSON and as a picture.
+"""`alpa-cfp bench`: compares methods on a model and a mesh, and writes the result as a table, JSON and a picture.
 
-Exit code 0: every method gave the serial run's result; 1: one did not; 2: wrong use.
+Exit code 0: every method gave the result of the serial run; 1: one did not; 2: wrong use.
 """
 
 import argparse
@@ -11,9 +11,8 @@ from pathlib import Path
 
 from alpa_cfp.cli import pipelines
 from alpa_cfp.cli.cluster import add_cluster, devices_of, read_cluster
-from alpa_cfp.cli.errors import UserError
 from alpa_cfp.cli.files import check_are_different, check_can_write
-from alpa_cfp.cli.interrupts import interrupted_afterwards
+from alpa_cfp.cli.process import UserError, interrupted_afterwards
 from alpa_cfp.cli.workload import (
     add_workload,
     check_can_draw,
@@ -51,7 +50,7 @@ then is in the database, and the next run goes on from there."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `bench` takes."""
+    """Adds the arguments of `alpa-cfp bench`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     width = max(map(len, METHODS))
     parser.epilog = _EXAMPLES.format(
@@ -85,10 +84,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare, print, and write what is asked for; gives the exit code.
+    """Runs `alpa-cfp bench`.
 
     Raises:
-        UserError: something on the command line cannot be.
+        UserError: the command line is wrong.
     """
     of_pipelines = pipelines.is_pipeline(arguments)
     case = read_workload(arguments)
@@ -122,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _compare(
     case: Case, methods: list[str], arguments: argparse.Namespace, cluster: Cluster | None, left_out: dict[str, str]
 ) -> int:
-    # They import jax, which must have its devices by now.
+    # These import jax, whose devices must be configured before.
     with interrupted_afterwards():
         from alpa_cfp import CFPOption
         from alpa_cfp_bench.machine import describe
@@ -173,7 +172,7 @@ def _methods(names: list[str] | None, cluster: Cluster | None) -> list[str]:
 
 
 def _misfits(case: Case, methods: list[str]) -> dict[str, str]:
-    """Those of `methods` that cannot run the case, with the reason."""
+    """The methods that cannot run the case, with the reasons."""
     from alpa_cfp_bench.methods import misfit
 
     reasons = {method: misfit(case, method) for method in methods}

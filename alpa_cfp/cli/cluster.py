@@ -1,7 +1,6 @@
-"""The arguments of the commands that can run a model on a Ray cluster, and what can be wrong with them.
+"""The arguments of commands that can run on a Ray cluster, and their checks.
 
-Takes a parser, or what it has read; gives a `Cluster`, and its devices for as long as they are needed. Invariant: Ray
-is imported once the command line is known to be right.
+Invariant: Ray is imported after the command line has been checked.
 """
 
 import argparse
@@ -10,14 +9,14 @@ import importlib.util
 import re
 from typing import Any
 
-from alpa_cfp.cli.errors import UserError
+from alpa_cfp.cli.process import UserError
 from alpa_cfp_bench.case import LOCAL, Case, Cluster, check_fits
 
 _OPTIONS = ("hosts", "devices_per_host")
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say on which cluster to run."""
+    """Adds the arguments that select a cluster."""
     parser.add_argument(
         "--ray", metavar="ADDRESS",
         help="run on the hosts of this Ray cluster, <ip>:<port>, or on one that is started here for the run: local; "
@@ -30,11 +29,11 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def read_cluster(arguments: argparse.Namespace, case: Case) -> Cluster | None:
-    """The cluster that is meant; None for the devices of this process.
+    """The selected cluster; None for the devices of this process.
 
     Raises:
-        UserError: it is no address, Ray is not there, or there is nothing that the numbers could be of.
-        HostsMeshError: the mesh has not as many devices as the hosts that are asked for.
+        UserError: the address or a number is wrong, or Ray is not installed.
+        HostsMeshError: the mesh and the selected hosts have different numbers of devices.
     """
     address, numbers = arguments.ray, [getattr(arguments, name) for name in _OPTIONS]
     for name, number in zip(_OPTIONS, numbers, strict=True):
@@ -56,7 +55,7 @@ def read_cluster(arguments: argparse.Namespace, case: Case) -> Cluster | None:
 
 
 def devices_of(case: Case, cluster: Cluster | None) -> "contextlib.AbstractContextManager[Any]":
-    """For the time of the context, alpa's logical mesh over the cluster's hosts; None for devices of this process."""
+    """Context of alpa's logical mesh over the cluster's hosts; None for the devices of this process."""
     if cluster is None:
         return contextlib.nullcontext()
     from alpa_cfp_bench.cluster import attached

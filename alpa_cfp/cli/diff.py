@@ -1,12 +1,8 @@
-"""`alpa-cfp diff`: says in what two plans differ, block by block, with what that costs.
-
-Takes the command line; prints a text or JSON. Neither the programs nor devices are needed.
-"""
+"""`alpa-cfp diff`: compares two plans as text or JSON. It needs neither the programs nor devices."""
 
 import argparse
 import json
 
-HELP = "say in what two plans differ"
 EPILOG = """\
 A and B are files that plan.save(...) or `alpa-cfp plan` wrote. The exit code is 0, whether they differ or not.
 
@@ -17,7 +13,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `alpa-cfp diff` understands."""
+    """Adds the arguments of `alpa-cfp diff`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     parser.add_argument("a", metavar="A", help="the file of a plan")
@@ -26,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `alpa-cfp diff`."""
+    """Runs `alpa-cfp diff`."""
     from alpa_cfp.plan.plan import Plan
     from alpa_cfp.report.comparing import diff
     from alpa_cfp.report.content import of_difference

@@ -1,6 +1,6 @@
-"""`alpa-cfp doctor`: says how this environment and machine stand, and how to mend what is wrong.
+"""`alpa-cfp doctor`: checks this environment and machine, and prints a line for each finding, or all as JSON.
 
-Takes the command line; prints a line for each finding, or all of them as JSON. The exit code is 1 if one is a problem.
+The exit code is 1 if there is a problem.
 """
 
 import argparse
@@ -13,10 +13,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from alpa_cfp import __version__
-from alpa_cfp.cli.pipes import reader_may_leave
+from alpa_cfp.cli.process import reader_may_leave
 from alpa_cfp.doctor import Finding, findings
 
-HELP = "check versions, devices, database, Ray and cupy, with the fix for what is wrong"
 EPILOG = """\
 Every line is `ok`, `note` (worth knowing; everything works) or `problem`, with its fix.
 The exit code is 0 without problems and 1 with. Nothing is installed, changed or attached to.
@@ -31,7 +30,7 @@ _WIDEST = 120
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `alpa-cfp doctor` understands."""
+    """Adds the arguments of `alpa-cfp doctor`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
@@ -42,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `alpa-cfp doctor`."""
+    """Runs `alpa-cfp doctor`."""
     found: list[Finding] = []
     for finding in findings(arguments.database, cluster=arguments.ray):
         found.append(finding)
@@ -57,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def lines(finding: Finding) -> list[str]:
-    """A finding as it is printed: its status, what was looked at, what was found; and the fix."""
+    """A finding as text: status, check, facts, and the fix."""
     first, rest = f"{finding.status:<8} {finding.check:<12} ", " " * 22
     shown = _wrapped(finding.found, first, rest)
     if finding.fix:
@@ -66,7 +65,7 @@ def lines(finding: Finding) -> list[str]:
 
 
 def summary(found: Iterable[Finding]) -> str:
-    """The last line: how many problems and notes there are."""
+    """The last line, with the number of problems and notes."""
     counts = Counter(finding.status for finding in found)
     problems, notes = (
         f"{counts[name] or 'no'} {word}{'' if counts[name] == 1 else 's'}"
@@ -76,7 +75,7 @@ def summary(found: Iterable[Finding]) -> str:
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
-    if not sys.stdout.isatty():  # a program that reads it wants a finding on a line
+    if not sys.stdout.isatty():  # one line for each finding, for programs
         return [f"{first}{text}"]
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     return textwrap.wrap(

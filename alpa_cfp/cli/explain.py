@@ -1,20 +1,16 @@
-"""`alpa-cfp explain`: says what a plan decided, block by block, why, and what it costs.
-
-Takes the command line; prints a text or JSON, or writes an HTML page. Neither the program nor devices are needed.
-"""
+"""`alpa-cfp explain`: explains a plan as text, JSON or an HTML page. It needs neither the program nor devices."""
 
 import argparse
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alpa_cfp.cli.errors import UserError
 from alpa_cfp.cli.files import check_are_different, check_can_write
+from alpa_cfp.cli.process import UserError
 
 if TYPE_CHECKING:
     from alpa_cfp.plan.plan import Plan
 
-HELP = "say what a plan decided, block by block, why, and what it costs"
 EPILOG = """\
 PLAN is a file that plan.save(...) or `alpa-cfp plan` wrote.
 
@@ -23,12 +19,12 @@ examples:
   alpa-cfp explain plan.json --html plan.html        the same as one page for a browser, with pictures
   alpa-cfp explain plan.json --block intermediate/dense          one block, with all that it could have been
 """
-# How many names an error quotes.
+# Number of names that an error lists.
 _QUOTED = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `alpa-cfp explain` understands."""
+    """Adds the arguments of `alpa-cfp explain`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     parser.add_argument("plan", metavar="PLAN", help="the file of a plan")
@@ -40,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `alpa-cfp explain`."""
+    """Runs `alpa-cfp explain`."""
     from alpa_cfp.plan.plan import Plan
     from alpa_cfp.report.content import of_plan
     from alpa_cfp.report.text import explain
@@ -71,7 +67,7 @@ def _write(page: str, target: str) -> int:
 
 
 def _named(plan: "Plan", name: str, source: str) -> frozenset[int]:
-    """The blocks with a name, or with it in their names."""
+    """The blocks with this name, or else with names that contain it."""
     if plan.account is None:
         raise UserError(
             f"--block: {source} keeps no account, so its blocks have no names; plan again and save the plan"

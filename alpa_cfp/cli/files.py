@@ -1,18 +1,15 @@
-"""Files that a command line names: takes a path, says what is there, and, before the work, what cannot be written.
-
-Invariant: nothing is opened, made or changed.
-"""
+"""Checks of the files of a command line before the work begins. Nothing is opened, made or changed."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from alpa_cfp.cli.errors import UserError
+from alpa_cfp.cli.process import UserError
 from alpa_cfp.file_kinds import file_kind
 
 
 def check_can_write(path: Path | None, option: str) -> None:
-    """See before the work whether its result can be written.
+    """Checks that a file can be written.
 
     Raises:
         UserError: there is no such directory, or it cannot be written to.
@@ -26,7 +23,7 @@ def check_can_write(path: Path | None, option: str) -> None:
 
 
 def check_can_fill(path: Path | None, option: str) -> None:
-    """See before the work whether a folder can be made, or be written into.
+    """Checks that a folder can be made, or be written into.
 
     Raises:
         UserError: it is a file, or neither can be.
@@ -39,13 +36,13 @@ def check_can_fill(path: Path | None, option: str) -> None:
 
 
 def check_are_different(files: Mapping[str, Path | None]) -> None:
-    """See before the work that no file is named twice: the second would be written over the first.
+    """Checks that no file is given twice, because the second result would replace the first.
 
     Args:
-        files: By the words that name them on the command line.
+        files: The files by their options.
 
     Raises:
-        UserError: two of them are one file.
+        UserError: two of them are the same file.
     """
     seen: dict[Path, str] = {}
     for name, path in files.items():

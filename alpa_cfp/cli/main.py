@@ -1,8 +1,8 @@
-"""`alpa-cfp`: takes a command line, runs the command that it names.
+"""The entry point of `alpa-cfp`: parses the command line and runs the command.
 
-Every command is a module of this package with `HELP`, `add_arguments(parser)` and `run(arguments) -> exit code`, which
-is imported when it is asked for, so that `alpa-cfp --help` needs neither jax nor alpa. Invariant: what a user can get
-wrong ends in one line on stderr and exit code 2; Ctrl-C in one line and 130, with all that was measured kept.
+Every command is a module of this package with `add_arguments(parser)` and `run(arguments) -> exit code`. It is imported
+only if it is used, so that `alpa-cfp --help` needs neither jax nor alpa. Invariants: an error of the user gives one
+line on stderr and exit code 2; Ctrl-C gives one line and 130, and keeps everything that was measured.
 """
 
 import argparse
@@ -14,9 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from alpa_cfp import __version__
-from alpa_cfp.cli.errors import UserError
-from alpa_cfp.cli.interrupts import lost_interrupts_come_again
-from alpa_cfp.cli.pipes import reader_may_leave
+from alpa_cfp.cli.process import UserError, lost_interrupts_come_again, reader_may_leave
 
 # In the order of the help text.
 COMMANDS = {
@@ -31,7 +29,7 @@ WRONG_USE, INTERRUPTED = 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `alpa-cfp`.
+    """Runs `alpa-cfp`.
 
     Args:
         argv: The arguments; None for those of this process.
@@ -40,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     given = list(sys.argv[1:] if argv is None else argv)
-    # Only the command that is meant is imported; for the help text of `alpa-cfp` itself none is.
+    # Only this command is imported; for the help text of `alpa-cfp` itself, none is.
     named = next((word for word in given if not word.startswith("-")), None)
     try:
         with reader_may_leave(), lost_interrupts_come_again():
@@ -58,10 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _end_at_once(code: int) -> NoReturn:
-    """End this process, which is the command's own, without what Python does at last.
+    """Ends the process of the command without Python's finalization.
 
-    Everything of ours is closed by now. JAX, interrupted within a computation, often crashes when it is taken down
-    (seen with jax 0.10.2: SIGSEGV instead of the exit code).
+    All own files are closed by now. JAX, interrupted within a computation, often crashes during finalization (seen with
+    jax 0.10.2: SIGSEGV instead of the exit code).
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
@@ -70,7 +68,7 @@ def _end_at_once(code: int) -> NoReturn:
 
 
 def _parser(named: str | None) -> argparse.ArgumentParser:
-    """What reads the command line, with the arguments of the command `named`."""
+    """The parser, with the arguments of the command `named`."""
     parser = argparse.ArgumentParser(
         prog="alpa-cfp", description="Automatic intra-operator parallelism for JAX by CFP."
     )
@@ -94,7 +92,7 @@ def _user_errors() -> tuple[type[Exception], ...]:
 
 
 def _message(error: Exception) -> str:
-    # What Python says of a file begins with a number.
+    # Python's own text begins with the error number.
     if type(error).__module__ == "builtins" and isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)

@@ -1,7 +1,7 @@
-"""`alpa-cfp bench --method pipeshard`: its arguments, what can be wrong with them, and the run.
+"""`alpa-cfp bench --method pipeshard`: its arguments, their checks, and the run.
 
-Takes what the parser has read; prints the comparison, and keeps it as JSON and as a folder of plans. Invariant: jax is
-imported once the command line is known to be right.
+Prints the comparison, and writes it as JSON and as a folder of plans. Invariant: jax is imported after the command line
+has been checked.
 """
 
 import argparse
@@ -11,9 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from alpa_cfp.cli.errors import UserError
 from alpa_cfp.cli.files import check_are_different, check_can_fill, check_can_write
-from alpa_cfp.cli.interrupts import interrupted_afterwards
+from alpa_cfp.cli.process import UserError, interrupted_afterwards
 from alpa_cfp.cli.workload import FIELDS_OF, check_database, start
 from alpa_cfp.database import database_path
 from alpa_cfp_bench.case import (
@@ -32,9 +31,9 @@ from alpa_cfp_bench.case import (
 )
 
 AUTO = "auto"
-# What `--methods` takes; `STAGE_COSTS` says of CFP's.
+# Values of `--methods`; `STAGE_COSTS` has the variants of CFP.
 _METHODS = (CFP, ILP, ILP_AGAIN)
-# How CFP prices candidate stages, and which methods that means.
+# Values of `--stage-costs`, and the methods that they stand for.
 STAGE_COSTS = {"profile": (CFP,), "compose": (COMPOSED,), "both": (CFP, COMPOSED)}
 _OWN = ("stages", "pipeline_layers", "schedule", "stage_costs", "costs", "reports")
 _OF_SHARD = {
@@ -46,7 +45,7 @@ _HERE = "candidate stages are timed on the meshes of a Ray cluster"
 
 
 def add_pipelines(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of pipelines."""
+    """Adds the arguments of pipelines."""
     parser.add_argument(
         "--method", default=SHARD, choices=(SHARD, PIPESHARD),
         help=f"{SHARD}: the whole step on each device of the mesh (default); {PIPESHARD}: a pipeline of stages, each "
@@ -81,10 +80,10 @@ def add_pipelines(parser: argparse.ArgumentParser) -> None:
 
 
 def is_pipeline(arguments: argparse.Namespace) -> bool:
-    """Whether the command line means pipelines.
+    """Whether the command line selects pipelines.
 
     Raises:
-        UserError: an argument is of the other method.
+        UserError: an argument belongs to the other method.
     """
     if arguments.method == PIPESHARD:
         for name, reason in _OF_SHARD.items():
@@ -98,10 +97,10 @@ def is_pipeline(arguments: argparse.Namespace) -> bool:
 
 
 def read_pipeline(arguments: argparse.Namespace, case: Case, cluster: Cluster | None) -> Pipeline:
-    """How the case is to be made a pipeline.
+    """The stages, layers and schedule of the pipeline.
 
     Raises:
-        UserError: there are no such stages or layers.
+        UserError: their number is not possible.
     """
     given = arguments.stages or (AUTO if cluster is not None else "2")
     if given != AUTO and not (given.isdecimal() and int(given)):
@@ -116,10 +115,10 @@ def read_pipeline(arguments: argparse.Namespace, case: Case, cluster: Cluster | 
 
 
 def read_methods(arguments: argparse.Namespace, pipeline: Pipeline, cluster: Cluster | None) -> list[str]:
-    """The keys of `PIPELINE_METHODS` that are to be compared.
+    """The keys of `PIPELINE_METHODS` to compare.
 
     Raises:
-        UserError: there is no such method, or none such where alpa chooses the stages, or does not.
+        UserError: a method does not exist, or does not fit the way in which stages are chosen.
     """
     named = list(dict.fromkeys(arguments.methods or [CFP, ILP]))
     for name in named:
@@ -143,16 +142,16 @@ def read_methods(arguments: argparse.Namespace, pipeline: Pipeline, cluster: Clu
 
 
 def run(arguments: argparse.Namespace, case: Case, cluster: Cluster | None, wrong_result: int) -> int:
-    """Compare pipelines, print, and write what is asked for; gives the exit code.
+    """Runs `alpa-cfp bench` for pipelines.
 
     Args:
         arguments: The command line.
-        case: What is to run.
-        cluster: On whose hosts; None for the devices of this process.
-        wrong_result: The exit code where a method is wrong.
+        case: The model, mesh and sizes.
+        cluster: The cluster to run on; None for the devices of this process.
+        wrong_result: The exit code if a method gives a wrong result.
 
     Raises:
-        UserError: something on the command line cannot be.
+        UserError: the command line is wrong.
     """
     pipeline = read_pipeline(arguments, case, cluster)
     methods = read_methods(arguments, pipeline, cluster)
@@ -164,7 +163,7 @@ def run(arguments: argparse.Namespace, case: Case, cluster: Cluster | None, wron
     check_can_fill(arguments.reports, "--reports")
     start(case, cluster)
     check_database(arguments.database)
-    # They import jax, which must have its devices by now.
+    # These import jax, whose devices must be configured before.
     with interrupted_afterwards():
         from alpa_cfp import CFPOption
         from alpa_cfp_bench.machine import describe
@@ -202,7 +201,7 @@ def run(arguments: argparse.Namespace, case: Case, cluster: Cluster | None, wron
 
 
 def _check_shape(pipeline: Pipeline, shape: Sequence[int]) -> None:
-    """Hold that alpa can cut a mesh of so many hosts and devices of each into the stages' submeshes."""
+    """Checks that alpa can divide a mesh of this many hosts and devices per host into equal submeshes."""
     from alpa_cfp_bench.pipelines import submesh_of
 
     hosts, devices = shape

@@ -1,13 +1,14 @@
-"""`alpa-cfp plan`: takes a model and a mesh; plans its training step by CFP, says what came out, and keeps the plan."""
+"""`alpa-cfp plan`: plans the training step of one of the bench's models on a mesh, and saves the plan."""
 
 import argparse
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alpa_cfp import quantities
 from alpa_cfp.cli.cluster import add_cluster, devices_of, read_cluster
-from alpa_cfp.cli.errors import UserError
 from alpa_cfp.cli.files import check_are_different, check_can_write
+from alpa_cfp.cli.process import UserError
 from alpa_cfp.cli.workload import add_workload, check_database, describe_sizes, read_workload, start
 from alpa_cfp.database import database_path
 
@@ -30,7 +31,7 @@ the database, and the next run goes on from there."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `plan` takes."""
+    """Adds the arguments of `alpa-cfp plan`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES.format(sizes=describe_sizes())
     add_workload(parser)
@@ -48,11 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan and say what came out; gives the exit code.
+    """Runs `alpa-cfp plan`.
 
     Raises:
-        UserError: something on the command line cannot be.
-        CFPError, ProfileDatabaseError: as `CFPOption` says.
+        UserError: the command line is wrong.
+        CFPError, ProfileDatabaseError: as documented in `CFPOption`.
     """
     case = read_workload(arguments)
     cluster = read_cluster(arguments, case)
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_can_write(arguments.database, "--database")
     start(case, cluster)
     check_database(arguments.database)
-    # They import jax, which must have its devices by now.
+    # These import jax, whose devices must be configured before.
     from alpa_cfp import CFPOption
     from alpa_cfp.search.errors import MemoryBudgetError, TimeLimitError
     from alpa_cfp_bench.methods import plan_only
@@ -100,7 +101,7 @@ def _summary(plan: "Plan", seconds: float) -> list[str]:
 
     memory = plan.memory
     words = [
-        f"planned {len(plan.strategies)} blocks on a {'x'.join(map(str, plan.mesh_shape))} mesh in {seconds:.1f} s",
+        f"planned {len(plan.strategies)} blocks on a {quantities.shape(plan.mesh_shape)} mesh in {seconds:.1f} s",
         f"predicted   {time_text(plan.predicted_s)} a step, {size_text(memory.total)} a device ({plan.costs})",
     ]
     if plan.measured_s is not None:

@@ -1,8 +1,7 @@
-"""`alpa-cfp profiles`: looks at the profile database, and moves profiles from one to another.
+"""`alpa-cfp profiles`: shows the profile database, and moves profiles between databases.
 
-Takes the command line; prints tables or JSON on stdout. Invariants: what only looks opens the file read-only; what
-changes it does so whole or not at all; nothing is removed without --yes; a file that is no profile database is left as
-it is.
+Invariants: commands that only show open the file read-only; changes are atomic; nothing is removed without --yes; a
+file that is no profile database is not changed.
 """
 
 import argparse
@@ -15,8 +14,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from alpa_cfp import quantities
-from alpa_cfp.cli.errors import UserError
-from alpa_cfp.cli.pipes import reader_may_leave
+from alpa_cfp.cli.process import UserError, reader_may_leave
 from alpa_cfp.database import (
     ExchangeFormatError,
     ProfileDatabase,
@@ -28,7 +26,6 @@ from alpa_cfp.database.exchange import read_export
 from alpa_cfp.file_kinds import file_kind
 from alpa_cfp.report import profile_words as words
 
-HELP = "list, show, export, import, merge and prune measured profiles"
 EPILOG = """\
 The database is a file. It is --database FILE, else $ALPA_CFP_DATABASE, else alpa_cfp/profiles.sqlite in the user's
 cache directory (`alpa-cfp doctor` says where that is). CFP fills it when it measures.
@@ -59,14 +56,14 @@ _NAMED_AT_MOST = 4
 
 
 class _Filters(TypedDict, total=False):
-    """Which profiles are meant, as the database's methods call it."""
+    """Filters of profiles, as arguments of the database's methods."""
 
     device_kind: str
     jaxlib_version: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `alpa-cfp profiles` understands."""
+    """Adds the arguments of `alpa-cfp profiles`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     _add_database(parser, None)
@@ -114,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `alpa-cfp profiles`."""
+    """Runs `alpa-cfp profiles`."""
     with reader_may_leave():
         arguments.act(arguments)
     return 0
@@ -222,7 +219,7 @@ def _prune(arguments: argparse.Namespace) -> None:
 
 
 def _opened(path: Path) -> ProfileDatabase:
-    """The database, to look at; it must be there."""
+    """Opens the database read-only; it must exist."""
     if not path.exists():
         raise UserError(
             f"there is no profile database at {path}: CFP makes it when it first measures. Name another one with "
@@ -233,7 +230,7 @@ def _opened(path: Path) -> ProfileDatabase:
 
 
 def _key(database: ProfileDatabase, beginning: str) -> ProfileKey:
-    """The one key that begins so."""
+    """The only key with this beginning."""
     wanted = beginning.lower()
     every = database.keys()
     found = [key for key in every if key.digest.startswith(wanted)]
@@ -257,7 +254,7 @@ def _check_is_file(file: Path) -> None:
 
 
 def _check_may_replace(file: Path) -> None:
-    """An export replaces an earlier one, and nothing else: least of all the database itself."""
+    """Checks that the file is absent, empty or an earlier export, and not, for instance, the database itself."""
     if not file.exists() or (file.is_file() and file.stat().st_size == 0):
         return
     _check_is_file(file)
@@ -273,7 +270,7 @@ def _begins_with(file: Path, beginning: bytes) -> bool:
 
 
 def _chosen(arguments: argparse.Namespace) -> _Filters:
-    """The filters that were given, as the database calls them."""
+    """The filters on the command line."""
     filters: _Filters = {}
     if arguments.device_kind is not None:
         filters["device_kind"] = arguments.device_kind
@@ -285,7 +282,7 @@ def _chosen(arguments: argparse.Namespace) -> _Filters:
 def _command(commands: Any, name: str, help: str, act: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
     parser.set_defaults(act=act)
-    # Before or after the command; what was said before it stays unless it is said again.
+    # The option is allowed before and after the command; the latter wins.
     _add_database(parser, argparse.SUPPRESS)
     return parser
 
@@ -303,7 +300,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def _name(text: str) -> str:
-    if not text:  # of a variable that is not set, most often; pruning the usual database is not what was meant
+    if not text:  # mostly of an unset variable; it must not mean the usual database
         raise argparse.ArgumentTypeError("the name is empty; leave --database out to mean the usual database")
     return text
 
@@ -336,5 +333,5 @@ def _time(text: str) -> str:
 
 
 def _spelled(moment: datetime) -> str:
-    """As profiles spell it, so that texts compare as times do."""
+    """A time in the format of profiles, in which texts compare like times."""
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

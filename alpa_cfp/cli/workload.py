@@ -1,7 +1,6 @@
-"""The arguments of the commands that run a model on a mesh, and what can be wrong with them.
+"""The arguments of commands that run a model on a mesh, and their checks.
 
-Takes a parser, or what it has read; gives a `Case`. Invariant: jax is imported by `start` only, after it is known how
-many devices it shall have.
+Invariant: only `start` imports jax, after the number of its devices is known.
 """
 
 import argparse
@@ -13,8 +12,7 @@ import re
 from math import prod
 from pathlib import Path
 
-from alpa_cfp.cli.errors import UserError
-from alpa_cfp.cli.interrupts import interrupted_afterwards
+from alpa_cfp.cli.process import UserError, interrupted_afterwards
 from alpa_cfp.file_kinds import file_kind
 from alpa_cfp_bench.case import Case, Cluster
 from alpa_cfp_bench.devices import DEVICES_FLAG, ask_for_virtual_devices
@@ -22,7 +20,7 @@ from alpa_cfp_bench.workloads.sizes import SIZES, TINY, Size, mesh_shape
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Size))
 _OF_TEXT, _OF_IMAGES = ("batch", "hidden", "layers", "heads", "sequence", "vocabulary"), ("batch", "image", "channels")
-# What of a size has a meaning for a model.
+# The fields of a size that each model uses.
 FIELDS_OF = {
     "gpt": _OF_TEXT,
     "llama": _OF_TEXT,
@@ -44,7 +42,7 @@ FIELDS_OF = {
 
 
 def add_workload(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say what is run."""
+    """Adds the arguments that select the model, its size and the mesh."""
     parser.add_argument("--model", default="gpt", metavar="NAME", help=f"one of {', '.join(SIZES)} (default gpt)")
     parser.add_argument(
         "--mesh",
@@ -79,7 +77,7 @@ def describe_sizes() -> str:
 
 
 def read_workload(arguments: argparse.Namespace) -> Case:
-    """The case that is meant.
+    """The selected model, mesh and sizes.
 
     Raises:
         UserError: there is no such model, mesh, size or number of micro-batches.
@@ -96,7 +94,7 @@ def read_workload(arguments: argparse.Namespace) -> Case:
 
 
 def start(case: Case, cluster: Cluster | None = None) -> None:
-    """Import jax and alpa, with as many devices as the case's mesh needs; of a cluster, the hosts have them.
+    """Imports jax and alpa, with as many devices as the mesh needs; with a cluster, its hosts have the devices.
 
     Raises:
         UserError: there are fewer devices or none, alpa cannot be imported, or XLA does not know one of XLA_FLAGS.
@@ -132,15 +130,15 @@ def start(case: Case, cluster: Cluster | None = None) -> None:
 
 
 def check_database(path: Path | None) -> None:
-    """See that what the user names is a profile database: opened for writing, another file would be set aside.
+    """Checks that the user's file is a profile database, because opening another file for writing sets it aside.
 
     Args:
-        path: From the command line; None where it does not say, and the environment may.
+        path: The path on the command line; None for that in the environment, if there is one.
 
     Raises:
         UserError: it is no file.
         ProfileDatabaseError: it is no database, or cannot be read.
-        OSError: it cannot be looked at.
+        OSError: it cannot be accessed.
     """
     from alpa_cfp.database import ENVIRONMENT_VARIABLE, ProfileDatabase, database_path
 
@@ -155,12 +153,12 @@ def check_database(path: Path | None) -> None:
 
 
 def _has_unknown_flags(flags: str) -> bool:
-    """Whether there are others than the one that this command may set itself."""
+    """Whether there are flags besides the one that this command may set."""
     return bool(re.sub(rf"{DEVICES_FLAG}=\d+(?!\S)", "", flags).strip())
 
 
 def _check_flags() -> None:
-    """XLA ends a process whose flags it does not know, so another process tries them; it takes seconds."""
+    """Tries the flags in another process, because XLA ends a process with unknown flags. This takes seconds."""
     from alpa_cfp.doctor import probing
 
     with probing.started(["jax"]) as probes:
@@ -172,7 +170,7 @@ def _check_flags() -> None:
 
 
 def check_can_draw(path: Path | None) -> None:
-    """See before the work whether a picture can be drawn.
+    """Checks that a picture can be drawn.
 
     Raises:
         UserError: matplotlib is not installed or broken, or does not know the file's format.

@@ -33,8 +33,8 @@ def findings(database: str | None = None, *, cluster: bool = False) -> Iterator[
         yield devices
         yield _checked("ILP solver", lambda: machine.solver(probes.answer("solver")))
         yield _checked("profiles", lambda: profiles.database(database, versions.installed_version("jaxlib")))
-        asked = probes.answer("cluster") if cluster else None
-        yield _checked("Ray", lambda: machine.ray(probes.answer("ray"), asked))
+        started = probes.answer("cluster") if cluster else None
+        yield _checked("Ray", lambda: machine.ray(probes.answer("ray"), started))
         yield _checked("cupy", lambda: machine.cupy(probes.answer("cupy"), devices))
 
 

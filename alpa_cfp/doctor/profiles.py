@@ -17,8 +17,7 @@ from alpa_cfp.database import (
 )
 from alpa_cfp.doctor.finding import Finding
 from alpa_cfp.file_kinds import file_kind
-from alpa_cfp.quantities import plural, size
-from alpa_cfp.report.profile_words import mesh
+from alpa_cfp.quantities import plural, shape, size
 
 _CHECK = "profiles"
 _OTHER_FILE = "name another file with ALPA_CFP_DATABASE"
@@ -81,7 +80,7 @@ def database(given: str | None, jaxlib_version: str | None) -> Finding:
 
 
 def _mesh(key: ProfileKey) -> str:
-    return f"{mesh(key.mesh_shape)} {key.device_kind} with jaxlib {key.jaxlib_version}"
+    return f"{shape(key.mesh_shape)} {key.device_kind} with jaxlib {key.jaxlib_version}"
 
 
 def _nearest(folder: Path) -> Path:

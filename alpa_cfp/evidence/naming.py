@@ -10,6 +10,7 @@ rows of a parameter are called "embedding", and only blocks that score every row
 import re
 from collections.abc import Iterable, Sequence
 
+from alpa_cfp import quantities
 from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
 from alpa_cfp.analysis.graph import LAYOUT_OPS, Graph, Op
 from alpa_cfp.spmd.ir import mlir
@@ -177,10 +178,10 @@ def contraction_of(graph: Graph, block: ParallelBlock) -> str:
         image, kernel = ([label.strip() for label in group.split(",")] for group in window.groups())
         sizes = sorted((label, shapes[1][dim]) for dim, label in enumerate(kernel) if label.isdigit())
         channels = shapes[0][image.index("f")], shapes[1][kernel.index("o")]
-        return "convolution {}, {} to {}".format(_by(size for _, size in sizes), *channels)
+        return "convolution {}, {} to {}".format(quantities.shape(size for _, size in sizes), *channels)
     if op.name == _GATHER:
-        return f"lookup in {_by(shapes[0])}"
-    return f"dot {_by(shapes[0])} by {_by(shapes[1])}"
+        return f"lookup in {quantities.shape(shapes[0])}"
+    return f"dot {quantities.shape(shapes[0])} by {quantities.shape(shapes[1])}"
 
 
 def ops_without_rule(graph: Graph, block: ParallelBlock) -> tuple[str, ...]:
@@ -195,10 +196,6 @@ def _op_name(graph: Graph, number: int) -> str:
     target = _TARGET.search(op.attributes) if op.name == "stablehlo.custom_call" else None
     name = op.name.partition(".")[2] or op.name
     return name if target is None else f"{name} {target[1]}"
-
-
-def _by(sizes: Iterable[int]) -> str:
-    return "x".join(map(str, sizes)) or "scalar"
 
 
 def _unwrapped(part: str) -> str:

@@ -19,7 +19,7 @@ from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.evidence.communication import Communications, source_of
 from alpa_cfp.evidence.naming import SLICES, block_names, contraction_of, is_number, ops_without_rule, parameter_paths
 from alpa_cfp.evidence.roles import roles_of
-from alpa_cfp.plan.plan_report import Alternative, BlockReport, Caveat, Kind, Move, PlanReport, Role, Tried
+from alpa_cfp.plan.plan_report import Alternative, BlockKind, BlockReport, Caveat, Move, PlanReport, Role, TriedPlan
 from alpa_cfp.plan.signature import Signature
 from alpa_cfp.quantities import ordinal
 from alpa_cfp.search import SearchProblem
@@ -82,7 +82,7 @@ class PlanEvidence:
             caveats=tuple(self.caveats),
         )
 
-    def _kind(self, first: BlockCandidates, name: str, trained: frozenset[int], problem: SearchProblem) -> Kind:
+    def _kind(self, first: BlockCandidates, name: str, trained: frozenset[int], problem: SearchProblem) -> BlockKind:
         """The kind of which `first` is the first block."""
         graph, block, variable = self.blocks.graph, self.blocks.blocks[first.block], problem.variables[first.block]
         costs = self.search.known(first)
@@ -109,7 +109,7 @@ class PlanEvidence:
             )
             for i, candidate in enumerate(first.candidates)
         )
-        return Kind(
+        return BlockKind(
             contraction=contraction_of(graph, block),
             ops=len(block.members) + len(block.glue),
             without_rule=ops_without_rule(graph, block),
@@ -152,8 +152,8 @@ class PlanEvidence:
                 moves.append(Move(crossing.first, crossing.second, float(edge.time_s[pair]), round(size), round(count)))
         return tuple(moves)
 
-    def _tried(self, each: MeasuredPlan) -> Tried:
-        return Tried(
+    def _tried(self, each: MeasuredPlan) -> TriedPlan:
+        return TriedPlan(
             name=each.name,
             predicted_s=each.solution.time_s + self.overhead_s,
             measured_s=each.measured_s,

@@ -41,7 +41,7 @@ class PlannedModule:
 
 @dataclass(frozen=True, slots=True)
 class _Annotations:
-    """What planning has changed in a module.
+    """The changes of planning to a module.
 
     Attributes:
         bytecode: Compressed, in base 64.

@@ -2,7 +2,7 @@
 
 It is made by `evidence` together with the plan, saved in the plan's JSON under `account`, and shown as text and as an
 HTML page by `report`. Invariants: it can be read without the program and the database; blocks of one kind share one
-`Kind`, so its size grows with the number of kinds and not with candidates times depth; equal profiles give equal
+`BlockKind`, so its size grows with the number of kinds and not with candidates times depth; equal profiles give equal
 reports.
 """
 
@@ -77,7 +77,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class BlockKind:
     """A set of blocks with equal programs.
 
     Attributes:
@@ -143,7 +143,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TriedPlan:
     """A plan that was compiled whole and timed beside the others.
 
     Attributes:
@@ -200,10 +200,10 @@ class PlanReport:
     """
 
     axis_names: tuple[str, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[BlockKind, ...]
     blocks: tuple[BlockReport, ...]
     moves: tuple[Move, ...]
-    tried: tuple[Tried, ...]
+    tried: tuple[TriedPlan, ...]
     overhead_s: float
     programs_measured: int
     gap_s: float | None = field(default=0.0, metadata=OMIT_DEFAULT)

@@ -105,10 +105,10 @@ def _context(a: Plan, b: Plan) -> list[str]:
     if a.program != b.program:
         lines.append("The plans are for different programs; blocks of the same name are compared.")
     if a.mesh_shape != b.mesh_shape:
-        meshes = words.mesh(a.mesh_shape), words.mesh(b.mesh_shape)
+        meshes = quantities.shape(a.mesh_shape), quantities.shape(b.mesh_shape)
         lines.append("The meshes differ: A is for a {} mesh, B for a {} mesh.".format(*meshes))
     else:
-        lines.append(f"Both plans are for a {words.mesh(a.mesh_shape)} mesh.")
+        lines.append(f"Both plans are for a {quantities.shape(a.mesh_shape)} mesh.")
     return lines
 
 
@@ -132,7 +132,7 @@ def _totals(a: Plan, b: Plan) -> list[str]:
     rows.append(
         ("costs", *({"measure": "measured", "estimate": "estimated"}.get(x.costs, x.costs) for x in (a, b)), "")
     )
-    return words.aligned(rows, "<>><", indent=2)
+    return quantities.aligned(rows, "<>><", indent=2)
 
 
 def _row(name: str, first: float | None, second: float | None) -> tuple[str, ...]:
@@ -176,11 +176,11 @@ def _blocks(a: Plan, b: Plan, found: Sequence[Difference]) -> list[str]:
             for label, side in (("A", each.first), ("B", each.second))
             if side is not None
         ]
-        lines += ["", f"  {_counted(each)}", *words.aligned(rows, "<>><", indent=4)]
+        lines += ["", f"  {_counted(each)}", *quantities.aligned(rows, "<>><", indent=4)]
     for label, own in alone.items():
         if own:
             lines += ["", f"Only {label} has {quantities.plural(_count(own), 'block')} of these names:"]
-            lines += words.aligned(
+            lines += quantities.aligned(
                 [
                     (_counted(each), quantities.time(side.time_s), side.strategy)
                     for each in own

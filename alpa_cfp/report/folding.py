@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.plan_report import Alternative, BlockReport, Kind, PlanReport
+from alpa_cfp.plan.plan_report import Alternative, BlockKind, BlockReport, PlanReport
 from alpa_cfp.report import words
 
 Signature = tuple[tuple[int, int], ...]
@@ -105,7 +105,7 @@ class FoldedPlan:
         """The blocks of all segments."""
         return [block for segment in self.segments for block in segment.blocks]
 
-    def kind(self, block: FoldedBlock) -> Kind:
+    def kind(self, block: FoldedBlock) -> BlockKind:
         """The kind of a block."""
         return self.report.kinds[self.report.blocks[block.first].kind]
 

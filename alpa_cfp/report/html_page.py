@@ -27,7 +27,7 @@ _BY_ITSELF = (
 
 def html_page(plan: Plan) -> str:
     """The page of a plan."""
-    title = f"Plan for a {words.mesh(plan.mesh_shape)} mesh"
+    title = f"Plan for a {quantities.shape(plan.mesh_shape)} mesh"
     content = [_header(plan, title), element("main", _content(plan))]
     script, style = _packaged("report.js"), _packaged("report.css")
     head = [

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from alpa_cfp import quantities
-from alpa_cfp.plan.plan_report import Tried
+from alpa_cfp.plan.plan_report import TriedPlan
 from alpa_cfp.report import words
 from alpa_cfp.report.html_drawing import Drawing, anchor, bar, path, swatch, table
 from alpa_cfp.report.markup import Markup, element, join
@@ -27,7 +27,7 @@ def tried(drawing: Drawing) -> Markup:
     return table(head, [_tried(each, longest, fastest) for each in plans], "<>><<>>", "Plans that were run whole")
 
 
-def _tried(each: Tried, longest: float, fastest: float | None) -> tuple[str | Markup, ...]:
+def _tried(each: TriedPlan, longest: float, fastest: float | None) -> tuple[str | Markup, ...]:
     bars = [bar(each.predicted_s, longest, "predicted")]
     if each.measured_s is not None:
         bars.insert(0, bar(each.measured_s, longest, "measured"))

@@ -5,17 +5,17 @@ names its columns, and no cell is empty.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from alpa_cfp.database import Profile, ProfileKey
-from alpa_cfp.quantities import plural, size, time
-from alpa_cfp.report.words import aligned
+from alpa_cfp.quantities import aligned, plural, shape, size, time
 
 # Digits of a key that lists show: with a million keys, one in 300 lists has two keys that share them.
 SHOWN_DIGITS = 12
 Profiles = Sequence[tuple[ProfileKey, Profile]]
 
 
-def group_rows(profiles: Profiles) -> list[dict[str, object]]:
+def group_rows(profiles: Profiles) -> list[dict[str, Any]]:
     """The number of profiles of each kind of mesh as data, in the order of the meshes."""
     groups: dict[tuple[object, ...], list[Profile]] = {}
     for key, profile in profiles:
@@ -40,7 +40,7 @@ def group_table(profiles: Profiles) -> list[str]:
     columns = ["mesh", "device kind", "hosts", "jaxlib", "measured", "failed", "samples", "newest (UTC)"]
     cells = [
         [
-            mesh(row["mesh_shape"]), str(row["device_kind"]), str(row["hosts"]), str(row["jaxlib_version"]),
+            shape(row["mesh_shape"]), str(row["device_kind"]), str(row["hosts"]), str(row["jaxlib_version"]),
             f"{row['measured']:,}", f"{row['failed']:,}", f"{row['samples']:,}", moment(str(row["newest"])),
         ]
         for row in rows
@@ -58,7 +58,7 @@ def key_table(profiles: Profiles) -> list[str]:
     columns = ["key", "mesh", "device kind", "jaxlib", "typical", "samples", "memory", "collectives", "newest (UTC)"]
     rows = [
         [
-            key.digest[:SHOWN_DIGITS], mesh(key.mesh_shape), key.device_kind, key.jaxlib_version,
+            key.digest[:SHOWN_DIGITS], shape(key.mesh_shape), key.device_kind, key.jaxlib_version,
             time(profile.lower_half_mean_s) if profile.status == "measured" else str(profile.failure),
             str(len(profile.samples_s)), _memory(profile), str(sum(each.count for each in profile.collectives)),
             moment(profile.created_at),
@@ -72,7 +72,7 @@ def profile_lines(key: ProfileKey, profile: Profile, sessions: Sequence[Profile]
     """Everything about a key; `profile` combines all its `sessions`."""
     rows = [
         ("key", key.digest),
-        ("mesh", f"{mesh(key.mesh_shape)} of {key.device_kind}, hosts {key.hosts}, jaxlib {key.jaxlib_version}"),
+        ("mesh", f"{shape(key.mesh_shape)} of {key.device_kind}, hosts {key.hosts}, jaxlib {key.jaxlib_version}"),
         *([("XLA_FLAGS", key.xla_flags)] if key.xla_flags else []),
         ("program", f"{key.program} ({key.program_length:,} characters, {'kept' if has_text else 'not kept'})"),
         ("status", _status(profile)),
@@ -83,12 +83,6 @@ def profile_lines(key: ProfileKey, profile: Profile, sessions: Sequence[Profile]
         *((f"session {number}", _session(session)) for number, session in enumerate(sessions, start=1)),
     ]
     return aligned(rows, "<<")
-
-
-def mesh(shape: object) -> str:
-    """A mesh's shape as "2x4"."""
-    assert isinstance(shape, tuple)
-    return "x".join(map(str, shape))
 
 
 def moment(text: str) -> str:

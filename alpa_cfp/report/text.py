@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from alpa_cfp import quantities
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.plan_report import Alternative, Tried
+from alpa_cfp.plan.plan_report import Alternative, TriedPlan
 from alpa_cfp.report import words
 from alpa_cfp.report.folding import FoldedBlock, FoldedPlan, FoldedSegment, fold
 from alpa_cfp.report.totals import blocks_s, memories, moves_s, parts_s, times
@@ -54,7 +54,7 @@ def heading(plan: Plan) -> list[str]:
     of_kinds = f" of {quantities.plural(len(report.kinds), 'kind')}" if report else ""
     named = f": {words.axes_of_mesh(plan.mesh_shape, report.axis_names)}" if report else ""
     return [
-        f"Plan for a {words.mesh(plan.mesh_shape)} mesh{named}. {blocks}{of_kinds}.",
+        f"Plan for a {quantities.shape(plan.mesh_shape)} mesh{named}. {blocks}{of_kinds}.",
         f"  step    {step(plan)}",
         f"  memory  {needed(plan)}",
         f"  costs   {costs(plan)}",
@@ -141,7 +141,7 @@ class _Text(FoldedPlan):
             return ["Tried whole", "  No plan was compiled and run whole; this one is the best predicted."]
         head = ("", "plan", "measured", "predicted", "memory", "collectives", "")
         rows = [head, *map(_tried_row, self.report.tried)]
-        return ["Tried whole (* is this plan)", *words.aligned(rows, "<<>>>><", indent=2)]
+        return ["Tried whole (* is this plan)", *quantities.aligned(rows, "<<>>>><", indent=2)]
 
     def blocks_section(self, only: Collection[int] | None = None) -> list[str]:
         """The blocks, or those with the indices `only`."""
@@ -199,7 +199,7 @@ class _Text(FoldedPlan):
             )
             for index, other in enumerate(shown)
         ]
-        yield from words.aligned(rows, "<>>><", indent=len(inner))
+        yield from quantities.aligned(rows, "<>>><", indent=len(inner))
         if len(others) > len(shown):
             yield f"{inner}{_left_out(others[len(shown) :], bool(shown))}"
 
@@ -251,7 +251,7 @@ class _Text(FoldedPlan):
         if rest:
             shown.append((rest, "all else"))
         rows = [(amount(part), words.share(part, total), name) for part, name in shown]
-        return words.aligned(rows, ">><", indent=2)
+        return quantities.aligned(rows, ">><", indent=2)
 
     def without_rule_section(self) -> list[str]:
         """The ops that have no sharding rule."""
@@ -274,7 +274,7 @@ class _Text(FoldedPlan):
         ]
 
 
-def _tried_row(each: Tried) -> tuple[str, ...]:
+def _tried_row(each: TriedPlan) -> tuple[str, ...]:
     mark, predicted = "*" if each.chosen else "", quantities.time(each.predicted_s)
     if each.failure:
         return (mark, each.name, "failed", predicted, "", "", words.failure(each.failure))

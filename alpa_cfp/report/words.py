@@ -1,4 +1,4 @@
-"""Numbers, strategies and alternatives of a plan report as short texts, and texts as aligned columns.
+"""Ratios, strategies and alternatives of a plan report as short texts.
 
 Invariants: a time is in ms with three significant digits, a size in decimal bytes; a strategy is described by the dims
 and axes that it splits, never by an index of the search.
@@ -7,7 +7,7 @@ and axes that it splits, never by an index of the search.
 from collections.abc import Iterable, Sequence
 
 from alpa_cfp import quantities
-from alpa_cfp.plan.plan_report import Alternative, Communication, CommunicationSource, Kind, Role
+from alpa_cfp.plan.plan_report import Alternative, BlockKind, Communication, CommunicationSource, Role
 from alpa_cfp.strategies.block_strategy import StateSharding
 
 # In the order of the text: splits of weights first.
@@ -63,11 +63,6 @@ def listed(parts: Iterable[str]) -> str:
     """ "a", "a and b", "a, b and c"."""
     *most, last = parts
     return f"{', '.join(most)} and {last}" if most else last
-
-
-def mesh(shape: Sequence[int]) -> str:
-    """ "2x4"."""
-    return "x".join(map(str, shape))
 
 
 def axes(indices: Iterable[int], names: Sequence[str]) -> str:
@@ -166,7 +161,7 @@ def held(alternative: Alternative) -> int:
     return alternative.state_bytes + alternative.saved_bytes + alternative.transient_bytes
 
 
-def ordered(kind: Kind, chosen: int | None = None) -> tuple[Alternative, ...]:
+def ordered(kind: BlockKind, chosen: int | None = None) -> tuple[Alternative, ...]:
     """The alternatives of a kind of block, without the chosen one if that is given.
 
     The fastest come first, then those of unknown time, then those that cannot be run.
@@ -188,24 +183,6 @@ def failure(text: str, most: int = 120) -> str:
     """The reason of a failure in one line, shortened to `most` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 3]}..."
-
-
-def aligned(rows: Sequence[Sequence[str]], sides: str, indent: int = 0) -> list[str]:
-    """Rows of text as lines with aligned columns, without trailing spaces.
-
-    Args:
-        rows: The rows, all of the same length.
-        sides: For each column its alignment, "<" or ">".
-        indent: Spaces before each line.
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        (
-            " " * indent
-            + "  ".join(f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _percent(ratio: float) -> str:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from alpa_cfp.cli.errors import UserError
 from alpa_cfp.cli.files import check_are_different, check_can_write
+from alpa_cfp.cli.process import UserError
 from alpa_cfp.file_kinds import file_kind
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import alpa_cfp
-from alpa_cfp.cli.errors import UserError
 from alpa_cfp.cli.main import COMMANDS, main
+from alpa_cfp.cli.process import UserError
 from alpa_cfp.database import DatabaseDamagedError
 from alpa_cfp.errors import CFPError
 

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 
 from alpa_cfp.codec import decode, encode
-from alpa_cfp.plan.plan_report import Alternative, BlockReport, Caveat, Communication, Kind, Move, PlanReport, Tried
+from alpa_cfp.plan.plan_report import (
+    Alternative,
+    BlockKind,
+    BlockReport,
+    Caveat,
+    Communication,
+    Move,
+    PlanReport,
+    TriedPlan,
+)
 from unit.alpa_cfp.report.drawn import plan_reports
 from unit.alpa_cfp.report.reports import gpt
 
@@ -17,10 +26,10 @@ ALTERNATIVE = Alternative(
 )
 REPORT = PlanReport(
     axis_names=("data", "model"),
-    kinds=(Kind("dot 2x2 by 2x2", 3, ("sort",), (ALTERNATIVE,)),),
+    kinds=(BlockKind("dot 2x2 by 2x2", 3, ("sort",), (ALTERNATIVE,)),),
     blocks=(BlockReport("layer", 0, 0, ("w",), 0), BlockReport("layer (2)", 0, 0, ("w",), 0, 1)),
     moves=(Move(0, 1, 0.1, 64, 1),),
-    tried=(Tried("best predicted", 0.2, None, None, 0, "crashed: it did", True),),
+    tried=(TriedPlan("best predicted", 0.2, None, None, 0, "crashed: it did", True),),
     overhead_s=0.0,
     programs_measured=3,
 )
@@ -59,6 +68,7 @@ def _damaged(path: tuple[Any, ...], value: Any) -> Any:
         (("kinds", 0, "alternatives", 0, "communication", 0, "purpose"), "pleasure"),
         (("blocks", 0, "kind"), 1),
         (("blocks", 0, "chosen"), 1),
+        (("moves", 0), "a move"),
         (("moves", 0, "second"), 2),
         (("tried", 0, "chosen"), 1),
     ],

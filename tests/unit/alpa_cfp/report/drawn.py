@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from alpa_cfp.plan.plan_report import Alternative, BlockReport, Communication, Kind, Move, PlanReport, Tried
+from alpa_cfp.plan.plan_report import Alternative, BlockKind, BlockReport, Communication, Move, PlanReport, TriedPlan
 
 seconds = st.floats(0, 1e6)
 sizes = st.integers(0, 2**50)
@@ -29,14 +29,14 @@ alternatives = st.builds(
     communication_source=st.sampled_from(["program", "compiled", "predicted", "unknown"]),
 )
 kinds = st.builds(
-    Kind,
+    BlockKind,
     st.text(max_size=9),
     sizes,
     st.lists(st.text(max_size=9), max_size=2).map(tuple),
     st.lists(alternatives, min_size=1, max_size=3).map(tuple),
 )
 tried = st.builds(
-    Tried,
+    TriedPlan,
     st.text(max_size=9),
     seconds,
     st.none() | seconds,

@@ -10,14 +10,14 @@ from dataclasses import replace
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_report import (
     Alternative,
+    BlockKind,
     BlockReport,
     Communication,
-    Kind,
     Move,
     PlanReport,
     Role,
     Source,
-    Tried,
+    TriedPlan,
 )
 from alpa_cfp.search import MemoryUse
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
@@ -73,7 +73,7 @@ def alternative(
 
 def kind(
     contraction: str, time_s: float, weight_bytes: int, saved_bytes: int, without_rule: tuple[str, ...] = ()
-) -> Kind:
+) -> BlockKind:
     """A kind of block whose first alternative is the fastest; one is estimated, one cannot be run."""
     found = [
         alternative(roles, factor * time_s, weight_bytes, saved_bytes, source="estimated" if factor > 7 else "measured")
@@ -85,10 +85,10 @@ def kind(
     found.append(alternative(("samples", "samples"), 1.6 * time_s, weight_bytes, saved_bytes, kept=StateSharding.ZERO3))
     failure = "XlaRuntimeError: RESOURCE_EXHAUSTED: out of memory\n while allocating <buffer>"
     found.append(alternative(("rows", "rows"), None, weight_bytes, saved_bytes, failure=failure))
-    return Kind(contraction, 14, without_rule, tuple(found))
+    return BlockKind(contraction, 14, without_rule, tuple(found))
 
 
-def with_memory(kinds: Sequence[Kind], blocks: Sequence[BlockReport]) -> tuple[BlockReport, ...]:
+def with_memory(kinds: Sequence[BlockKind], blocks: Sequence[BlockReport]) -> tuple[BlockReport, ...]:
     """Blocks that hold what their alternatives do."""
     own = [kinds[block.kind].alternatives[block.chosen] for block in blocks]
     return tuple(
@@ -126,10 +126,10 @@ def gpt(layers: int = 2) -> PlanReport:
     moves += [Move(4 * layers, 4 * layers + 1, 0.00011, 2 * MB, 2)]
     whole = 0.0031 + layers * 0.0025
     tried = (
-        Tried("best predicted", whole, 1.04 * whole, 900 * MB, 6 + 4 * layers, "", True),
-        Tried("2nd predicted", 1.01 * whole, 1.09 * whole, 920 * MB, 8 + 4 * layers, "", False),
-        Tried("data parallel", 1.25 * whole, 1.41 * whole, 1_900 * MB, 1, "", False),
-        Tried("ZeRO-3", 1.28 * whole, None, None, 0, "out of memory: RESOURCE_EXHAUSTED", False),
+        TriedPlan("best predicted", whole, 1.04 * whole, 900 * MB, 6 + 4 * layers, "", True),
+        TriedPlan("2nd predicted", 1.01 * whole, 1.09 * whole, 920 * MB, 8 + 4 * layers, "", False),
+        TriedPlan("data parallel", 1.25 * whole, 1.41 * whole, 1_900 * MB, 1, "", False),
+        TriedPlan("ZeRO-3", 1.28 * whole, None, None, 0, "out of memory: RESOURCE_EXHAUSTED", False),
     )
     return PlanReport(AXES, kinds, with_memory(kinds, blocks), tuple(moves), tried, 0.00012, 54)
 

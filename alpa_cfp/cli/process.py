@@ -1,7 +1,8 @@
-"""Ctrl-C at moments at which Python or a library loses it: takes a block, and sees that it is interrupted after all.
+"""Errors of users, interrupts and closed pipes: how a command can end early.
 
 Python raises KeyboardInterrupt wherever it happens to be. In a destructor or a callback of the garbage collector (JAX
-has one) it prints the exception and goes on; a C extension that is being imported fails with another error.
+has one) it prints the exception and goes on; a C extension that is being imported fails with another error. The context
+managers here make sure that Ctrl-C still ends the command.
 """
 
 import contextlib
@@ -19,9 +20,13 @@ if TYPE_CHECKING:
 _AGAIN_S = 0.02
 
 
+class UserError(Exception):
+    """A wrong command line; the text says in one line what is wrong, why, and what to do."""
+
+
 @contextlib.contextmanager
 def lost_interrupts_come_again() -> Iterator[None]:
-    """While the block runs, send an interruption that Python could not raise where it was once more, shortly after."""
+    """Sends an interrupt again, shortly after, if Python could not raise it where it came."""
     before = sys.unraisablehook
 
     def again(lost: "UnraisableHookArgs") -> None:
@@ -41,7 +46,7 @@ def lost_interrupts_come_again() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupted_afterwards() -> Iterator[None]:
-    """Let the block end before Ctrl-C interrupts, whatever it raised."""
+    """Delays Ctrl-C until the block has ended, whatever it raised."""
     if threading.current_thread() is not threading.main_thread():  # others are not interrupted
         yield
         return
@@ -58,3 +63,15 @@ def interrupted_afterwards() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if came:
             raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Ends the block without an error if the reader of stdout has closed it: `alpa-cfp profiles list | head -1`."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes stdout again at exit, and would report the error.
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from alpa_cfp.cli.interrupts import interrupted_afterwards, lost_interrupts_come_again
+from alpa_cfp.cli.process import interrupted_afterwards, lost_interrupts_come_again
 
 # More than it can take; nothing waits for so long.
 _LONG_S = 60.0
