@@ -81,3 +81,8 @@ class MemoryBudgetError(SearchError):
     def __reduce__(self) -> tuple[object, ...]:
         # Ray sends errors between processes; the arguments are not the message.
         return (MemoryBudgetError, self._arguments)
+
+
+def bad_table(table: str, what: str) -> InvalidProblemError:
+    """The error for a table of a variable or edge; `what` is the reason, with what was expected."""
+    return InvalidProblemError(f"{table} {what}")

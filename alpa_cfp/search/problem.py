@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alpa_cfp.search.errors import InvalidProblemError
+from alpa_cfp.search.errors import InvalidProblemError, bad_table
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -48,12 +48,12 @@ class Variable:
         owner = f"variable {name!r}"
         time = _read_only(time_s)
         if np.isnan(time).any():
-            raise InvalidProblemError(f"{owner}: time_s holds NaN; use inf for what is excluded")
+            raise bad_table(f"{owner}: time_s", "holds NaN; use inf for what is excluded")
         if (time == -np.inf).any():
-            raise InvalidProblemError(f"{owner}: time_s holds -inf; a time is finite, or inf for what is excluded")
+            raise bad_table(f"{owner}: time_s", "holds -inf; a time is finite, or inf for what is excluded")
         if time.ndim != 1 or not time.size:
-            raise InvalidProblemError(
-                f"{owner}: time_s has shape {time.shape}; one entry for each of at least one choice is needed"
+            raise bad_table(
+                f"{owner}: time_s", f"has shape {time.shape}; one entry for each of at least one choice is needed"
             )
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "time_s", time)
@@ -85,12 +85,12 @@ class Edge:
         object.__setattr__(self, "second", second)
         time = _read_only(time_s)
         if time.ndim != 2:
-            raise InvalidProblemError(
-                f"edge {self.name}: time_s has shape {time.shape}; (first's choices, second's choices) is needed"
+            raise bad_table(
+                f"edge {self.name}: time_s", f"has shape {time.shape}; (first's choices, second's choices) is needed"
             )
         if not np.isfinite(time).all():
-            raise InvalidProblemError(
-                f"edge {self.name}: time_s holds NaN or inf; only a choice of a variable can be excluded"
+            raise bad_table(
+                f"edge {self.name}: time_s", "holds NaN or inf; only a choice of a variable can be excluded"
             )
         object.__setattr__(self, "time_s", time)
 
@@ -167,9 +167,7 @@ class SearchProblem:
                 )
             shape = (self.variables[first].choices, self.variables[second].choices)
             if edge.time_s.shape != shape:
-                raise InvalidProblemError(
-                    f"edge {edge.name}: time_s has shape {edge.time_s.shape}; the choices are {shape}"
-                )
+                raise bad_table(f"edge {edge.name}: time_s", f"has shape {edge.time_s.shape}; the choices are {shape}")
             ends.append((first, second))
         object.__setattr__(self, "_ends", tuple(ends))
         most = sum(
@@ -257,11 +255,11 @@ def _read_only(values: ArrayLike) -> Array:
 def _bytes(values: ArrayLike, table: str, shape: tuple[int, ...]) -> Array:
     given = np.array(values, dtype=np.float64)
     if given.shape not in ((), shape):
-        raise InvalidProblemError(f"{table} has shape {given.shape}; {shape} is needed, as time_s has")
+        raise bad_table(table, f"has shape {given.shape}; {shape} is needed, as time_s has")
     if not np.isfinite(given).all() or (given != np.floor(given)).any():
-        raise InvalidProblemError(f"{table} holds NaN, inf or a fraction; whole bytes are needed")
+        raise bad_table(table, "holds NaN, inf or a fraction; whole bytes are needed")
     if (given < 0).any():
-        raise InvalidProblemError(f"{table} holds a negative number of bytes")
+        raise bad_table(table, "holds a negative number of bytes")
     # A single number for all choices needs no table.
     size = np.broadcast_to(given, shape)
     size.flags.writeable = False
