@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_database(arguments.database)
     # These import jax, whose devices must be configured before.
     from alpa_cfp import CFPOption
-    from alpa_cfp.search.errors import MemoryBudgetError, TimeLimitError
+    from alpa_cfp.search.errors import MemoryBudgetError
     from alpa_cfp_bench.methods import plan_only
     from alpa_cfp_bench.progress import Progress
 
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         started = time.perf_counter()
         try:
             plan = plan_only(case, option, devices)
-        except (MemoryBudgetError, TimeLimitError) as error:
+        except MemoryBudgetError as error:
             raise UserError(str(error)) from error
         seconds = time.perf_counter() - started
     print("\n".join(_summary(plan, seconds)))

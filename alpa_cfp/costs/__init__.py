@@ -1,4 +1,4 @@
-"""Costs by counting: work, rates, resharding, memory."""
+"""Costs that are counted in programs, not measured: work, time by the rates of a mesh, resharding, memory."""
 
 from alpa_cfp.costs.memory import BlockMemory, memory_of
 from alpa_cfp.costs.rates import Rates, crossing_bytes, estimated_s, fitted

@@ -1,9 +1,9 @@
-"""What a block holds in memory beside its arguments, by the lifetimes of its values.
+"""The memory of a block beside its arguments, from the lifetimes of its values.
 
-Takes one device's program of a block, forward and backward, and which of its arguments come from the backward pass of
-later blocks, and which from what is computed again; gives the bytes that wait for the backward pass, those that are
-computed again and wait for the rest of it, and the largest that come and go. What XLA rather computes again is not
-kept. Invariant: no value is counted twice.
+Takes one device's program of a block, forward and backward, and its backward inputs: the arguments that come from the
+backward pass of later blocks, and those that come from rematerialisation. Gives the bytes saved for the backward pass,
+those rematerialised in it, and the peak of all others. Values that XLA recomputes rather than saves do not count.
+Invariant: no value is counted twice.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,9 +17,9 @@ class BlockMemory:
     """Bytes that a device holds for a block.
 
     Attributes:
-        saved_bytes: From the forward pass to the backward pass.
-        repeated_bytes: Computed again in the backward pass, until the gradients need it.
-        transient_bytes: The most of all else that is there at one time.
+        saved_bytes: Values held from the forward pass to the backward pass.
+        repeated_bytes: Values computed again in the backward pass, held until the gradients need them.
+        transient_bytes: The peak of all other values.
     """
 
     saved_bytes: int
@@ -28,21 +28,21 @@ class BlockMemory:
 
 
 def memory_of(program: LocalProgram, late: Collection[int], repeated: Collection[int] = ()) -> BlockMemory:
-    """What a block holds.
+    """The memory of a block.
 
     Args:
-        program: The program of a block.
-        late: Numbers of the arguments that the backward pass brings.
-        repeated: Numbers of those from which it computes again, or that it has computed again elsewhere. Without any of
-            either nothing is saved.
+        program: The program of the block.
+        late: Numbers of the arguments that come from the backward pass.
+        repeated: Numbers of the arguments of rematerialisation: those that it computes from, or that it has computed
+            elsewhere. Nothing is saved if both are empty.
     """
-    program = _in_time(program, late, repeated)
-    turn = _first_use(program, late)
-    again = min(turn, _first_use(program, repeated))
+    program = _by_pass(program, late, repeated)
+    backward_start = _first_use(program, late)
+    repeat_start = min(backward_start, _first_use(program, repeated))
     returned = set(program.returned)
-    there = set(range(program.arguments)) | returned
-    saved = _kept(program, range(again), there)
-    computed_again = _kept(program, range(again, turn), there)
+    available = set(range(program.arguments)) | returned
+    saved = _live_after(program, range(repeat_start), available)
+    computed_again = _live_after(program, range(repeat_start, backward_start), available)
     return BlockMemory(
         sum(program.sizes[value] for value in saved),
         sum(program.sizes[value] for value in computed_again),
@@ -50,21 +50,21 @@ def memory_of(program: LocalProgram, late: Collection[int], repeated: Collection
     )
 
 
-def _in_time(program: LocalProgram, late: Collection[int], repeated: Collection[int]) -> LocalProgram:
-    """The program with each pass' sums apart, and what waits for them where it is ready.
+def _by_pass(program: LocalProgram, late: Collection[int], repeated: Collection[int]) -> LocalProgram:
+    """The program with a separate all-reduce for each pass, and the ops that depend on one as early as possible.
 
-    Alone, a block has sums of its forward pass combined with those of its backward pass, or with the same computed
-    again. In the whole program they do not wait for these: other blocks come in between.
+    In the program of a block alone, all-reduces of the forward pass are combined with those of the backward pass, or
+    with rematerialised ones. In the whole program they are not, since other blocks come in between.
     """
-    # For each value which pass it is of: forward, repeated, late.
+    # For each value its pass: 0 forward, 1 rematerialisation, 2 backward.
     passes = [0] * len(program.sizes)
     passes[: program.arguments] = (2 if i in late else int(i in repeated) for i in range(program.arguments))
-    # For each value the op that it comes behind, and whether another op made it before.
+    # For each value the op that it follows, and whether it was moved before its own op.
     behind, moved = [-1] * len(program.sizes), [False] * len(program.sizes)
     placed: list[tuple[int, int, LocalOp]] = []
     for number, op in enumerate(program.ops):
         last = max((passes[value] for value in op.operands), default=0)
-        for part in _of_passes(op, passes):
+        for part in _split_by_pass(op, passes):
             own = max((passes[value] for value in part.operands), default=0)
             is_moved = own < last or (own < 2 and any(moved[value] for value in part.operands))
             place = max((behind[value] for value in part.operands), default=-1) if is_moved else number
@@ -74,8 +74,8 @@ def _in_time(program: LocalProgram, late: Collection[int], repeated: Collection[
     return replace(program, ops=tuple(op for _, _, op in sorted(placed, key=lambda each: each[:2])))
 
 
-def _of_passes(op: LocalOp, passes: Sequence[int]) -> list[LocalOp]:
-    """A combined sum taken apart into those of each pass; any other op as it is."""
+def _split_by_pass(op: LocalOp, passes: Sequence[int]) -> list[LocalOp]:
+    """A combined all-reduce as one for each pass; any other op unchanged."""
     own = sorted({passes[value] for value in op.operands})
     if op.name != "stablehlo.all_reduce" or len(own) < 2:
         return [op]
@@ -93,31 +93,32 @@ def _last_use(program: LocalProgram, value: int) -> int:
     return users[-1] if users else -1
 
 
-def _kept(program: LocalProgram, part: range, there: set[int]) -> set[int]:
-    """The values made in a part of the program that must be kept for what comes after it.
+def _live_after(program: LocalProgram, part: range, available: set[int]) -> set[int]:
+    """The values made in a part of the program that are held for the ops after it.
 
     Args:
         program: The program.
         part: The part's ops.
-        there: The values that are there anyway. Those that are kept, or cheap to compute from what is there, are added.
+        available: The values that are held in any case. The values that are held for the ops after the part, and those
+            that are cheap to compute from available ones, are added.
     """
-    kept = {
+    live = {
         value
         for op in program.ops[part.start : part.stop]
         for value in op.results
-        if value not in there and _last_use(program, value) >= part.stop
+        if value not in available and _last_use(program, value) >= part.stop
     }
     for op in program.ops[part.start : part.stop]:
-        if op.is_cheap and there.issuperset(op.operands):
-            there.update(op.results)
-            kept.difference_update(op.results)
+        if op.is_cheap and available.issuperset(op.operands):
+            available.update(op.results)
+            live.difference_update(op.results)
         else:
-            there.update(kept.intersection(op.results))
-    return kept
+            available.update(live.intersection(op.results))
+    return live
 
 
 def _peak(program: LocalProgram, elsewhere: Collection[int]) -> int:
-    """The most bytes that are alive at once, of what is neither an argument nor counted elsewhere."""
+    """The most bytes that are live at once, of values that are neither arguments nor counted elsewhere."""
     ends: dict[int, list[int]] = {}
     alive = peak = 0
     for number, op in enumerate(program.ops):

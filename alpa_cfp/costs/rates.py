@@ -1,7 +1,7 @@
-"""How fast a mesh is, in a few numbers, and what a program takes by them.
+"""The speed of a mesh in a few numbers, and the time of a program by them.
 
-Takes the work of a program; gives seconds. The rates that are there by default only rank programs; `fitted` gives those
-of a mesh from programs that were measured there. Invariant: more work never takes less time.
+Takes the work of a program; gives seconds. The default rates only rank programs; `fitted` gives those of a mesh, from
+programs that were measured on it. Invariant: more work never takes less time.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from scipy.optimize import nnls
 
 from alpa_cfp.costs.work import Work
 
-# How often the bytes of a device's part cross its link, for each kind of collective among n devices.
+# How many times the bytes of a device's part cross its link, for each kind of collective among n devices.
 _CROSSINGS = {
     "all-reduce": lambda n: 2 * (n - 1) / n,
     "all-gather": lambda n: n - 1,
@@ -24,15 +24,15 @@ _CROSSINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How fast a device of the mesh is.
+    """The speed of one device of the mesh.
 
     Attributes:
         flops_per_s: Floating-point operations.
-        bytes_per_s: Of memory that is written.
-        latency_s: Of one collective.
-        link_bytes_per_s: Of its link.
-        dispatch_s: To start any program and wait for it.
-        array_s: For each of its arguments and results, in addition.
+        bytes_per_s: Writes to memory.
+        latency_s: Latency of one collective.
+        link_bytes_per_s: Bandwidth of the device's link.
+        dispatch_s: Overhead of starting a program and waiting for it.
+        array_s: Additional overhead for each of its arguments and results.
     """
 
     flops_per_s: float = 2e10
@@ -43,36 +43,36 @@ class Rates:
     array_s: float = 0.0
 
     def overhead_s(self, arrays: int) -> float:
-        """What a program with so many arguments and results takes without doing anything."""
+        """The overhead of a program with `arrays` arguments and results."""
         return self.dispatch_s + self.array_s * arrays
 
     def communication_s(self, amounts: np.ndarray) -> np.ndarray:
-        """So many collectives, of which so many bytes cross a device's link: amounts [..., 2] to seconds [...]."""
+        """Seconds [...] of communication `amounts` [..., 2]: collectives, and bytes across a device's link."""
         return amounts @ np.array([self.latency_s, 1 / self.link_bytes_per_s])
 
 
 def crossing_bytes(kind: str, size_bytes: float, group_size: int) -> float:
-    """What crosses a device's link in a collective of which each device holds `size_bytes` before."""
+    """The bytes that cross a device's link in a collective to which each device contributes `size_bytes`."""
     return _CROSSINGS[kind](group_size) * size_bytes
 
 
 def estimated_s(work: Work, rates: Rates) -> float:
-    """One run of a program without its overhead: what it computes, writes and communicates, one after the other."""
+    """Seconds of one run of a program without its overhead: computing, writing and communicating, one after another."""
     flops, written, count, crossing = _amounts(work)
     communication = count * rates.latency_s + crossing / rates.link_bytes_per_s
     return flops / rates.flops_per_s + written / rates.bytes_per_s + communication
 
 
 def fitted(works: Sequence[Work], seconds: Sequence[float], rates: Rates, *, trust_communication: float = 0.1) -> Rates:
-    """The rates with which estimates come closest to measured times without overhead, by their relative errors.
+    """The rates whose estimates come closest to measured times without overhead, by least squares of relative errors.
 
-    What the programs say nothing about stays as in `rates`: it counts as so many weak observations.
+    Rates that the programs do not determine stay as in `rates`, which count as weak observations.
 
     Args:
-        works: What the programs do.
-        seconds: What they took.
-        rates: What is known before.
-        trust_communication: How much its latency and its link count, where a program counts 1.
+        works: The work of the programs.
+        seconds: Their measured times, without overhead.
+        rates: The rates before.
+        trust_communication: The weight of the latency and link of `rates`; that of a program is 1.
     """
     usual = np.array([1 / rates.flops_per_s, 1 / rates.bytes_per_s, rates.latency_s, 1 / rates.link_bytes_per_s])
     amounts = np.array([_amounts(work) for work in works]).reshape(-1, 4) * usual

@@ -1,7 +1,7 @@
-"""What it takes to bring an array from where one block leaves it to where another one needs it.
+"""The communication that reshards an array between two blocks.
 
-Takes sizes and shardings; gives how many collectives that are, and how many bytes cross a device's link
-(`Rates.communication_s`). Invariant: what already lies as it should takes none.
+Takes sizes and shardings; gives the number of collectives, and the bytes that cross a device's link
+(`Rates.communication_s`). Invariant: between equal shardings there is none.
 """
 
 import math
@@ -16,8 +16,9 @@ from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis
 def resharding_amounts(
     shape: Sequence[int], itemsize: int, source: ArraySharding, target: ArraySharding
 ) -> tuple[int, float]:
-    """(collectives, bytes across a device's link) of bringing an array from one sharding to another: gathering it along
-    the axes that leave a dim, or exchanging the parts of those that go to another one. Slicing is free.
+    """(collectives, bytes across a device's link) of resharding an array.
+
+    Axes that leave a dim take an all-gather, axes that move to another dim an all-to-all; slicing is free.
     """
     leaving = [axis for old, new in zip(source.dims, target.dims, strict=True) for axis in _without(old, new)]
     if not leaving:
@@ -47,7 +48,7 @@ def resharding_matrix(
 
 
 def _without(axes: Sequence[Axis], others: Sequence[Axis]) -> list[Axis]:
-    """Those of `axes` behind what both have in common at their beginning: they have to move."""
+    """`axes` without the prefix that both have in common: the axes that have to move."""
     common = 0
     while common < min(len(axes), len(others)) and axes[common] == others[common]:
         common += 1

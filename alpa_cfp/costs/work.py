@@ -1,8 +1,8 @@
-"""What a partitioned program does on each device, counted without compiling it.
+"""The work of a partitioned program on each device, counted without compiling it.
 
-Takes a `PartitionedProgram`; gives its `Work` and, for what it holds in memory, its ops as a `LocalProgram`. XLA fuses
-what this can only guess at: an elementwise result that is used once by another such op is taken to be never written.
-Invariant: equal programs have equal work.
+Takes a `PartitionedProgram`; gives its `Work`, and its ops as a `LocalProgram`, from which memory is counted. XLA's
+fusion is approximated: an elementwise result that only one other such op uses counts as never written. Invariant:
+equal programs have equal work.
 """
 
 import math
@@ -15,7 +15,7 @@ from alpa_cfp.spmd.module.hlo_module import array_shape
 from alpa_cfp.spmd.partition import Collective, PartitionedProgram
 from alpa_cfp.spmd.partition.local_ops import ELEMENTWISE
 
-# What is no work of its own: it is made inside what uses it.
+# Ops without work of their own: their results are computed inside the ops that use them.
 _INLINE = frozenset(
     f"stablehlo.{name}" for name in ("constant", "iota", "broadcast_in_dim", "reshape", "optimization_barrier")
 )
@@ -51,7 +51,7 @@ class LocalOp:
 
     @property
     def is_cheap(self) -> bool:
-        """Whether XLA rather computes it again than keeps its result."""
+        """Whether XLA recomputes its result rather than saving it."""
         return self.name in ELEMENTWISE or self.name in _INLINE
 
 
@@ -60,9 +60,9 @@ class LocalProgram:
     """One device's program.
 
     Attributes:
-        arguments: How many there are; their values have the first numbers.
+        arguments: The number of arguments; their values have the first numbers.
         ops: Its ops, in order.
-        sizes: For each value its bytes.
+        sizes: The bytes of each value.
         returned: The values that it returns.
         flops: Floating-point operations of its contractions.
     """
@@ -84,7 +84,7 @@ class LocalProgram:
 
     @property
     def written_bytes(self) -> int:
-        """Bytes of the results that are not made inside what uses them."""
+        """Bytes of the results that are written to memory, not computed inside the op that uses them."""
         returned = set(self.returned)
 
         def is_written(op: LocalOp, value: int) -> bool:
@@ -97,7 +97,7 @@ class LocalProgram:
 
 
 def read_local(program: PartitionedProgram) -> LocalProgram:
-    """The ops of a program. One that is left to XLA is read as if each device computed all of it."""
+    """The ops of a program. One that XLA partitions is read as if each device computed all of it."""
     with mlir.context():
         parsed = mlir.parse(program.bytecode)
         block = mlir.entry_block(mlir.main_function(parsed))
@@ -119,10 +119,10 @@ def read_local(program: PartitionedProgram) -> LocalProgram:
 
 
 def work_of(program: PartitionedProgram, local: LocalProgram) -> Work:
-    """The work of one run of a program, of which `local` are the ops."""
+    """The work of one run of a program, whose ops are `local`."""
     flops, written = local.flops, local.written_bytes
     if program.partitioner == "xla":
-        # How XLA will split it is not known: evenly at best.
+        # It is not known how XLA will split it: evenly at best.
         flops, written = flops / program.mesh.num_devices, written / program.mesh.num_devices
     return Work(flops, written, program.collectives)
 

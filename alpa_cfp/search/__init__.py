@@ -1,13 +1,14 @@
-"""Search for the cheapest plans that fit in memory, exact where its tables fit in what it is given itself:
-`search(problem, budget_bytes, best=k, time_limit_s=s, memory_limit_bytes=m)`.
+"""Search for the cheapest plan that fits in memory: `search(problem, budget_bytes, time_limit_s=s,
+memory_limit_bytes=m)`. It is exact unless it meets one of its own limits of time and memory.
 
-Takes a `SearchProblem` (a `Variable` for each segment instance or boundary, `Edge`s between two of them); gives back
-`Solution`s. Pure numpy. Invariant: what this package exports is its public surface.
+Takes a `SearchProblem`: a `Variable` for each block, and an `Edge` for each two blocks that exchange values. Gives a
+`Solution`. Needs numpy alone. Invariant: what this package exports is its public surface.
 """
 
-from alpa_cfp.search.errors import InvalidProblemError, MemoryBudgetError, NoPlanError, SearchError, TimeLimitError
+from alpa_cfp.search.errors import InvalidProblemError, MemoryBudgetError, NoPlanError, SearchError
+from alpa_cfp.search.limits import MEMORY_BYTES
 from alpa_cfp.search.problem import Edge, MemoryUse, SearchProblem, Solution, Variable
-from alpa_cfp.search.solver import MEMORY_BYTES, search
+from alpa_cfp.search.solver import search
 
 __all__ = [
     "MEMORY_BYTES",
@@ -19,7 +20,6 @@ __all__ = [
     "SearchError",
     "SearchProblem",
     "Solution",
-    "TimeLimitError",
     "Variable",
     "search",
 ]

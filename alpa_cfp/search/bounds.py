@@ -1,15 +1,15 @@
 """Lower bounds on completing a partial plan: min-sum messages over the bucket tree, for several weightings at once.
 
-Takes a `Tree`, an interval of transient bytes and weights; gives back what any completion costs at least. A *weighting*
-(a, b) prices a plan at a * seconds + b * summed bytes, and drops the memory limit: with a multiplier b = lambda >= 0 on
-the limit, price - lambda * capacity is a lower bound on the time of every plan that fits (Lagrangian relaxation), and
-(0, 1) gives the least summed bytes. Invariant: a bound is never above the true value, but for rounding (`limits` leaves
-room).
+Takes a `Tree`, an interval of transient bytes and weights; gives lower bounds on the price of any completion. A
+*weighting* (a, b) prices a plan at a * seconds + b * summed bytes, and drops the memory limit: with a multiplier
+b = lambda >= 0 on the limit, price - lambda * capacity is a lower bound on the time of every plan that fits (Lagrangian
+relaxation), and (0, 1) gives the least summed bytes. Invariant: a bound is never above the true value, but for rounding
+(`limits` leaves room).
 
-Transient bytes are a maximum, which no sum bounds well. So everything here is done for plans whose largest transient
-lies in an *interval* (low, high]: entries above `high` are excluded, and every plan is charged at least `low`.
+Transient bytes are a maximum, which no sum bounds well. So everything here is done for plans whose largest transient is
+in an *interval* (low, high]: entries above `high` are excluded, and every plan is charged at least `low`.
 
-Each weighting belongs to a *case*, a choice for each hub (tree.py); many cases are bounded in one go.
+Each weighting belongs to a *case*, a choice for each hub (tree.py); many cases are bounded in one pass.
 """
 
 import math
@@ -17,15 +17,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from alpa_cfp.search.deadline import Deadline
-from alpa_cfp.search.frontier import Index
-from alpa_cfp.search.problem import Array
-from alpa_cfp.search.sizing import bounds_bytes
+from alpa_cfp.search.limits import Deadline, bounds_bytes
+from alpa_cfp.search.problem import Array, Index
 from alpa_cfp.search.tree import Bucket, Table, Tree
 
 # Room for rounding, relative to a price: sums of a few thousand float64 terms are good to 1e-13.
 _SLACK = 1e-11
-# Entries of prices worked on at once: enough to hide what a call costs, few enough for the cache and the memory.
+# Prices computed at once: enough to hide the overhead of a call, few enough for the cache and the memory.
 _AT_ONCE = 2**21
 
 
@@ -39,7 +37,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """Weightings, one a row: what a second and what a byte are worth, and in which case."""
+    """Weightings, one per row: the price of a second, the price of a byte, and the case."""
 
     second: Array
     byte: Array
@@ -58,11 +56,11 @@ class Weights:
         return Weights(second.ravel(), byte.ravel(), np.repeat(cases, second.shape[1]))
 
     def rows(self, first: int, last: int) -> "Weights":
-        """Some of them."""
+        """The rows from `first` to before `last`."""
         return Weights(self.second[first:last], self.byte[first:last], self.case[first:last])
 
     def limits(self, time_s: float, budget_bytes: float) -> Array:
-        """The most that a plan may cost, at each weighting, if it takes at most so long and so many bytes."""
+        """At each weighting the highest price of a plan that takes at most `time_s` and `budget_bytes`."""
         with np.errstate(invalid="ignore"):
             limit = np.where(self.second > 0, self.second * time_s, 0.0) + self.byte * budget_bytes
         return limit + _SLACK * (np.abs(limit) + np.where(self.second > 0, self.byte * abs(budget_bytes), 0.0))
@@ -90,7 +88,7 @@ class Upward:
 
     def own(self, bucket: Bucket) -> list[Array]:
         """The prices of a bucket's own tables."""
-        return [*(self.prices[number] for number in bucket.tables), *(self.by_case[n] for n in bucket.by_case)]
+        return [*(self.prices[n] for n in bucket.tables), *(self.by_case[n] for n in bucket.by_case)]
 
 
 def upward(tree: Tree, interval: Interval, weights: Weights, deadline: Deadline) -> Upward:
@@ -103,7 +101,7 @@ def upward(tree: Tree, interval: Interval, weights: Weights, deadline: Deadline)
     up = Upward(tree, weights, interval, prices, by_case, (), deadline)
     for bucket in tree.buckets:
         deadline.check()
-        total = _sum([*up.own(bucket), *(_lifted(messages[c], tree, c) for c in bucket.children)])
+        total = _sum([*up.own(bucket), *(lifted(messages[c], tree, c) for c in bucket.children)])
         messages.append(total.min(axis=1))
     return replace(up, messages=tuple(messages))
 
@@ -113,9 +111,9 @@ def least_prices(tree: Tree, interval: Interval, weights: Weights, deadline: Dea
     entries = tree.flat.time_s.size, tree.flat_by_case.time_s.shape[-1]
     widest = max(*entries, *(math.prod(bucket.sizes) for bucket in tree.buckets))
     step = max(1, _AT_ONCE // widest)
-    if deadline.memory_bytes is not None:  # fewer at once give the same bounds
-        one, two = (bounds_bytes(tree, rows) for rows in (1, 2))
-        step = max(1, min(step, 1 + int((deadline.memory_bytes - one) / max(two - one, 1.0))))
+    # Fewer at once give the same bounds, in less memory.
+    one, two = (bounds_bytes(tree, rows) for rows in (1, 2))
+    step = max(1, min(step, 1 + int((deadline.memory_bytes - one) / max(two - one, 1.0))))
     rows = range(0, len(weights.second), step)
     parts = [upward(tree, interval, weights.rows(first, first + step), deadline).least for first in rows]
     return np.concatenate(parts)
@@ -132,20 +130,20 @@ def downward(up: Upward) -> tuple[Array, ...]:
             continue
         up.deadline.check()
         own = outside(up, bucket, down[number])
-        lifted = [_lifted(up.messages[c], tree, c) for c in bucket.children]
-        after: list[Array | None] = [None] * len(lifted)  # sums of the later siblings' messages
-        for index in range(len(lifted) - 2, -1, -1):
+        messages = [lifted(up.messages[c], tree, c) for c in bucket.children]
+        after: list[Array | None] = [None] * len(messages)  # sums of the later siblings' messages
+        for index in range(len(messages) - 2, -1, -1):
             later = after[index + 1]
-            after[index] = lifted[index + 1] if later is None else later + lifted[index + 1]
+            after[index] = messages[index + 1] if later is None else later + messages[index + 1]
         before = own
         for index, child in enumerate(bucket.children):
             later = after[index]
             rest = before if later is None else before + later
-            kept = tree.buckets[child]
-            gone = tuple(1 + dim for dim, variable in enumerate(bucket.scope) if variable not in kept.scope[1:])
-            shape = (rows, *kept.separator_sizes)
-            down[child] = np.broadcast_to(rest.min(axis=gone, keepdims=True), (rows, *kept.into_parent)).reshape(shape)
-            before = before + lifted[index]
+            below = tree.buckets[child]
+            minimised = tuple(1 + dim for dim, v in enumerate(bucket.scope) if v not in below.scope[1:])
+            least = rest.min(axis=minimised, keepdims=True)
+            down[child] = np.broadcast_to(least, (rows, *below.into_parent)).reshape(rows, *below.separator_sizes)
+            before = before + messages[index]
     return tuple(down)
 
 
@@ -154,9 +152,9 @@ def outside(up: Upward, bucket: Bucket, down: Array) -> Array:
     return _sum([down[:, None], *up.own(bucket)])
 
 
-def lifted_message(up: Upward, child: int) -> Array:
+def lifted(message: Array, tree: Tree, child: int) -> Array:
     """A child's message in the shape of its parent's scope."""
-    return _lifted(up.messages[child], up.tree, child)
+    return message.reshape((message.shape[0], *tree.buckets[child].into_parent))
 
 
 def cheapest_choices(up: Upward, row: int) -> tuple[int, ...] | None:
@@ -172,18 +170,17 @@ def cheapest_choices(up: Upward, row: int) -> tuple[int, ...] | None:
             entry = tuple(c * (size > 1) for c, size in zip(at, price.shape[2:], strict=True))
             total = total + price[(row, slice(None), *entry)]
         for child in bucket.children:
-            kept = tree.buckets[child].scope[1:]
+            separator = tree.buckets[child].scope[1:]
             message = up.messages[child][row]
-            total = total + message[tuple(slice(None) if v == bucket.scope[0] else chosen[v] for v in kept)]
+            total = total + message[tuple(slice(None) if v == bucket.scope[0] else chosen[v] for v in separator)]
         chosen[bucket.scope[0]] = int(np.argmin(total))
-    return tree.whole(chosen, int(up.weights.case[row]))
+    return tree.all_choices(chosen, int(up.weights.case[row]))
 
 
 def _prices(flat: Table, shapes: list[tuple[int, ...]], interval: Interval, weights: Weights) -> tuple[Array, ...]:
-    """Prices of tables that lie in a row, worked out in one go: [weighting, *scope] each."""
-    excluded = ~np.isfinite(flat.time_s) | (flat.transient_bytes > interval.high)
-    time = np.where(excluded, 0.0, flat.time_s)  # not inf, which times 0 is NaN
-    price = weights.second[:, None] * time + weights.byte[:, None] * flat.summed_bytes
+    """Prices of the tables that are stored in a row in `flat`: [weighting, *scope] each."""
+    excluded = flat.transient_bytes > interval.high
+    price = weights.second[:, None] * flat.time_s + weights.byte[:, None] * flat.summed_bytes
     price[np.broadcast_to(excluded, price.shape)] = np.inf
     tables, start = [], 0
     for shape in shapes:
@@ -191,10 +188,6 @@ def _prices(flat: Table, shapes: list[tuple[int, ...]], interval: Interval, weig
         tables.append(price[:, start : start + size].reshape((len(price), *shape)))
         start += size
     return tuple(tables)
-
-
-def _lifted(message: Array, tree: Tree, child: int) -> Array:
-    return message.reshape((message.shape[0], *tree.buckets[child].into_parent))
 
 
 def _sum(terms: list[Array]) -> Array:

@@ -1,46 +1,24 @@
-"""Plans from plans: one choice, or those of many variables that form a forest, changed for the better at a time.
+"""Local improvement of plans: one choice, or the choices of a forest of variables, changed at a time.
 
-Takes a `SearchProblem`, a budget and plans to begin with; gives plans from which no single change leads to a better
-one. Invariant: what is given back is never worse than what was given. One plan is *better* than another if fewer
-excluded choices are in it, then if it exceeds the budget by less, then if it is faster.
+Takes a `SearchProblem` without excluded choices, a budget and a plan; gives a plan that no single change makes better.
+Invariant: the result is never worse than what was given. One plan is *better* than another if it exceeds the budget by
+less, or by as much and it is faster.
 
-Of all other variables the choices stay as they are while a forest of variables is improved, which takes one pass over
-it (conditioning: Pearl, "Probabilistic Reasoning in Intelligent Systems" (1988), 4.3.2). All that is held is linear in
-the tables of the problem.
+The best choices of a forest, with all other choices fixed, take one pass over it (conditioning: Pearl, "Probabilistic
+Reasoning in Intelligent Systems" (1988), 4.3.2). Memory is linear in the tables of the problem.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from alpa_cfp.search.deadline import Deadline
-from alpa_cfp.search.problem import Array, SearchProblem
+from alpa_cfp.search.limits import Deadline
+from alpa_cfp.search.problem import Array, Neighbour, SearchProblem
 
-# Sweeps over all variables end on their own; rounding must not make them go on for ever.
+# Sweeps over all variables end by convergence; rounding must not prevent that.
 _MOST_SWEEPS = 100
-# A change that gains less, relative to the whole time, is none.
+# A change that gains less, relative to the whole time, is ignored.
 _WORTH = 1e-12
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Facing:
-    """An edge as one of its variables sees it: tables are [own choice, the neighbour's]."""
-
-    edge: int
-    neighbour: int
-    time_s: Array
-    state_bytes: Array
-    transient_bytes: Array
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Value:
-    """What is better about a plan, in this order."""
-
-    excluded: float
-    excess_bytes: float
-    time_s: float
 
 
 class Local:
@@ -48,164 +26,116 @@ class Local:
 
     Args:
         problem: The problem.
-        budget_bytes: What a plan may take.
-        deadline: When to give back what there is.
+        budget_bytes: The most that a plan may take.
+        deadline: After it the best plan so far is returned.
     """
 
     def __init__(self, problem: SearchProblem, budget_bytes: float, deadline: Deadline) -> None:
         self._problem, self._budget_bytes, self._deadline = problem, budget_bytes, deadline
-        self._counts = bool(np.isfinite(budget_bytes))
-        self._around: list[list[_Facing]] = [[] for _ in problem.variables]
-        for number, (edge, (first, second)) in enumerate(zip(problem.edges, problem.ends, strict=True)):
-            tables = edge.time_s, edge.state_bytes, edge.transient_bytes
-            self._around[first].append(_Facing(number, second, *tables))
-            self._around[second].append(_Facing(number, first, *(table.T for table in tables)))
-
-    def value(self, choices: Sequence[int]) -> Value:
-        """How good a plan is."""
-        problem = self._problem
-        times = [float(v.time_s[c]) for v, c in zip(problem.variables, choices, strict=True)]
-        times += [
-            float(e.time_s[choices[i], choices[j]]) for e, (i, j) in zip(problem.edges, problem.ends, strict=True)
-        ]
-        excess = max(0.0, problem.memory(choices).total - self._budget_bytes) if self._counts else 0.0
-        finite = [time for time in times if np.isfinite(time)]
-        return Value(len(times) - len(finite), excess, sum(finite))
+        self._neighbours = problem.neighbours()
 
     def improved(self, choices: Sequence[int]) -> tuple[int, ...]:
-        """A plan from which no single change leads to a better one, or the best so far once it is time."""
+        """A plan that no single change makes better, or the best so far at the deadline."""
         plan = list(choices)
-        memory = _Memory(self._problem, plan) if self._counts else None
-        stays = 0
+        memory = _Memory(self._problem, plan) if np.isfinite(self._budget_bytes) else None
+        unchanged = 0
         for _ in range(_MOST_SWEEPS):
-            for v, facing in enumerate(self._around):
+            for v in range(len(plan)):
                 if self._deadline.is_over:
                     return tuple(plan)
-                stays += 1
-                if (best := self._best_choice(v, facing, plan, memory)) != plan[v]:
-                    plan[v], stays = best, 0
+                unchanged += 1
+                best = self._best_choice(v, plan, memory)
+                if best != plan[v]:
                     if memory is not None:
-                        memory.moved(v, facing, plan)
-                if stays > len(plan):
+                        memory.change(v, plan[v], best)
+                    plan[v], unchanged = best, 0
+                if unchanged > len(plan):
                     return tuple(plan)
         return tuple(plan)
 
-    def _best_choice(self, v: int, facing: Sequence[_Facing], plan: Sequence[int], memory: "_Memory | None") -> int:
-        """The best choice of a variable where all others are as they are; its own where none is better."""
-        variable = self._problem.variables[v]
-        times = [variable.time_s, *(each.time_s[:, plan[each.neighbour]] for each in facing)]
-        total = np.sum(times, axis=0)
-        excluded = np.zeros(len(total))
-        if not np.isfinite(total).all():
-            excluded = np.sum([~np.isfinite(time) for time in times], axis=0).astype(float)
-            total = np.sum([np.where(np.isfinite(time), time, 0.0) for time in times], axis=0)
+    def _best_choice(self, v: int, plan: Sequence[int], memory: "_Memory | None") -> int:
+        """The best choice of a variable with all others fixed; its own unless another is better."""
+        times = [each.time_s[:, plan[each.variable]] for each in self._neighbours[v]]
+        total = np.sum([self._problem.variables[v].time_s, *times], axis=0)
         excess = np.zeros(len(total))
         if memory is not None:
-            excess = np.maximum(memory.of_choices(v, facing, plan) - self._budget_bytes, 0.0)
-        best = int(np.lexsort((total, excess, excluded))[0])
+            excess = np.maximum(memory.with_choices(v, plan[v]) - self._budget_bytes, 0.0)
+        best = int(np.lexsort((total, excess))[0])
         own = plan[v]
-        gain = (excluded[own] - excluded[best], excess[own] - excess[best], total[own] - total[best])
-        return best if gain > (0.0, 0.0, _WORTH * abs(total[own])) else own
+        gain = (excess[own] - excess[best], total[own] - total[best])
+        return best if gain > (0.0, _WORTH * abs(total[own])) else own
 
     def forest_improved(self, choices: Sequence[int], start: int, byte_s: float) -> tuple[int, ...]:
-        """The plan that is best where the variables of one forest may change, if it is better than the given one.
+        """The best plan that differs only in the variables of one forest, if it is better than the given one.
 
         Args:
             choices: The plan.
-            start: With which variable the forest begins to grow, by breadth.
-            byte_s: What a byte counts, in seconds.
+            start: The variable at which the forest begins to grow, breadth first.
+            byte_s: The price of a byte, in seconds.
         """
         parents = self._forest(start)
         plan = list(choices)
-        costs: dict[int, Array] = {}
-        for v in parents:
-            costs[v] = _finite(self._own_cost(v, plan, parents, byte_s))
+        costs = {v: self._own_cost(v, plan, parents, byte_s) for v in parents}
         picked: dict[int, np.ndarray] = {}
         for v, edges in reversed(parents.items()):
             if not edges:
                 continue
-            table = sum((_finite(each.time_s + byte_s * each.state_bytes) for each in edges), costs[v][:, None])
+            table = sum((each.time_s for each in edges), costs[v][:, None])
             picked[v] = table.argmin(axis=0)
-            costs[edges[0].neighbour] = costs[edges[0].neighbour] + table.min(axis=0)
+            costs[edges[0].variable] = costs[edges[0].variable] + table.min(axis=0)
         for v, edges in parents.items():
-            plan[v] = int(picked[v][plan[edges[0].neighbour]]) if edges else int(costs[v].argmin())
-        return tuple(plan) if self.value(plan) < self.value(choices) else tuple(choices)
+            plan[v] = int(picked[v][plan[edges[0].variable]]) if edges else int(costs[v].argmin())
+        return tuple(plan) if self._badness(plan) < self._badness(choices) else tuple(choices)
 
-    def _own_cost(self, v: int, plan: Sequence[int], forest: dict[int, list[_Facing]], byte_s: float) -> Array:
-        """What a variable's choices cost beside the edges of the forest."""
+    def _badness(self, choices: Sequence[int]) -> tuple[float, float]:
+        """Bytes above the budget, and seconds: the less, the better."""
+        problem = self._problem
+        return max(0.0, problem.memory(choices).total - self._budget_bytes), problem.time(choices)
+
+    def _own_cost(self, v: int, plan: Sequence[int], forest: dict[int, list[Neighbour]], byte_s: float) -> Array:
+        """The cost of a variable's choices, without the edges of the forest."""
         variable = self._problem.variables[v]
-        cost = variable.time_s + byte_s * (variable.state_bytes + variable.saved_bytes)
-        for each in self._around[v]:
-            if each.neighbour not in forest:
-                at = plan[each.neighbour]
-                cost = cost + each.time_s[:, at] + byte_s * each.state_bytes[:, at]
+        cost = variable.time_s + byte_s * variable.summed_bytes
+        for each in self._neighbours[v]:
+            if each.variable not in forest:
+                cost = cost + each.time_s[:, plan[each.variable]]
         return cost
 
-    def _forest(self, start: int) -> dict[int, list[_Facing]]:
-        """Variables no two of which are joined but by the edges to their parents, parents first; with those edges."""
-        found: dict[int, list[_Facing]] = {}
-        for root in self._from(start):
+    def _forest(self, start: int) -> dict[int, list[Neighbour]]:
+        """Variables that no edges join but those to their parents, with these edges; parents come first."""
+        found: dict[int, list[Neighbour]] = {}
+        count = len(self._problem.variables)
+        for root in ((start + offset) % count for offset in range(count)):
             queue = [root]
             for v in queue:
                 if v in found:
                     continue
-                inside = [each for each in self._around[v] if each.neighbour in found]
-                if len({each.neighbour for each in inside}) > 1 or (inside and v == root):
+                inside = [each for each in self._neighbours[v] if each.variable in found]
+                if len({each.variable for each in inside}) > 1 or (inside and v == root):
                     continue
                 found[v] = inside
-                queue += [each.neighbour for each in self._around[v] if each.neighbour not in found]
+                queue += [each.variable for each in self._neighbours[v] if each.variable not in found]
         return found
-
-    def _from(self, start: int) -> Iterator[int]:
-        count = len(self._problem.variables)
-        return ((start + offset) % count for offset in range(count))
 
 
 class _Memory:
     """A plan's bytes, kept up to date while choices change."""
 
     def __init__(self, problem: SearchProblem, plan: Sequence[int]) -> None:
-        self._problem = problem
+        self._variables = problem.variables
         used = problem.memory(plan)
         self._summed = float(used.state + used.saved)
-        own = [float(v.transient_bytes[c]) for v, c in zip(problem.variables, plan, strict=True)]
-        pairs = zip(problem.edges, problem.ends, strict=True)
-        between = [float(edge.transient_bytes[plan[i], plan[j]]) for edge, (i, j) in pairs]
-        self._transient = np.array(own + between)
-        self._plan = list(plan)
+        self._transient = np.array([v.transient_bytes[c] for v, c in zip(problem.variables, plan, strict=True)])
 
-    def of_choices(self, v: int, facing: Sequence[_Facing], plan: Sequence[int]) -> Array:
-        """The bytes of the whole plan with each choice of a variable."""
-        variable = self._problem.variables[v]
-        summed = variable.state_bytes + variable.saved_bytes
-        transient = variable.transient_bytes
-        for each in facing:
-            at = plan[each.neighbour]
-            summed = summed + each.state_bytes[:, at]
-            transient = np.maximum(transient, each.transient_bytes[:, at])
-        rest = self._transient.copy()
-        rest[self._touched(v, facing)] = 0.0
-        return self._summed + summed - summed[plan[v]] + np.maximum(transient, rest.max())
+    def with_choices(self, v: int, own: int) -> Array:
+        """The bytes of the whole plan with each choice of a variable, which now has its choice `own`."""
+        summed = self._variables[v].summed_bytes
+        others = self._transient.copy()
+        others[v] = 0.0
+        return self._summed + summed - summed[own] + np.maximum(self._variables[v].transient_bytes, others.max())
 
-    def moved(self, v: int, facing: Sequence[_Facing], plan: Sequence[int]) -> None:
-        """A variable has another choice now."""
-        variable, old, new = self._problem.variables[v], self._plan[v], plan[v]
-        own = variable.state_bytes + variable.saved_bytes
-        self._summed += float(own[new] - own[old])
-        self._transient[v] = variable.transient_bytes[new]
-        for each in facing:
-            at = plan[each.neighbour]
-            self._summed += float(each.state_bytes[new, at] - each.state_bytes[old, at])
-            self._transient[len(self._plan) + each.edge] = each.transient_bytes[new, at]
-        self._plan[v] = new
-
-    def _touched(self, v: int, facing: Sequence[_Facing]) -> list[int]:
-        return [v, *(len(self._plan) + each.edge for each in facing)]
-
-
-def _finite(cost: Array) -> Array:
-    """`cost` with what is excluded as dear as a hundred times all that is not, which sums can be made of."""
-    allowed = np.isfinite(cost)
-    if allowed.all():
-        return cost
-    return np.where(allowed, cost, 100 * (1 + np.abs(cost[allowed]).sum()))
+    def change(self, v: int, old: int, new: int) -> None:
+        """Replaces a variable's choice."""
+        summed = self._variables[v].summed_bytes
+        self._summed += float(summed[new] - summed[old])
+        self._transient[v] = self._variables[v].transient_bytes[new]

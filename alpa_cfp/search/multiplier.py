@@ -1,12 +1,12 @@
-"""The price of a byte that bounds a search best: the Lagrangian multiplier of the memory limit.
+"""The Lagrangian multiplier of the memory limit: the price of a byte that gives the best lower bound.
 
-Takes a tree, an interval of transients and the bytes left for sums; gives back the multiplier, the bound that it proves
-and the plans met on the way. Invariant: `bound_s` is at most the time of any plan of the interval that fits (inf if
-none does).
+Takes a tree, an interval of transients and the budget; gives the multiplier and the bound that it proves. Invariant:
+`bound_s` is at most the time of any plan of the interval that fits (inf if none does).
 
 The dual is concave and piecewise linear in the multiplier, each plan a line. Two plans, one too big and one that fits,
-bracket its maximum; where their lines cross is the next multiplier, until the plan found there lies on the crossing.
-Layers that are alike change their choices all at once, so the maximum is often a sharp corner: near it is not enough.
+bracket its maximum; the next multiplier is that where their lines cross, until no plan is below the crossing.
+Equal layers change their choices at the same multiplier, so the maximum is often a sharp corner: a multiplier close to
+the best one is not good enough.
 """
 
 import math
@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from alpa_cfp.search.bounds import Interval, Weights, cheapest_choices, least_prices, upward
-from alpa_cfp.search.deadline import Deadline
-from alpa_cfp.search.frontier import Index
-from alpa_cfp.search.problem import Array
+from alpa_cfp.search.limits import Deadline
+from alpa_cfp.search.problem import Array, Index
 from alpa_cfp.search.tree import Tree
 
 # Crossings are rarely more than ten; each one is a valid bound, so stopping early costs tightness only.
@@ -29,7 +28,7 @@ _ROUNDING = 1e-12
 _STEP = 1e-6
 _SETTLED = 1e-7
 _TURNS = 8
-# How far to go on while the best multiplier is only known to be larger, or only to be smaller.
+# Factors of the next step while the best multiplier is only bounded from below, or only from above.
 _REACH = (1.25, 2.0, 4.0, 8.0)
 
 
@@ -50,10 +49,10 @@ def relax_quickly(
     limit_s: float,
     deadline: Deadline,
 ) -> tuple[Array, Array]:
-    """The bounds of many cases and their multipliers, from a few passes over all of them that are not settled.
+    """The bounds of many cases and their multipliers, from a few passes over those that are not settled.
 
-    `around` are known multipliers of `cases`, which are tried first; 0 stays 0. A case is settled if its bound is above
-    `limit_s`, or is as good as any.
+    `around` are the multipliers of `cases` that are tried first; 0 stays 0. A case is settled if its bound is above
+    `limit_s`, or cannot be improved further.
     """
     if not len(cases):
         return np.zeros(0), np.zeros(0)
@@ -103,7 +102,7 @@ def relax(
     case: int,
     deadline: Deadline,
 ) -> Relaxed:
-    """The best multiplier of a case. `evaluate` gives a plan's seconds and summed bytes (and may keep the plan)."""
+    """The best multiplier of a case. `evaluate` gives a plan's seconds and summed bytes (and may record the plan)."""
     capacity = budget_bytes - interval.low
     up = upward(tree, interval, Weights.of([0.0], case), deadline)
     fastest = cheapest_choices(up, 0)
@@ -138,6 +137,6 @@ def relax(
 
 
 def _proved(least: Array, allowance: Array) -> Array:
-    """The bound, in seconds, less what rounding may have added: both terms can be far larger than their difference."""
+    """`least - allowance`, in seconds, less possible rounding: both terms can be far larger than their difference."""
     finite = np.where(np.isfinite(least), least, 0.0)
     return np.where(np.isfinite(least), finite - allowance - _ROUNDING * (np.abs(finite) + np.abs(allowance)), np.inf)

@@ -1,27 +1,28 @@
-"""Which variables are branched on, and the order in which the others are eliminated.
+"""Chooses the variables to branch on, and the order in which the others are eliminated.
 
-Takes a `SearchProblem`; gives back an `Order`: hubs, and a separator (the later variables that it is joined to) for
-each other variable. Invariant: the joint choices of all hubs, the *cases*, are at most `_MOST_CASES`.
+Takes a `SearchProblem`; gives an `Order`: the variables to branch on, called hubs, and a separator (the later variables
+that it is joined to) for each other variable. Invariant: the joint choices of all hubs, the *cases*, are at most
+`_MOST_CASES`.
 
 A variable that is joined to much of the model (a tied embedding, a mask that all layers take, the far end of a skip) is
-carried through most of the elimination, and there every choice of it needs a frontier of its own. With its choice fixed
-it is gone, each case has its own bound, and most cases are cut before anything is eliminated (conditioning: Pearl,
-"Probabilistic Reasoning in Intelligent Systems" (1988), 4.3.2).
+in the separators of most of the elimination, and each of its choices needs a frontier of its own there. Once its choice
+is fixed, the variable is eliminated from all of them, each case has its own bound, and most cases are cut before
+anything is eliminated (conditioning: Pearl, "Probabilistic Reasoning in Intelligent Systems" (1988), 4.3.2).
 """
 
 import heapq
 import math
 from dataclasses import dataclass
 
-from alpa_cfp.search.deadline import Deadline
+from alpa_cfp.search.limits import Deadline, volume
 from alpa_cfp.search.problem import SearchProblem
 
 Separators = dict[int, frozenset[int]]
-# How much larger tables may be if that makes the elimination a sweep.
+# How many times larger tables may be if that makes the elimination a sweep.
 _WORTH_A_SWEEP = 4
-# A variable with so many neighbours is not eliminated for long, and counting its fill is quadratic.
+# A variable with this many neighbours is eliminated late in any case, and counting its fill is quadratic.
 _MANY = 9
-# A hub is carried through at least so many eliminations, and through at least this share of all.
+# A hub is in at least so many separators, and in at least this share of all.
 _CARRIED, _SHARE = 3, 0.5
 # More cases than these are too many to bound each.
 _MOST_CASES = 256
@@ -35,7 +36,7 @@ class Order:
     separators: Separators
 
 
-def elimination_order(problem: SearchProblem, deadline: Deadline | None = None) -> Order:
+def elimination_order(problem: SearchProblem, deadline: Deadline) -> Order:
     """Chooses hubs, the longest carried first, and eliminates the others by minimum degree, then minimum fill.
 
     Two orders are tried: freely by minimum degree, and as a sweep, in which nearly every bucket has one child.
@@ -46,8 +47,8 @@ def elimination_order(problem: SearchProblem, deadline: Deadline | None = None) 
     hubs: set[int] = set()
     cases = 1
     while True:
-        sweep, free = (_order(problem, sizes, hubs, sweep=sweep, deadline=deadline) for sweep in (True, False))
-        sweep_volume, free_volume = (sum(_volume(v, sep, sizes) for v, sep in found.items()) for found in (sweep, free))
+        sweep, free = (_order(problem, sizes, hubs, deadline, sweep=sweep) for sweep in (True, False))
+        sweep_volume, free_volume = (sum(volume(v, sep, sizes) for v, sep in found.items()) for found in (sweep, free))
         separators = sweep if sweep_volume <= _WORTH_A_SWEEP * free_volume else free
         carried = dict.fromkeys(range(len(sizes)), 0)
         for separator in separators.values():
@@ -62,13 +63,11 @@ def elimination_order(problem: SearchProblem, deadline: Deadline | None = None) 
         cases *= sizes[hub]
 
 
-def _order(
-    problem: SearchProblem, sizes: list[int], hubs: set[int], *, sweep: bool, deadline: Deadline | None
-) -> Separators:
+def _order(problem: SearchProblem, sizes: list[int], hubs: set[int], deadline: Deadline, *, sweep: bool) -> Separators:
     """Eliminates all but `hubs` by (degree, fill, position); gives each variable's separator, in that order.
 
-    A `sweep` goes on with a neighbour of the last one, as long as there is one, by (separator states, position): so a
-    variable of few choices is carried along rather than one of many.
+    A `sweep` continues with a neighbour of the last one, as long as there is one, by (separator states, position). So
+    the separators hold variables of few choices rather than of many.
     """
     around: list[set[int]] = [set() for _ in sizes]
     for first, second in problem.ends:
@@ -101,8 +100,7 @@ def _order(
             if current != entry:  # its neighbourhood changed since it was queued
                 heapq.heappush(queue, current)
                 continue
-        if deadline is not None:
-            deadline.check()
+        deadline.check()
         near = around[v]
         separators[v] = frozenset(near)
         for a in near:
@@ -111,7 +109,3 @@ def _order(
         for a in sorted(near):
             heapq.heappush(queue, rank(a))
     return separators
-
-
-def _volume(v: int, separator: frozenset[int], sizes: list[int]) -> int:
-    return math.prod(sizes[u] for u in separator) * sizes[v]

@@ -1,6 +1,6 @@
-"""The bucket tree: what is eliminated when, and which tables are met there.
+"""The bucket tree: the order of elimination, and the tables that each elimination adds up.
 
-Takes a `SearchProblem`; gives back a `Tree` of `Bucket`s, in elimination order. A bucket holds the tables that mention
+Takes a `SearchProblem`; gives a `Tree` of `Bucket`s, in elimination order. A bucket holds the tables that mention
 its variable and no earlier one; its *scope* is the variable and its *separator* (the later variables that it is joined
 to), sorted by elimination position, so that tables and messages broadcast into each other by reshaping, never by
 transposing. Hubs have no bucket: a *case* is a choice for each of them, and what depends on it are tables of one
@@ -10,7 +10,6 @@ the root of all (a bucket with an empty separator, the end of a component, hangs
 Bucket elimination: Dechter, "Bucket elimination: a unifying framework for reasoning" (1999).
 """
 
-import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -18,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from alpa_cfp.search.deadline import Deadline
+from alpa_cfp.search.limits import Deadline, bounds_bytes, largest_bytes, tree_bytes
 from alpa_cfp.search.order import elimination_order
 from alpa_cfp.search.problem import Array, SearchProblem
-from alpa_cfp.search.sizing import bounds_bytes, largest_bytes, tree_bytes
+from alpa_cfp.search.prune import digest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +79,7 @@ class Tree:
     hubs: tuple[int, ...]
     cases: tuple[tuple[int, ...], ...]
 
-    def whole(self, chosen: Mapping[int, int], case: int) -> tuple[int, ...]:
+    def all_choices(self, chosen: Mapping[int, int], case: int) -> tuple[int, ...]:
         """The choices of all variables, from those of the buckets' and a case."""
         every = {**chosen, **dict(zip(self.hubs, self.cases[case], strict=True))}
         return tuple(every[v] for v in range(len(every)))
@@ -91,24 +90,23 @@ class _Distinct:
 
     def __init__(self) -> None:
         self.tables: list[Table] = []
-        self._known: dict[tuple[object, ...], int] = {}
+        self._known: dict[bytes, int] = {}
 
     def number(self, table: Table) -> int:
-        key = (table.time_s.shape, *(hashlib.sha256(np.ascontiguousarray(part).data).digest() for part in table.parts))
+        key = digest(*table.parts)
         if self._known.setdefault(key, len(self.tables)) == len(self.tables):
             self.tables.append(table)
         return self._known[key]
 
 
-def elimination_tree(problem: SearchProblem, *, memory: bool, deadline: Deadline | None = None) -> Tree:
-    """Builds the bucket tree; without `memory` all bytes are left out (zero), so equal times tie.
+def elimination_tree(problem: SearchProblem, deadline: Deadline, *, memory: bool) -> Tree:
+    """Builds the bucket tree; without `memory` all bytes are zero, so equal times tie.
 
-    Raises Stopped if a limit is met, that of memory before any of it is allocated.
+    Raises Stopped if a limit is exceeded, that of memory before anything is allocated.
     """
     sizes = [variable.choices for variable in problem.variables]
     order = elimination_order(problem, deadline)
-    if deadline is not None:
-        deadline.allocate(tree_bytes(problem, order.hubs) + largest_bytes(order.separators, sizes))
+    deadline.allocate(tree_bytes(problem, order.hubs) + largest_bytes(order.separators, sizes))
     position = {variable: index for index, variable in enumerate(order.separators)}
     cases = tuple(itertools.product(*(range(sizes[hub]) for hub in order.hubs)))
     members: list[list[tuple[tuple[int, ...], Table]]] = [[] for _ in position]
@@ -118,7 +116,7 @@ def elimination_tree(problem: SearchProblem, *, memory: bool, deadline: Deadline
         if len(free) == len(dims):
             turned = table if list(dims) == free else Table(*(part.T for part in table.parts))
             members[position[free[0]]].append((tuple(free), turned))
-        else:  # what only hubs decide is met in the last bucket
+        else:  # a table of hubs alone belongs to the last bucket
             by_case[position[free[0]] if free else -1].append(_in_cases(table, dims, order.hubs, cases))
 
     scopes = [(v, *sorted(separator, key=position.__getitem__)) for v, separator in order.separators.items()]
@@ -151,8 +149,7 @@ def elimination_tree(problem: SearchProblem, *, memory: bool, deadline: Deadline
         order.hubs,
         cases,
     )
-    if deadline is not None:
-        deadline.allocate(tree_bytes(problem, order.hubs) + bounds_bytes(tree, 1))
+    deadline.allocate(tree_bytes(problem, order.hubs) + bounds_bytes(tree, 1))
     return tree
 
 
@@ -160,10 +157,11 @@ def _given(problem: SearchProblem, memory: bool) -> list[tuple[tuple[int, ...], 
     """The tables of all variables and edges, with the variables that they mention."""
     given: list[tuple[tuple[int, ...], Table]] = []
     for index, variable in enumerate(problem.variables):
-        summed = variable.state_bytes + variable.saved_bytes
-        given.append(((index,), Table(variable.time_s, summed * memory, variable.transient_bytes * memory)))
+        sizes = variable.summed_bytes * memory, variable.transient_bytes * memory
+        given.append(((index,), Table(variable.time_s, *sizes)))
     for edge, ends in zip(problem.edges, problem.ends, strict=True):
-        given.append((ends, Table(edge.time_s, edge.state_bytes * memory, edge.transient_bytes * memory)))
+        nothing = np.zeros_like(edge.time_s)
+        given.append((ends, Table(edge.time_s, nothing, nothing)))
     return given
 
 

@@ -19,15 +19,7 @@ from alpa_cfp.costs import Rates, Work, estimated_s, fitted
 from alpa_cfp.database import Profile
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.quantities import plural
-from alpa_cfp.search import (
-    MEMORY_BYTES,
-    MemoryBudgetError,
-    NoPlanError,
-    SearchProblem,
-    Solution,
-    TimeLimitError,
-    search,
-)
+from alpa_cfp.search import MEMORY_BYTES, MemoryBudgetError, NoPlanError, SearchProblem, Solution, search
 from alpa_cfp.select.search_problem import Boundaries, make_problem
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
@@ -58,7 +50,6 @@ _NAMED = 3
 _REASONS = {
     NoPlanError: "nothing else of it can be run",
     MemoryBudgetError: "nothing else fits into the memory budget",
-    TimeLimitError: "the search for it met its limit",
 }
 
 
@@ -108,10 +99,10 @@ class PlanSearch:
         rates: Rates,
         profiles: Profiles | None,
         margin: float,
-        limit_s: float | None = None,
+        limit_s: float = math.inf,
         micro_batches: int = 1,
         *,
-        memory_bytes: int | None = MEMORY_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
         caveats: Caveats | None = None,
         plain: Callable[[SearchProblem], Mapping[str, Solution]] | None = None,
     ) -> None:
@@ -130,7 +121,7 @@ class PlanSearch:
             self._measure(first)
 
     @property
-    def limits(self) -> tuple[float | None, int | None]:
+    def limits(self) -> tuple[float, int]:
         """How long one search may take, and how much memory."""
         return self._limit_s, self._memory_bytes
 
@@ -173,8 +164,6 @@ class PlanSearch:
                 other = self._cheapest(budget_bytes, without=number)
             except (NoPlanError, MemoryBudgetError) as error:  # then it is a plan without alternative
                 self.caveats.note(f"{self._instead(kind)}: {_REASONS[type(error)]}")
-            except TimeLimitError as error:
-                self.caveats.warn(f"{self._instead(kind)}: {_REASONS[type(error)]}")
             else:
                 found.setdefault(other.choices, other)
         return [first, *sorted(list(found.values())[1:], key=lambda plan: plan.time_s)]
@@ -184,9 +173,7 @@ class PlanSearch:
         while True:
             problem = self._problem(without)
             try:
-                (found,) = search(
-                    problem, budget_bytes, time_limit_s=self._limit_s, memory_limit_bytes=self._memory_bytes
-                )
+                found = search(problem, budget_bytes, time_limit_s=self._limit_s, memory_limit_bytes=self._memory_bytes)
             except NoPlanError as error:
                 raise self._no_plan(error) from error
             if found.gap_s > 0:

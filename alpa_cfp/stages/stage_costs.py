@@ -123,7 +123,7 @@ class StageCostModel:
         micro_batches: int,
         budget_bytes: int | None,
         limit_s: float,
-        memory_bytes: int | None = MEMORY_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> Composed:
         """What there is to say of a stage.
 

@@ -118,7 +118,6 @@ TESTED_BY = {
     ),
     "test_a_limit_of_memory_below_zero_is_refused": ("memory_limit_bytes=<>",),
     "test_what_does_not_fit_together_is_refused_by_name": (
-        "best=<>",
         "budget_bytes=<>",
         "has shape <>; (first's choices",
         "has shape <>; one entry for each",

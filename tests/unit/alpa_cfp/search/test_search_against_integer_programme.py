@@ -13,12 +13,12 @@ from unit.alpa_cfp.search.problems import by_integer_programme, random_problem
 )
 def test_the_least_time_is_that_of_the_integer_programme(shape: str, count: int, share: float) -> None:
     problem = random_problem(np.random.default_rng(count + int(10 * share)), count, (6, 6), shape, 1000)
-    fastest = search(problem, None)[0]
+    fastest = search(problem, None)
     with pytest.raises(MemoryBudgetError) as raised:
         search(problem, 0)
     least = raised.value.least_bytes
     budget = least + int(share * max(0, fastest.memory.total - least))
-    plan = search(problem, budget)[0]
+    plan = search(problem, budget)
     assert plan.memory.total <= budget
     assert plan.time_s == pytest.approx(by_integer_programme(problem, budget), rel=1e-9)
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_cfp.search import Edge, MemoryBudgetError, SearchProblem, Variable, order, search
+from alpa_cfp.search.limits import Deadline
 from alpa_cfp.search.order import elimination_order
 from unit.alpa_cfp.search.problems import SHAPES, budgets, plans, problems, random_problem
 
@@ -17,16 +18,9 @@ def with_hub(layers: int, choices: int = 3) -> SearchProblem:
     step, spoke = rng.uniform(0, 2e-4, (3, 3)), rng.uniform(0, 1e-4, (3, choices))
     hub = Variable("hub", 1e-3 * np.arange(choices), 10**9 // (1 + np.arange(choices)))
     variables = [hub, *(Variable(f"layer {i}", *layer) for i in range(layers))]
-    edges = [Edge(f"layer {i}", f"layer {i + 1}", step, 1e7) for i in range(layers - 1)]
-    edges += [Edge(f"layer {i}", "hub", spoke, 0, -np.full((3, choices), 10**6)) for i in range(layers)]
+    edges = [Edge(f"layer {i}", f"layer {i + 1}", step) for i in range(layers - 1)]
+    edges += [Edge(f"layer {i}", "hub", spoke) for i in range(layers)]
     return SearchProblem(tuple(variables), tuple(edges))
-
-
-def costs(problem: SearchProblem, budget: int | None, best: int) -> list[tuple[float, int]]:
-    try:
-        return [(s.time_s, s.memory.total) for s in search(problem, budget, best=best)]
-    except MemoryBudgetError:
-        return []
 
 
 @pytest.mark.parametrize(
@@ -34,46 +28,43 @@ def costs(problem: SearchProblem, budget: int | None, best: int) -> list[tuple[f
 )
 def test_what_is_carried_through_much_of_the_elimination_is_branched_on(shape: str, hubs: int) -> None:
     problem = random_problem(np.random.default_rng(1), 9, (3, 3), shape, 9)
-    assert len(elimination_order(problem).hubs) == hubs
+    assert len(elimination_order(problem, Deadline()).hubs) == hubs
 
 
 def test_the_hub_is_the_variable_that_all_are_joined_to() -> None:
-    assert elimination_order(with_hub(8)).hubs == (0,)
+    assert elimination_order(with_hub(8), Deadline()).hubs == (0,)
 
 
 def test_a_hub_of_too_many_choices_to_bound_each_is_carried_along() -> None:
     problem = with_hub(8, choices=300)
-    found = elimination_order(problem)
+    found = elimination_order(problem, Deadline())
     assert found.hubs == ()
     assert sum(0 in separator for separator in found.separators.values()) >= 5
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @given(data=st.data())
-def test_branching_on_any_variables_finds_the_plans_that_branching_on_none_does(
-    shape: str, data: st.DataObject
-) -> None:
+def test_branching_on_any_variables_finds_the_plan_that_branching_on_none_does(shape: str, data: st.DataObject) -> None:
     problem = data.draw(problems(shape))
-    best = data.draw(st.integers(1, 4))
     budget = data.draw(st.sampled_from(budgets(problem) or [0]))
-    expected = [(s.time_s, s.memory.total) for s in plans(problem) if s.memory.total <= budget][:best]
+    expected = [(s.time_s, s.memory.total) for s in plans(problem) if s.memory.total <= budget]
     for carried, cases in ((1, 10**6), (3, 1)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(order, "_CARRIED", carried)
             patch.setattr(order, "_SHARE", 0.0)
             patch.setattr(order, "_MOST_CASES", cases)
             if expected:
-                assert costs(problem, budget, best) == expected
+                found = search(problem, budget)
+                assert (found.time_s, found.memory.total) == expected[0]
 
 
-@pytest.mark.parametrize("best", [1, 4])
-def test_equal_layers_with_a_hub_are_searched_exactly_at_every_budget(best: int) -> None:
+def test_equal_layers_with_a_hub_are_searched_exactly_at_every_budget() -> None:
     problem = with_hub(5)
     listed = plans(problem)
     totals = sorted({s.memory.total for s in listed})
     for budget in totals[:: len(totals) // 10]:
-        fitting = [s.time_s for s in listed if s.memory.total <= budget][:best]
-        assert [time for time, _ in costs(problem, budget, best)] == pytest.approx(fitting, rel=1e-12)
+        fastest = min(s.time_s for s in listed if s.memory.total <= budget)
+        assert search(problem, budget).time_s == pytest.approx(fastest, rel=1e-12)
 
 
 def test_where_nothing_fits_with_a_hub_the_least_memory_is_exact() -> None:
@@ -83,9 +74,7 @@ def test_where_nothing_fits_with_a_hub_the_least_memory_is_exact() -> None:
     assert raised.value.least_bytes == min(s.memory.total for s in plans(problem))
 
 
-def test_many_layers_with_a_hub_give_the_same_plans_each_time() -> None:
+def test_many_layers_with_a_hub_give_the_same_plan_each_time() -> None:
     problem = with_hub(40, choices=12)
-    fastest = search(problem, None)[0].memory.total
-    first = search(problem, fastest * 2 // 3, best=3)
-    assert len(first) == 3
-    assert search(problem, fastest * 2 // 3, best=3) == first
+    fastest = search(problem, None).memory.total
+    assert search(problem, fastest * 2 // 3) == search(problem, fastest * 2 // 3)
