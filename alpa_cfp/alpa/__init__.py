@@ -1,1 +1,1 @@
-"""What Alpa is given: methods, the option, and devices of its meshes. The only folder that imports alpa."""
+"""The classes that a user gives to Alpa: methods, the option, and devices of its meshes. Alone imports alpa."""

@@ -16,7 +16,7 @@ class CFPShardParallel(alpa.ShardParallel):
         devices: The devices, or a logical mesh over them; None for all devices of the cluster, in one axis.
         num_micro_batches: The number of micro-batches of a step, for gradient accumulation; None without.
         auto_sharding_option: How to plan; None for `CFPOption()`.
-        manual_sharding_option: Shardings of inputs and outputs that are given.
+        manual_sharding_option: Given shardings of inputs and outputs.
 
     Raises:
         OptionError: the option is not a `CFPOption`.
@@ -34,7 +34,7 @@ class CFPShardParallel(alpa.ShardParallel):
 
 
 class CFPPipeshardParallel(alpa.PipeshardParallel):
-    """Pipeline parallelism as alpa has it, whose stages are sharded by CFP.
+    """Pipeline parallelism of alpa, with stages that CFP plans.
 
     Args:
         devices: The devices, as alpa's `VirtualPhysicalMesh`; None for all of the cluster, or of this process.

@@ -1,4 +1,4 @@
-"""`CFPOption`: that CFP plans, and how, as Alpa's methods carry it."""
+"""`CFPOption`: the options of CFP, as an auto-sharding option of Alpa's methods."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,6 @@ from alpa_on_jax.errors import StagePlanError
 from alpa_on_jax.xla_extension import planner as seam
 
 if TYPE_CHECKING:
-    from alpa_cfp.extraction.analysed_program import AnalysedProgram
     from alpa_cfp.planner.request import PlanRequest
     from alpa_cfp.stages.planning import ComposedStage
     from alpa_cfp.stages.session import StageSession
@@ -33,7 +32,7 @@ StageCosts = Literal["profile", "compose"]
 
 @dataclass
 class _StagePlanning:
-    """What candidate stages are planned with, and what was found for the last one."""
+    """The session of candidate stages, and the result for the last one."""
 
     session: "StageSession"
     composed: "ComposedStage | None" = None
@@ -42,19 +41,18 @@ class _StagePlanning:
 
 @dataclass
 class CFPOption(AutoShardingOption):
-    """Options of CFP, in the place of those of Alpa's ILP, whose fields say nothing to CFP.
+    """Options of CFP, in the place of those of Alpa's ILP; CFP ignores the fields of `AutoShardingOption`.
 
-    The fields from `costs` to `plan` are those of `PlanOptions`. Of a pipeline whose stages alpa chooses, `refine` is
-    for those that it has chosen, where `stage_costs` is "profile"; candidates have the square root of `pruning_margin`.
+    The fields from `costs` to `plan` are those of `PlanOptions`. In a pipeline whose stages alpa chooses, `refine`
+    applies to the chosen stages, where `stage_costs` is "profile"; candidates have the square root of `pruning_margin`.
 
     Attributes:
-        stage_costs: What a candidate stage of a pipeline costs: "profile" lets alpa compile it and time it, "compose"
-            puts it together from profiles of its segments; no stage is compiled to choose stages then.
+        stage_costs: The source of the costs of a pipeline's candidate stages: "profile" lets alpa compile and time each
+            stage, "compose" composes them from profiles of the stage's segments, and no stage is compiled.
         plans: The plans that were made or used with this option in this process, the newest last.
-        stage_plans: Of candidate stages of the last pipeline, by digests of programs and meshes, each with what it
-            was learnt from where costs were composed. A stage that is chosen keeps the plan that it was chosen by, if
-            that is not refined.
-        stage: What candidate stages are planned with, while they are.
+        stage_plans: The plans of candidate stages of the last pipeline, by digests of programs and meshes, each with
+            its evidence where costs were composed. A chosen stage keeps its plan, if that is not refined.
+        stage: The planning of candidate stages, while it goes on.
     """
 
     costs: Costs = "measure"
@@ -82,37 +80,39 @@ class CFPOption(AutoShardingOption):
         check_numbers(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to other processes: without what was made in this one."""
+        """The state for other processes, without the plans of this one."""
         return {**self.__dict__, "plans": [], "stage_plans": {}, "stage": None}
 
     @property
     def plan_options(self) -> PlanOptions:
-        """The same as planning takes it."""
+        """The fields of `PlanOptions`."""
         return PlanOptions(**{each.name: getattr(self, each.name) for each in dataclasses.fields(PlanOptions)})
 
     def annotate_module(self, module: HloModule, request: seam.PlanRequest) -> None:
-        """Plan `module` and write the plan into it: what alpa's auto-sharding pass asks for (see `Planner`). The
-        predicted seconds of a step are alpa's objective.
+        """Plan `module` and write the plan into it, for alpa's auto-sharding pass (see `Planner`).
+
+        The predicted seconds of a step become alpa's objective.
 
         Raises:
             StagePlanError: see `plan_module`.
         """
-        # Where alpa's ILP leaves its objective: the executable has it from there.
+        # Alpa's ILP leaves its objective here, and the executable reads it.
         auto_sharding.last_objective = self.plan_module(module, request).predicted_s
 
     def plan_module(self, module: HloModule, request: seam.PlanRequest) -> Plan:
         """Plan `module`, write the plan into it, and return the plan.
 
-        A candidate stage whose costs are composed stays as it is (see `planned_stage`).
+        A candidate stage whose costs are composed is not changed (see `planned_stage`).
 
         Raises:
-            StagePlanError: it is one of the stages that a pipeline might have, and has no plan.
+            StagePlanError: it is a candidate stage of a pipeline, and has no plan.
         """
-        asked = _request(request)
+        converted = _plan_request(request)
         try:
-            plan = (
-                self._planned(module, asked) if self.stage is None else self._planned_stage(module, asked, self.stage)
-            )
+            if self.stage is None:
+                plan = self._plan_step(module, converted)
+            else:
+                plan = self._plan_candidate(module, converted, self.stage)
         except (NoPlanError, MemoryBudgetError, NoRunnablePlanError) as error:
             if self.stage is None:
                 raise
@@ -120,32 +120,30 @@ class CFPOption(AutoShardingOption):
         self.plans.append(plan)
         return plan
 
-    def _planned(self, module: HloModule, request: "PlanRequest") -> Plan:
-        """Plan a whole step, or a stage that is a part of the pipeline."""
-        # Not at the top: alpa pickles options, and workers need no planner.
+    def _plan_step(self, module: HloModule, request: "PlanRequest") -> Plan:
+        """Plan a whole step, or a chosen stage of a pipeline."""
+        # Not at the top: alpa pickles options, and its workers need no planner.
         from alpa_cfp.extraction.analysed_program import AnalysedProgram
         from alpa_cfp.planner.planner import plan_whole
 
-        options, learnt, program = self.plan_options, None, AnalysedProgram(module)
+        options, evidence, program = self.plan_options, None, AnalysedProgram(module)
         if self.plan is None and self.stage_plans:
-            chosen, learnt = self.stage_plans.get((program.digest, nontrivial_sizes(request.mesh.shape)), (None, None))
+            key = program.digest, nontrivial_sizes(request.mesh.shape)
+            chosen, evidence = self.stage_plans.get(key, (None, None))
             if chosen is not None and self.refines_stages and request.mesh.num_devices > 1:
-                # Its candidates are measured. What has not been done for all candidate stages is done for this one.
-                options, learnt = options.with_closer_pruning(), None
+                # Its candidates are measured; its best plans are not yet timed whole.
+                options, evidence = options.with_closer_pruning(), None
             elif chosen is not None:
                 options = replace(options, plan=chosen)
         made = plan_whole(program, request, options)
         module.become(made.module)
-        return made.plan if learnt is None else self._explained(program, made.plan, learnt, request)
-
-    def _explained(
-        self, program: "AnalysedProgram", plan: Plan, learnt: "StageEvidence", request: "PlanRequest"
-    ) -> Plan:
+        if evidence is None:
+            return made.plan
         from alpa_cfp.stages.planning import explain_stage
 
-        return explain_stage(program, plan, learnt, request, self.plan_options)
+        return explain_stage(program, made.plan, evidence, request, self.plan_options)
 
-    def _planned_stage(self, module: HloModule, request: "PlanRequest", stage: _StagePlanning) -> Plan:
+    def _plan_candidate(self, module: HloModule, request: "PlanRequest", stage: _StagePlanning) -> Plan:
         """Plan a candidate stage."""
         from alpa_cfp.planner.planner import plan_program, use_plan
         from alpa_cfp.stages.planning import compose_stage
@@ -154,28 +152,28 @@ class CFPOption(AutoShardingOption):
         program = session.programs.of(module)
         stage.composed = None
         if self.composes and self.plan is None:
-            # As it is: alpa is told what it costs, and where its stages' arguments and results are.
+            # The module is not changed: `planned_stage` has its costs and the shardings of arguments and results.
             stage.composed = compose_stage(program, request, session)
-            plan, learnt = stage.composed.plan, stage.composed.composed.learnt
+            plan, evidence = stage.composed.plan, stage.composed.composed.learnt
         else:
             if self.plan is None:
                 made = plan_program(program, request, session, needs_profiles=False)
             else:
                 made = use_plan(program, request, self.plan_options)
             module.become(made.module)
-            plan, learnt = made.plan, None
+            plan, evidence = made.plan, None
         stage.plan = plan
-        self.stage_plans[plan.program, nontrivial_sizes(request.mesh.shape)] = plan, learnt
+        self.stage_plans[plan.program, nontrivial_sizes(request.mesh.shape)] = plan, evidence
         return plan
 
     @property
     def composes(self) -> bool:
-        """Whether it says what candidate stages cost (see `StagePlanner`)."""
+        """Whether it gives the costs of candidate stages (see `StagePlanner`)."""
         return self.stage_costs == "compose"
 
     @contextlib.contextmanager
     def planning_stages(self, known: dict[str, Any]) -> Iterator["CFPOption"]:
-        """This option for candidate stages, whose plans share a session; see `StagePlanner`."""
+        """A copy of this option for candidate stages, whose plans share a session; see `StagePlanner`."""
         from alpa_cfp.extraction.analysed_program import AnalysedPrograms  # not at the top: see above
         from alpa_cfp.stages.session import StageSession
 
@@ -188,16 +186,16 @@ class CFPOption(AutoShardingOption):
 
     @property
     def refines_stages(self) -> bool:
-        """Whether the best plans of a chosen stage are timed whole: where its profiles are there, and time is."""
+        """Whether the best plans of a chosen stage are timed whole."""
         return self.refine > 0 and self.costs == "measure" and self.stage_costs == "profile"
 
     def plan_key(self, logical_mesh: Any, fields: dict[str, Any]) -> tuple[int, ...]:
-        """See `StagePlanning`: alpa's fields say something to the ILP only."""
+        """See `StagePlanning`; alpa's fields are for the ILP only."""
         del fields
         return nontrivial_sizes(logical_mesh.shape)
 
     def dominates(self, logical_mesh: Any, other: Any) -> bool:
-        """See `StagePlanning`: a finer mesh has the shardings of a coarser one, too, which split along several axes.
+        """See `StagePlanning`: a finer mesh has all shardings of a coarser one, by splits along several axes.
 
         In profile mode, Alpa times plans on both meshes.
         """
@@ -210,12 +208,12 @@ class CFPOption(AutoShardingOption):
             composed = self.stage.composed.composed
             return seam.PlannedStage({}, composed.costs(phases), composed.device_bytes, composed.ends)
         assert self.stage.plan is not None
-        # Without why: it is for alpa's compile workers.
+        # Without the report: alpa's compile workers do not need it.
         return seam.PlannedStage({"plan": replace(self.stage.plan, account=None)})
 
 
-def _request(request: seam.PlanRequest) -> "PlanRequest":
-    """As planning takes it. A submesh of one axis is the same whether that is the first or the second."""
+def _plan_request(request: seam.PlanRequest) -> "PlanRequest":
+    """Alpa's request as one of the planner; a submesh of one axis has it as the second."""
     from alpa_cfp.alpa.devices import AlpaDevices  # not at the top: see above
     from alpa_cfp.planner.request import PlanRequest
 

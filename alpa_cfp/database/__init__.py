@@ -1,4 +1,4 @@
-"""The profile database: what was measured of each program, by a key that names the program and its mesh.
+"""The profile database: measured profiles of programs, by a key of the program and its mesh.
 
     with ProfileDatabase.open() as database:
         key = ProfileKey.of(text, mesh_shape=(2, 4), hosts="1x8", device_kind="cpu", jaxlib_version="0.10.2")
@@ -7,7 +7,7 @@
 Everything public is named here. Nothing here imports jax, so profiles can be studied on any machine.
 """
 
-from alpa_cfp.database.database import Counts, ProfileDatabase
+from alpa_cfp.database.database import ProfileDatabase
 from alpa_cfp.database.errors import (
     DatabaseClosedError,
     DatabaseDamagedError,
@@ -26,7 +26,6 @@ from alpa_cfp.database.values import Collective, Failure, Profile, ProfileKey, S
 __all__ = [
     "ENVIRONMENT_VARIABLE",
     "Collective",
-    "Counts",
     "DatabaseClosedError",
     "DatabaseDamagedError",
     "DatabaseMissingError",

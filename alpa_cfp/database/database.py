@@ -1,29 +1,26 @@
-"""The profile database: what was measured of each program on each kind of mesh, kept for the next plan.
+"""The profile database: the measured profiles of each program on each kind of mesh, kept for later plans.
 
 Takes keys and profiles (values.py) and gives them back bit for bit, in the keys' order. Invariants:
 
-- A profile that `put` has taken is never lost while the process lives, and is in the file when `put` returns, unless a
-  warning said otherwise: where the file cannot be written (full disk, lock, permissions) the profile is used from
-  memory, and each later `put`, and `close`, tries again to write it.
+- A profile is in the file when `put` returns, unless a warning was logged: where the file cannot be written (full disk,
+  lock, permissions) the profile is used from memory, and each later `put`, and `close`, tries again to write it.
 - No measurement is replaced: a second profile of a key is a further session of it. The same session put twice (equal
   in every field, its time included) is there once, so merging is a union.
-- A database opened read-only is a snapshot: it neither changes the file nor sees later changes, so plans made from
-  it are the same however often they are made.
+- A database opened read-only is a snapshot: it neither changes the file nor sees later changes, so repeated plans from
+  it are equal.
 
-One object serves all threads of a process; each process opens its own. SQLite's log needs a file system of one machine:
-on several, use a file each and `merge` them.
+All threads of a process can share one object; each process opens its own. SQLite's log needs a local file system: on
+several machines, use a file each and `merge` them.
 """
 
 import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from alpa_cfp.database import exchange, opening, schema
 from alpa_cfp.database.errors import (
@@ -43,20 +40,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How much a database holds; `unsaved` of the sessions are in memory only."""
-
-    keys: int
-    sessions: int
-    measured_sessions: int
-    failed_sessions: int
-    samples: int
-    unsaved: int
-
-
 class ProfileDatabase:
-    """Profiles by key; made by `open` or `in_memory`, and a context manager that closes itself."""
+    """Profiles by key; made by `open`, `open_to_change` or `in_memory`; a context manager that closes it."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path | None, *, readonly: bool, keeps: bool) -> None:
         self._connection: sqlite3.Connection | None = connection
@@ -87,9 +72,7 @@ class ProfileDatabase:
 
     @classmethod
     def open_to_change(cls, path: str | os.PathLike[str] | None = None) -> "ProfileDatabase":
-        """Open the database to change it as a user asks, where doing so in memory only would be no answer.
-
-        A missing file is made. Paths are as in `open`.
+        """Open the database for changes that must reach the file. A missing file is made; paths are as in `open`.
 
         Raises:
             DatabaseDamagedError, DatabaseUnavailableError: the file cannot be used; it is left as it is.
@@ -99,7 +82,7 @@ class ProfileDatabase:
 
     @classmethod
     def in_memory(cls) -> "ProfileDatabase":
-        """An empty database that no file keeps."""
+        """An empty database without a file."""
         return cls(opening.connect_in_memory(), None, readonly=False, keeps=False)
 
     @property
@@ -118,7 +101,7 @@ class ProfileDatabase:
         return self._keeps and not self._unsaved
 
     def get(self, key: ProfileKey) -> Profile | None:
-        """What is known of a key: the samples of all its sessions in one profile (`combined`), or None."""
+        """The profile of a key, with the samples of all its sessions (`combined`), or None."""
         sessions = self.sessions(key)
         return combined(sessions) if sessions else None
 
@@ -153,69 +136,43 @@ class ProfileDatabase:
             self._unsaved.append(Record(key, profile, program_text))
             self._save()
 
-    def keys(
-        self,
-        *,
-        device_kind: str | None = None,
-        jaxlib_version: str | None = None,
-        mesh_shape: Sequence[int] | None = None,
-        hosts: str | None = None,
-        program: str | None = None,
-    ) -> list[ProfileKey]:
-        """The keys that have all of these values, in order."""
-        wanted = {
-            field: value
-            for field, value in {
-                "device_kind": device_kind,
-                "jaxlib_version": jaxlib_version,
-                "mesh_shape": None if mesh_shape is None else tuple(mesh_shape),
-                "hosts": hosts,
-                "program": program,
-            }.items()
-            if value is not None
-        }
+    def keys(self, *, device_kind: str | None = None, jaxlib_version: str | None = None) -> list[ProfileKey]:
+        """The keys of a device kind and a version of jaxlib (None for any), in order."""
         with self._lock:
             found = {*self._read(schema.all_keys), *(record.key for record in self._unsaved)}
-        return sorted(key for key in found if all(getattr(key, field) == value for field, value in wanted.items()))
+        return sorted(key for key in found if _matches(key, device_kind, jaxlib_version))
 
     def items(
         self, *, device_kind: str | None = None, jaxlib_version: str | None = None
     ) -> Iterator[tuple[ProfileKey, Profile]]:
         """Keys with their combined profiles, in the keys' order, as they are now."""
-        for key, sessions in self._everything(device_kind, jaxlib_version).items():
+        for key, sessions in self._sessions_by_key(device_kind, jaxlib_version).items():
             yield key, combined(sessions)
-
-    def counts(self, *, device_kind: str | None = None, jaxlib_version: str | None = None) -> Counts:
-        """How many keys, sessions and samples there are."""
-        by_key = self._everything(device_kind, jaxlib_version)
-        every = [session for sessions in by_key.values() for session in sessions]
-        measured = sum(session.status == "measured" for session in every)
-        samples = sum(len(session.samples_s) for session in every)
-        unsaved = len({(record.key, record.profile) for record in self._unsaved if record.key in by_key})
-        return Counts(len(by_key), len(every), measured, len(every) - measured, samples, unsaved)
 
     def export_json(
         self, path: str | os.PathLike[str], *, device_kind: str | None = None, jaxlib_version: str | None = None
     ) -> int:
         """Write everything to a JSON file and give the number of sessions; equal content gives equal bytes."""
         with self._lock:
-            by_key = self._everything(device_kind, jaxlib_version)
+            by_key = self._sessions_by_key(device_kind, jaxlib_version)
             texts = {key.program: self.program_text(key) for key in by_key}
         text = exchange.export_text(by_key, {digest: text for digest, text in texts.items() if text is not None})
         exchange.write_export(Path(path), text)
         return sum(map(len, by_key.values()))
 
     def import_json(self, path: str | os.PathLike[str]) -> int:
-        """Add what an export holds, all or nothing, and give the number of sessions that were new.
+        """Add the content of an export, all or nothing, and give the number of sessions that were new.
 
         Raises:
             ExchangeFormatError: the file is no export.
             DatabaseWriteError: the database could not be written.
         """
-        return self._add("import_json()", exchange.read_export(Path(path)))
+        records = exchange.read_export(Path(path))
+        with self._changing("import_json()") as connection:
+            return schema.insert(connection, records)
 
     def merge(self, other: str | os.PathLike[str]) -> int:
-        """Add what another database file holds, all or nothing, and give the number of sessions that were new.
+        """Add the content of another database file, all or nothing, and give the number of sessions that were new.
 
         The other file is not changed; a missing or damaged one is an error, as in `open(readonly=True)`.
         """
@@ -226,7 +183,8 @@ class ProfileDatabase:
             except ProfileValueError as error:
                 raise DatabaseDamagedError(path, str(error)) from error
             records = [Record(key, profile, texts[key.program]) for key, profile in schema.all_sessions(source)]
-        return self._add("merge()", records)
+        with self._changing("merge()") as connection:
+            return schema.insert(connection, records)
 
     def prune(
         self,
@@ -245,20 +203,18 @@ class ProfileDatabase:
         if before is None and device_kind is None and jaxlib_version is None and status is None:
             raise PruneError
         time = None if before is None else canonical_time("before", before)
-        with self._lock:
-            connection = self._connection_for("prune()")
+        with self._changing("prune()") as connection:
             self._save()
             keys = set(self.keys(device_kind=device_kind, jaxlib_version=jaxlib_version))
-            kept = [
+            remaining = [
                 record
                 for record in self._unsaved
                 if record.key not in keys
                 or (time is not None and record.profile.created_at >= time)
                 or status not in (None, record.profile.status)
             ]
-            removed = self._change("prune()", lambda: schema.remove(connection, keys, time, status))
-            removed += len(self._unsaved) - len(kept)
-            self._unsaved = kept
+            removed = schema.remove(connection, keys, time, status) + len(self._unsaved) - len(remaining)
+            self._unsaved = remaining
             return removed
 
     def close(self) -> None:
@@ -268,31 +224,31 @@ class ProfileDatabase:
                 return
             if os.getpid() == self._process:
                 if self._unsaved:
-                    self._last_warning = ""  # it is the last chance to hear of it
+                    self._last_warning = ""  # a warning is due, even if an equal one was logged
                     self._save()
                 self._connection.close()
             self._connection = None
 
-    def __enter__(self) -> "ProfileDatabase":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _everything(self, device_kind: str | None, jaxlib_version: str | None) -> dict[ProfileKey, tuple[Profile, ...]]:
+    def _sessions_by_key(
+        self, device_kind: str | None, jaxlib_version: str | None
+    ) -> dict[ProfileKey, tuple[Profile, ...]]:
         by_key: dict[ProfileKey, list[Profile]] = {}
         with self._lock:
             rows = self._read(lambda connection: list(schema.all_sessions(connection)))
             rows += [(record.key, record.profile) for record in self._unsaved]
         for key, profile in rows:
-            if device_kind in (None, key.device_kind) and jaxlib_version in (None, key.jaxlib_version):
+            if _matches(key, device_kind, jaxlib_version):
                 by_key.setdefault(key, []).append(profile)
         return {key: _in_order(by_key[key]) for key in sorted(by_key)}
 
     def _save(self) -> None:
-        """Write what is unsaved; a warning if that cannot be done now."""
+        """Write the unsaved records; logs a warning if that cannot be done now."""
         if not self._unsaved:
             return
         try:
@@ -313,16 +269,19 @@ class ProfileDatabase:
         self._unsaved = []
         self._last_warning = ""
 
-    def _add(self, what: str, records: Iterable[Record]) -> int:
-        with self._lock:
-            connection = self._connection_for(what)
-            return self._change(what, lambda: schema.insert(connection, records))
+    @contextmanager
+    def _changing(self, call: str) -> Iterator[sqlite3.Connection]:
+        """The connection, locked for a change of many profiles.
 
-    def _change(self, what: str, change: Callable[[], int]) -> int:
-        try:
-            return change()
-        except sqlite3.Error as error:
-            raise DatabaseWriteError(what, self._path, str(error)) from error
+        Raises:
+            DatabaseWriteError: the change could not be written.
+        """
+        with self._lock:
+            connection = self._connection_for(call)
+            try:
+                yield connection
+            except sqlite3.Error as error:
+                raise DatabaseWriteError(call, self._path, str(error)) from error
 
     def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         where = self._path or "the database in memory"
@@ -336,7 +295,7 @@ class ProfileDatabase:
             raise DatabaseDamagedError(where, str(error)) from error
 
     def _connection_for(self, change: str | None) -> sqlite3.Connection:
-        """The connection, if this process may use it for a change (named) or for reading."""
+        """The connection, if this process may use it for a call that changes something, or (None) for reading."""
         if os.getpid() != self._process:
             raise DatabaseClosedError.forked(self._path)
         if self._connection is None:
@@ -349,6 +308,10 @@ class ProfileDatabase:
 def _in_order(sessions: Iterable[Profile]) -> tuple[Profile, ...]:
     distinct = set(sessions)
     return tuple(sorted(distinct, key=session_order) if len(distinct) > 1 else distinct)
+
+
+def _matches(key: ProfileKey, device_kind: str | None, jaxlib_version: str | None) -> bool:
+    return device_kind in (None, key.device_kind) and jaxlib_version in (None, key.jaxlib_version)
 
 
 def _check_text(key: ProfileKey, text: str | None) -> None:

@@ -1,7 +1,7 @@
-"""Keys and profiles as JSON and back, as the database file and its exports hold them.
+"""Keys and profiles as JSON and back, as in the database file and its exports.
 
-Invariant: `profile_from(json.loads(profile_text(p))) == p`, bit for bit, and equal values have equal texts. What
-is read is checked as if a user had given it, so that a damaged file gives an error and never a wrong profile.
+Invariant: `profile_from(json.loads(profile_text(p))) == p`, bit for bit, and equal values have equal texts. Values that
+are read are checked like a user's, so that a damaged file gives an error and never a wrong profile.
 """
 
 import json
@@ -15,17 +15,17 @@ _COLLECTIVE_FIELDS = tuple(field.name for field in fields(Collective))
 
 
 def key_fields(key: ProfileKey) -> dict[str, Any]:
-    """A key as JSON can hold it."""
+    """A key as a JSON object."""
     return {**_plain(key), "mesh_shape": list(key.mesh_shape)}
 
 
 def key_from(value: Any) -> ProfileKey:
-    """The key that `key_fields` gave; ProfileValueError if it gave no such value."""
+    """The key of a JSON object of `key_fields`; ProfileValueError if there is none."""
     return ProfileKey(**_named("key", value, ProfileKey))
 
 
 def profile_fields(profile: Profile) -> dict[str, Any]:
-    """A profile as JSON can hold it; collectives are lists of kind, bytes, group size and count.
+    """A profile as a JSON object; collectives are lists of kind, bytes, group size and count.
 
     `collectives_compiled` is left out where it is false, as in profiles of earlier versions.
     """
@@ -37,7 +37,7 @@ def profile_fields(profile: Profile) -> dict[str, Any]:
 
 
 def profile_from(value: Any) -> Profile:
-    """The profile that `profile_fields` gave; ProfileValueError if it gave no such value."""
+    """The profile of a JSON object of `profile_fields`; ProfileValueError if there is none."""
     named = _named("profile", {"collectives_compiled": False, **value} if isinstance(value, dict) else value, Profile)
     for name in ("samples_s", "collectives"):
         if not isinstance(named[name], list):
@@ -49,12 +49,12 @@ def profile_from(value: Any) -> Profile:
 
 
 def profile_text(profile: Profile) -> str:
-    """The one text of a profile, in ASCII."""
+    """The canonical JSON text of a profile, in ASCII."""
     return canonical_json(profile_fields(profile))
 
 
 def profile_from_text(text: str) -> Profile:
-    """The profile of which `profile_text` gave this text; ProfileValueError if there is none."""
+    """The profile of a text of `profile_text`; ProfileValueError if there is none."""
     try:
         return profile_from(json.loads(text))
     except (TypeError, json.JSONDecodeError):
@@ -67,7 +67,7 @@ def mesh_shape_text(mesh_shape: tuple[int, ...]) -> str:
 
 
 def mesh_shape_from(text: str) -> tuple[int, ...]:
-    """The shape of which `mesh_shape_text` gave this text; ProfileValueError if there is none."""
+    """The shape of a text of `mesh_shape_text`; ProfileValueError if there is none."""
     try:
         return tuple(int(size) for size in text.split("x"))
     except (AttributeError, ValueError):

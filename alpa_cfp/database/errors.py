@@ -1,6 +1,6 @@
-"""Every error and warning of the profile database, worded once: what failed, the value, why, what to do.
+"""The errors and warnings of the profile database, each worded once: what failed, the value, why, what to do.
 
-Takes the values that were wrong and gives back exceptions, or the text of a warning; nothing here looks at the system.
+Takes the wrong values; gives exceptions, or the text of a warning.
 Each class also derives from the built-in exception that Python code would expect in its place.
 """
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class ProfileDatabaseError(Exception):
-    """Something that the profile database was asked for cannot be done."""
+    """The base class of the profile database's errors."""
 
 
 class ProfileValueError(ProfileDatabaseError, ValueError):
@@ -34,6 +34,7 @@ class DatabaseDamagedError(ProfileDatabaseError, RuntimeError):
     """A file is not a sound profile database of this version."""
 
     def __init__(self, path: Path | str, reason: str) -> None:
+        self.reason = reason
         super().__init__(
             f"{path} cannot be read as a profile database: {reason}. It was left as it is. A process was perhaps cut "
             "off while it copied the file (copy with export_json or merge instead), or the path is not the one that "
@@ -42,7 +43,7 @@ class DatabaseDamagedError(ProfileDatabaseError, RuntimeError):
 
 
 class DatabaseUnavailableError(ProfileDatabaseError, OSError):
-    """A sound or unknown file cannot be read now."""
+    """A file cannot be read now, whether it is sound or not."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
@@ -52,7 +53,7 @@ class DatabaseUnavailableError(ProfileDatabaseError, OSError):
 
 
 class DatabaseReadonlyError(ProfileDatabaseError, PermissionError):
-    """Something was to be written to a database that was opened read-only."""
+    """A database that was opened read-only would be changed."""
 
     def __init__(self, what: str, path: Path | None) -> None:
         super().__init__(
@@ -72,7 +73,7 @@ class DatabaseWriteError(ProfileDatabaseError, OSError):
 
 
 class DatabaseClosedError(ProfileDatabaseError, RuntimeError):
-    """A database is used where it cannot be."""
+    """A database is used after it was closed, or in a forked process."""
 
     @classmethod
     def closed(cls, path: Path | None) -> "DatabaseClosedError":
@@ -87,7 +88,7 @@ class DatabaseClosedError(ProfileDatabaseError, RuntimeError):
 
 
 class ExchangeFormatError(ProfileDatabaseError, ValueError):
-    """A JSON file is not an export of profiles; nothing of it was taken."""
+    """A JSON file is not an export of profiles; nothing of it was imported."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
@@ -107,7 +108,7 @@ class PruneError(ProfileDatabaseError, ValueError):
 
 
 def set_aside_warning(path: Path, aside: Path | None, reason: str) -> str:
-    """What is logged when a damaged file was renamed, or could not be (`aside` is None)."""
+    """The warning when a damaged file was renamed, or could not be (`aside` is None)."""
     if aside is None:
         return (
             f"{path} cannot be read as a profile database ({reason}) and cannot be renamed. New profiles are kept in "
@@ -120,7 +121,7 @@ def set_aside_warning(path: Path, aside: Path | None, reason: str) -> str:
 
 
 def in_memory_warning(path: Path, reason: str, keys: int) -> str:
-    """What is logged when a database could not be opened for writing."""
+    """The warning when a database could not be opened for writing."""
     return (
         f"the profile database {path} cannot be opened for writing: {reason}. Planning goes on with the {keys} keys "
         "that could be read, but new profiles are kept in memory only and are lost when this process ends: make the "
@@ -129,7 +130,7 @@ def in_memory_warning(path: Path, reason: str, keys: int) -> str:
 
 
 def not_kept_warning(path: Path | None, reason: str, count: int) -> str:
-    """What is logged when a profile could not be written."""
+    """The warning when a profile could not be written."""
     return (
         f"{count} profiles could not be written to the profile database {path or 'in memory'}: {reason}. What it held "
         "is still there. They are used in this process, and every further profile tries again to write them; if none "

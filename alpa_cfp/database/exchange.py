@@ -1,7 +1,7 @@
-"""Profiles as a JSON file, to be read by people, kept with results and imported elsewhere.
+"""Export profiles to a JSON file, and import them from one.
 
-Takes sessions and gives a text, and the other way round. Invariant: equal content gives the same bytes, because keys,
-sessions and fields are sorted and floats are spelled so that they are read back bit for bit.
+Takes sessions and gives a text, and the reverse. Invariant: equal content gives the same bytes, because keys, sessions
+and fields are sorted, and floats are written so that they are read back bit for bit.
 """
 
 import json
@@ -34,7 +34,7 @@ def export_text(sessions: Mapping[ProfileKey, Sequence[Profile]], programs: Mapp
 
 
 def write_export(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all; OSError if it cannot be written."""
+    """Write a file as a whole or not at all; OSError if it cannot be written."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
@@ -47,10 +47,10 @@ def write_export(path: Path, text: str) -> None:
 
 
 def read_export(path: Path) -> list[Record]:
-    """What an export holds.
+    """The sessions of an export.
 
     Raises:
-        ExchangeFormatError: it is no export, is from a newer version, or a value in it cannot be.
+        ExchangeFormatError: it is no export, is from a newer version, or has an invalid value.
         OSError: it cannot be read.
     """
     try:
@@ -81,7 +81,7 @@ def _records(item: Any, programs: Mapping[str, str]) -> list[Record]:
 
 
 def _umask() -> int:
-    # The only way to ask is to set it.
+    # The only way to read it is to set it.
     mask = os.umask(0o022)
     os.umask(mask)
     return mask

@@ -1,10 +1,10 @@
-"""The tables of a profile database, what may be written to them, and how a sound one is told from another file.
+"""The tables of a profile database: making, checking, reading and changing them.
 
 Takes SQLite connections. Invariant: the content is two sets, one of sessions (a key and one profile of it) and one of
-programs' texts; a row's name is the digest of what it holds. Adding what is there already changes nothing, so the
-union of two databases does not depend on the order. Every function that changes something does so in one transaction.
+programs' texts; a row's key is the digest of its content. Adding a row twice changes nothing, so the union of two
+databases does not depend on the order. Every function that changes something does so in one transaction.
 
-Only what SQLite 3.24 knows is used: distributions' Pythons are linked to old ones.
+Only features of SQLite 3.24 are used: distributions' Pythons are linked to old versions.
 """
 
 import sqlite3
@@ -14,13 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from alpa_cfp.database.encoding import (
-    mesh_shape_from,
-    mesh_shape_text,
-    profile_from_text,
-    profile_text,
-)
-from alpa_cfp.database.errors import ProfileValueError
+from alpa_cfp.database.encoding import mesh_shape_from, mesh_shape_text, profile_from_text, profile_text
+from alpa_cfp.database.errors import DatabaseDamagedError, ProfileValueError
 from alpa_cfp.database.values import Profile, ProfileKey, Status, text_digest
 
 APPLICATION_ID = 0x43465044  # "CFPD"; `file` and SQLite's own tools show it
@@ -37,7 +32,7 @@ _TABLES = (
 )
 _NAMES = {"programs", "keys", "sessions"}
 _KEY_COLUMNS = "program, program_length, mesh_shape, hosts, device_kind, jaxlib_version, xla_flags"
-# The codes with which SQLite says that it could not get at a file; every other one says something about its content.
+# SQLite's codes for a file that could not be reached; every other code is about the content.
 _ACCESS_CODES = {
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_BUSY,
@@ -62,7 +57,7 @@ class Record:
     program_text: str | None = None
 
 
-# What reading a file can raise. Python decodes SQLite's message, in which the bytes of a damaged schema may stand.
+# The errors of reading a file. Python decodes SQLite's message, in which the bytes of a damaged schema may stand.
 READING_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 
@@ -74,13 +69,13 @@ def is_about_access(error: Exception) -> bool:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of the block or nothing of it; waits for other writers as long as the connection's timeout says."""
+    """Do all of the block or nothing of it; waits for other writers until the connection's timeout."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     finally:
-        if connection.in_transaction:  # SQLite has rolled back by itself after some errors
+        if connection.in_transaction:  # after some errors SQLite has rolled back already
             connection.execute("ROLLBACK")
 
 
@@ -99,51 +94,42 @@ def is_empty(connection: sqlite3.Connection) -> bool:
     return names == 0 and _pragma(connection, "application_id") == 0 and _pragma(connection, "user_version") == 0
 
 
-def what_is_wrong(connection: sqlite3.Connection, path: Path | None = None) -> str | None:
-    """Why this is not a sound database of this version, or None if it is one.
+def check(connection: sqlite3.Connection, path: Path) -> None:
+    """Check that this is a sound database of this version.
 
     Reads the whole file except the programs' texts, whose digests are checked when they are read.
 
     Raises:
-        sqlite3.Error: the file could not be reached (`is_about_access`).
+        DatabaseDamagedError, ProfileValueError, UnicodeDecodeError: it is not.
+        sqlite3.Error: it is not, or the file could not be reached (`is_about_access`).
     """
-    try:
-        return _what_is_wrong(connection, path)
-    except ProfileValueError as error:
-        return f"a row of it does not make sense: {error}"
-    except READING_ERRORS as error:
-        if is_about_access(error):
-            raise
-        return str(error)
-
-
-def _what_is_wrong(connection: sqlite3.Connection, path: Path | None) -> str | None:
     application, version = _pragma(connection, "application_id"), _pragma(connection, "user_version")
     if application != APPLICATION_ID:
-        return f"it is a SQLite database of another application (its application_id is {application:#x})"
+        reason = f"it is a SQLite database of another application (its application_id is {application:#x})"
+        raise DatabaseDamagedError(path, reason)
     if version > SCHEMA_VERSION:
-        return f"its schema is version {version}, from a newer release; this one knows version {SCHEMA_VERSION}"
+        reason = f"its schema is version {version}, from a newer release; this one knows version {SCHEMA_VERSION}"
+        raise DatabaseDamagedError(path, reason)
     if version < 1 or not {name for (name,) in connection.execute("SELECT name FROM sqlite_master")} >= _NAMES:
-        return "it lacks tables that every profile database has"
+        raise DatabaseDamagedError(path, "it lacks tables that every profile database has")
     problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
-        return f"SQLite finds in it: {' '.join(str(problem).split())}"
-    if path is not None and is_cut_off(connection, path):
-        return "it is shorter than it says"
+        raise DatabaseDamagedError(path, f"SQLite finds in it: {' '.join(str(problem).split())}")
+    if is_cut_off(connection, path):
+        raise DatabaseDamagedError(path, "it is shorter than it says")
     # Bytes that changed inside a page look sound to SQLite.
     for digest, *fields in connection.execute(f"SELECT digest, {_KEY_COLUMNS} FROM keys"):
         if _key(fields).digest != digest:
-            return "a key of it has changed since it was written"
+            raise DatabaseDamagedError(path, "a key of it has changed since it was written")
     rows = "SELECT s.digest, s.profile, s.created_at, k.digest FROM sessions s LEFT JOIN keys k ON s.key = k.digest"
     for digest, profile, created_at, key in connection.execute(rows):
-        # The digest answers for the profile's text, and that for the time, by which prune chooses.
+        # The digest is of the profile's text, and the text has the time, by which prune selects.
         if key is None or text_digest(profile) != digest or f'"{created_at}"' not in profile:
-            return "a profile of it has changed since it was written"
-    return None
+            raise DatabaseDamagedError(path, "a profile of it has changed since it was written")
 
 
 def is_cut_off(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether a file has no whole pages, or fewer than it says: SQLite reads what is missing of a page as zeros."""
+    """Whether a file has no whole pages, or fewer than its header says: SQLite reads missing bytes as zeros."""
     # While there is a log, the file may be behind it.
     pages, page_size = _pragma(connection, "page_count"), _pragma(connection, "page_size")
     size = path.stat().st_size
@@ -153,7 +139,7 @@ def is_cut_off(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def insert(connection: sqlite3.Connection, records: Iterable[Record]) -> int:
-    """Add sessions and the texts of their programs, in one transaction; gives how many sessions were new."""
+    """Add sessions and the texts of their programs; gives the number of new sessions."""
     new = 0
     with transaction(connection):
         for record in records:
@@ -186,7 +172,7 @@ def sessions_of(connection: sqlite3.Connection, key: ProfileKey) -> list[Profile
 
 
 def all_sessions(connection: sqlite3.Connection) -> Iterator[tuple[ProfileKey, Profile]]:
-    """Every session with its key, as they were at one moment; those of a key come together."""
+    """Every session with its key, from one moment; those of a key are adjacent."""
     rows = connection.execute(
         f"SELECT k.digest, s.profile, {_KEY_COLUMNS} FROM sessions s JOIN keys k ON s.key = k.digest ORDER BY s.key"
     )
@@ -219,9 +205,9 @@ def text_of(connection: sqlite3.Connection, program: str) -> str | None:
 def remove(
     connection: sqlite3.Connection, keys: Iterable[ProfileKey], before: str | None, status: Status | None = None
 ) -> int:
-    """Remove sessions of these keys that are older than `before` and of this status (None: whatever theirs is).
+    """Remove the sessions of `keys` that are older than `before` and have this status; None for any.
 
-    What only they needed goes with them. Gives how many sessions there were.
+    Keys without sessions and programs without keys go with them. Gives the number of sessions.
     """
     removed = 0
     with transaction(connection):

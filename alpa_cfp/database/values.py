@@ -1,8 +1,8 @@
-"""What a profile database maps: from a key, which names a compiled program on a mesh, to what was measured of it.
+"""The values of a profile database: keys of compiled programs on a mesh, and their measured profiles.
 
-Takes what the profiler knows and gives frozen values. Invariant: every value is in canonical form (plain ints and
-floats, sorted flags and collectives, one spelling of a time), so that values that mean the same are equal, have the
-same text and the same digest; a value that could not be measured (a time of zero, a NaN) cannot be made.
+Frozen values. Invariant: every value is in canonical form (plain ints and floats, sorted flags and collectives, one
+spelling of a time), so that values of one meaning are equal, with the same text and the same digest; a value that
+cannot be measured (a time of zero, a NaN) cannot be made.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ def text_digest(text: str) -> str:
 
 
 def utc_now() -> str:
-    """This moment as profiles spell it: `2026-01-31T12:00:00.000000Z`."""
+    """The current time in the canonical form: `2026-01-31T12:00:00.000000Z`."""
     return canonical_time("created_at", datetime.now(UTC).isoformat())
 
 
@@ -50,7 +50,7 @@ def canonical_time(field: str, text: str) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ProfileKey:
-    """Names one compiled program on one kind of mesh; two programs with one key would have the same machine code.
+    """Identifies a compiled program on one kind of mesh; programs with equal keys have the same machine code.
 
     `program` is the SHA-256 of the program's canonical text, with its shardings, and `program_length` the number of its
     characters; the text itself is given to the database with the profile. `xla_flags` are those that change code: their
@@ -72,10 +72,10 @@ class ProfileKey:
         ):
             rule = "it must be a SHA-256 as 64 lower-case hexadecimal digits: use ProfileKey.of for a program's text"
             raise ProfileValueError("program", self.program, rule)
-        _set(self, "program_length", _whole("program_length", self.program_length))
+        _set(self, "program_length", _integer("program_length", self.program_length))
         if isinstance(self.mesh_shape, str) or not isinstance(self.mesh_shape, Iterable):
             raise ProfileValueError("mesh_shape", self.mesh_shape, "it must be a tuple of whole numbers")
-        _set(self, "mesh_shape", tuple(_whole("mesh_shape", size, least=1) for size in self.mesh_shape))
+        _set(self, "mesh_shape", tuple(_integer("mesh_shape", size, least=1) for size in self.mesh_shape))
         if not self.mesh_shape:
             raise ProfileValueError("mesh_shape", (), "a mesh has at least one axis")
         for field in ("hosts", "device_kind", "jaxlib_version", "xla_flags"):
@@ -116,21 +116,21 @@ class Collective:
     def __post_init__(self) -> None:
         _check_name("a collective's kind", self.kind)
         for field, least in (("size_bytes", 0), ("group_size", 1), ("count", 1)):
-            _set(self, field, _whole(f"a collective's {field}", getattr(self, field), least=least))
+            _set(self, field, _integer(f"a collective's {field}", getattr(self, field), least=least))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What one session measured of a program, or how it failed.
+    """The measurements of a program in one session, or its failure.
 
     `samples_s` holds every sample, in the order taken. A measured profile has samples, the compile time and the four
-    sizes, which are bytes a device; `flops` and `bytes_accessed` are None where XLA does not tell. `collectives` are
-    those of the partitioned program, or, with `collectives_compiled`, of the compiled one, as where XLA partitions it.
-    A failed one has no samples, but what was known before it failed. `created_at` is any ISO 8601 time with an offset,
-    kept in UTC.
+    sizes, which are bytes a device; `flops` and `bytes_accessed` are None where XLA does not report them. `collectives`
+    are those of the partitioned program, or, with `collectives_compiled`, of the compiled one, as where XLA partitions
+    it. A failed one has no samples, but the values from before the failure. `created_at` is any ISO 8601 time with an
+    offset, kept in UTC.
 
     Raises:
-        ProfileValueError: a field has a value that it cannot have, or contradicts the status.
+        ProfileValueError: a field has an invalid value, or contradicts the status.
     """
 
     status: Status
@@ -157,7 +157,7 @@ class Profile:
             _set(self, field, None if value is None else _number(field, value))
         for field in _SIZES:
             value = getattr(self, field)
-            _set(self, field, None if value is None else _whole(field, value))
+            _set(self, field, None if value is None else _integer(field, value))
         _set(self, "collectives", tuple(sorted(_collective(item) for item in self.collectives)))
         for field in ("failure_message", "machine"):
             if not isinstance(getattr(self, field), str):
@@ -190,7 +190,7 @@ class Profile:
 
     @property
     def lower_half_mean_s(self) -> float:
-        """The mean of the faster half of the samples, in seconds: what the program takes where nothing disturbs it."""
+        """The mean of the faster half of the samples, in seconds: the time of an undisturbed run."""
         samples = sorted(self._samples())
         return statistics.fmean(samples[: (len(samples) + 1) // 2])
 
@@ -201,7 +201,7 @@ class Profile:
 
     @property
     def spread(self) -> float:
-        """The interquartile range over the median: 0.1 means that half the samples lie within 10% of each other."""
+        """The interquartile range over the median: 0.1 means that half the samples are within 10% of each other."""
         if len(self._samples()) < 2:
             return 0.0
         lower, middle, upper = statistics.quantiles(self.samples_s, n=4, method="inclusive")
@@ -209,7 +209,7 @@ class Profile:
 
     @property
     def memory_bytes(self) -> int:
-        """What the program needs at once on a device: arguments + outputs - aliased + temporaries."""
+        """The memory of a device during a run: arguments + outputs - aliased + temporaries."""
         sizes = [getattr(self, field) for field in _SIZES]
         if None in sizes:
             raise ProfileValueError(
@@ -229,8 +229,8 @@ class Profile:
 def combined(sessions: Iterable[Profile]) -> Profile:
     """One profile of all sessions of a key: every sample, in the order of the sessions' times.
 
-    What is not a sample is the newest session's, because the compiler should give it alike each time. A program that
-    was measured once can be run, so failures before and after (a host that went away) do not count against it.
+    All other fields are the newest session's: the compiler should give equal ones each time. A program that was
+    measured once can be run, so failures before and after (a host that went away) are ignored.
 
     Raises:
         ValueError: there is no session.
@@ -247,7 +247,7 @@ def combined(sessions: Iterable[Profile]) -> Profile:
 
 
 def session_order(profile: Profile) -> tuple[str, str]:
-    """Sorts sessions by time, and those of one time in a way that is the same everywhere."""
+    """A sort key of sessions: by time, and those of one time in an order that is the same on every machine."""
     return profile.created_at, repr(profile)
 
 
@@ -256,8 +256,8 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
-# Control characters would look like nothing in a list of keys, and lone surrogates have no UTF-8.
-_NO_NAME = re.compile("[\x00-\x1f\ud800-\udfff]")
+# Control characters are invisible in a list of keys, and lone surrogates have no UTF-8.
+_INVALID_NAME = re.compile("[\x00-\x1f\ud800-\udfff]")
 _SIZES = ("argument_bytes", "output_bytes", "aliased_bytes", "temporary_bytes")
 
 
@@ -265,7 +265,7 @@ def _set(value: object, field: str, to: object) -> None:
     object.__setattr__(value, field, to)  # the only way to normalise a field of a frozen dataclass
 
 
-def _whole(field: str, value: Any, *, least: int = 0) -> int:
+def _integer(field: str, value: Any, *, least: int = 0) -> int:
     # __index__ takes numpy's integers and no floats; True is an int only by accident.
     if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < least:
         raise ProfileValueError(field, value, f"it must be a whole number of at least {least}")
@@ -295,5 +295,5 @@ def _collective(value: Any) -> Collective:
 
 
 def _check_name(field: str, value: object) -> None:
-    if not isinstance(value, str) or _NO_NAME.search(value):
+    if not isinstance(value, str) or _INVALID_NAME.search(value):
         raise ProfileValueError(field, value, "it must be a text without control characters")

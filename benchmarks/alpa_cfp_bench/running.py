@@ -231,4 +231,4 @@ def _chosen_first(best: Best) -> dict[str, float]:
 def num_profiles(option: CFPOption) -> int:
     """How many programs the option's database has profiles of."""
     with ProfileDatabase.open(option.database) as database:
-        return database.counts().keys
+        return len(database.keys())

@@ -112,6 +112,11 @@ profiles = measured_profiles | failed_profiles
 contents = st.lists(st.tuples(keys, profiles), max_size=5)
 
 
+def number_of_sessions(database: ProfileDatabase) -> int:
+    """The number of sessions of all keys."""
+    return sum(len(database.sessions(key)) for key in database.keys())  # noqa: SIM118
+
+
 def filled(content: list[tuple[ProfileKey, Profile]]) -> ProfileDatabase:
     """A database in memory with this content."""
     database = ProfileDatabase.in_memory()

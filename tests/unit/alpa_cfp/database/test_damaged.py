@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from alpa_cfp.database import DatabaseDamagedError, ProfileDatabase, damaged, opening
+from alpa_cfp.database import DatabaseDamagedError, ProfileDatabase, opening
 from alpa_cfp.database.schema import transaction
 from unit.alpa_cfp.database.profiles import key_of, make_database, measured
 
@@ -231,7 +231,7 @@ def test_nothing_that_was_set_aside_before_is_overwritten(tmp_path: Path) -> Non
     path, now = tmp_path / "profiles.sqlite", datetime(2026, 3, 1, 12, tzinfo=UTC)
     for content in ("first", "second", "third"):
         path.write_text(content)
-        damaged.set_aside(path, now)
+        opening.set_aside(path, now)
     assert {aside.name: aside.read_text() for aside in files_aside(path)} == {
         "profiles.sqlite.damaged-20260301T120000Z": "first",
         "profiles.sqlite.damaged-20260301T120000Z-2": "second",
@@ -243,7 +243,7 @@ def test_the_log_of_a_database_is_set_aside_with_it(tmp_path: Path) -> None:
     path = tmp_path / "profiles.sqlite"
     path.write_text("database")
     Path(f"{path}-wal").write_text("log")
-    aside = damaged.set_aside(path)
+    aside = opening.set_aside(path)
     assert Path(f"{aside}-wal").read_text() == "log"
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -254,7 +254,7 @@ def test_a_damaged_file_that_cannot_be_renamed_stays_and_planning_goes_on_in_mem
     def refuse(path: Path) -> Path:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(damaged, "set_aside", refuse)
+    monkeypatch.setattr(opening, "set_aside", refuse)
     path = file_in(tmp_path, b"garbage" * 1000)
     with ProfileDatabase.open(path) as database:
         database.put(key_of(), measured())
