@@ -148,7 +148,7 @@ class CFPOption(AutoShardingOption):
         if self.composes and self.plan is None:
             # As it is: alpa is told what it costs, and where its stages' arguments and results are.
             stage.composed = compose_stage(program, request, session)
-            plan, learnt = stage.composed.plan, stage.composed.composed.learnt
+            plan, learnt = stage.composed.plan, stage.composed.composed.evidence
         else:
             if self.plan is None:
                 made = plan_program(program, request, session, needs_profiles=False)

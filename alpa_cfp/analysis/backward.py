@@ -15,13 +15,13 @@ def backward_start(blocks: Blocks) -> int:
     The number of ops where there is no backward pass.
     """
     turn = min(_entries(blocks, "gradient"), default=len(blocks.graph.ops))
-    again = min(_entries(blocks, "clone"), default=turn)
+    again = min(_entries(blocks, "rematerialised"), default=turn)
     if again >= turn:
         return turn
     return max((op.index for op in blocks.graph.ops[:again] if op.name == BARRIER), default=turn)
 
 
-def repeated_parts(blocks: Blocks) -> tuple[range, ...]:
+def rematerialised_ranges(blocks: Blocks) -> tuple[range, ...]:
     """The parts that compute again, each from its barrier to the first gradient that needs it."""
     found: list[range] = []
     turn, gradients = backward_start(blocks), sorted(_entries(blocks, "gradient"), reverse=True)

@@ -24,7 +24,7 @@ class Entry:
 
     Attributes:
         op: Its op.
-        role: "forward", "gradient" or "clone" (of either).
+        role: "forward", "gradient" or "rematerialised" (of either).
         forward: The op of the forward contraction whose iteration space it shares; its own for that one.
     """
 
@@ -89,7 +89,7 @@ class ParallelBlock:
     loop: int | None
 
     @property
-    def live_factors(self) -> tuple[BlockFactor, ...]:
+    def usable_factors(self) -> tuple[BlockFactor, ...]:
         """The factors that a strategy may use."""
         return tuple(factor for factor in self.factors if factor.usable)
 

@@ -23,7 +23,7 @@ class Member:
 
     Attributes:
         op: Its op.
-        role: "forward", "gradient" or "clone".
+        role: "forward", "gradient" or "rematerialised".
         factors: For each factor of the family's forward contraction the member's own.
     """
 
@@ -164,7 +164,9 @@ class _Search:
                 continue
             own = Member(forward.op, "forward", {factor: factor for factor in forward.sides})
             members = [own, *self.gradients[forward.op]]
-            members += [Member(op, "clone", each.factors) for each in tuple(members) for op in clones.get(each.op, ())]
+            members += [
+                Member(op, "rematerialised", each.factors) for each in tuple(members) for op in clones.get(each.op, ())
+            ]
             result.append(GradientGroup(forward, tuple(sorted(members, key=lambda member: member.op))))
         return tuple(result)
 

@@ -63,7 +63,7 @@ class Communications:
         base: list[_Known] = []
         known = zip(self.candidates, self.roles, self.made, self.compiled, strict=True)
         for candidate, roles, made, compiled in known:
-            as_used = candidate.strategy.kept is StateSharding.REPLICATED
+            as_used = candidate.strategy.state_sharding is StateSharding.REPLICATED
             program = candidate.module.partitioned if made or as_used else None
             each = (
                 self._derived(candidate.work.collectives, roles, base)

@@ -97,7 +97,7 @@ class PlanEvidence:
         alternatives = (
             Alternative(
                 roles=roles[i],
-                kept=candidate.strategy.kept.value,
+                kept=candidate.strategy.state_sharding.value,
                 time_s=costs[i].time_s,
                 source="measured" if costs[i].measured else "estimated",
                 failure=costs[i].failure,

@@ -119,7 +119,7 @@ class Plan:
             "format": FORMAT,
             "program": self.program,
             "mesh_shape": list(self.mesh_shape),
-            "strategies": [{"factors": list(each.factors), "kept": each.kept} for each in self.strategies],
+            "strategies": [{"factors": list(each.factors), "kept": each.state_sharding} for each in self.strategies],
             "predicted_s": self.predicted_s,
             "memory": asdict(self.memory),
             "costs": self.costs,

@@ -31,11 +31,11 @@ class BlockStrategy:
     Attributes:
         factors: For each mesh axis the index of the block's factor that it splits; None where it splits none, so that
             devices along it do the same.
-        kept: Where the state is kept that the block updates.
+        state_sharding: How the state is sharded that the block updates.
     """
 
     factors: tuple[int | None, ...]
-    kept: StateSharding = StateSharding.REPLICATED
+    state_sharding: StateSharding = StateSharding.REPLICATED
 
     def axes_of(self, factor: int) -> tuple[int, ...]:
         """The mesh axes that split a factor, major to minor."""

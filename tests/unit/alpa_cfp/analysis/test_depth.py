@@ -63,7 +63,7 @@ def test_a_llama_layer_of_flax_that_is_recomputed_has_clones_of_its_contractions
         assert [(f.side, f.max_shards, f.usable) for f in one.factors] == [
             (f.side, f.max_shards, f.usable) for f in other.factors
         ]
-    assert roles(remat, 5) == ["clone"] * 5 + ["forward"] * 5 + ["gradient"] * 10
+    assert roles(remat, 5) == ["forward"] * 5 + ["gradient"] * 10 + ["rematerialised"] * 5
 
 
 def test_a_llama_layer_of_flax_in_a_scan_is_four_blocks_however_many_there_are() -> None:

@@ -95,7 +95,7 @@ def test_a_rematerialised_dot_is_a_clone_of_its_original():
         return jax.checkpoint(lambda x: jnp.tanh(jnp.tanh(x @ w) @ v))(x) @ w
 
     _, groups = families_of(grad_of(loss, (0, 1, 2)), X, W, V)
-    assert [roles(group).count("clone") for group in groups] == [1, 1, 0]
+    assert [roles(group).count("rematerialised") for group in groups] == [1, 1, 0]
     assert [roles(group).count("gradient") for group in groups] == [2, 2, 2]
 
 
