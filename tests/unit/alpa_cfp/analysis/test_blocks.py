@@ -63,7 +63,7 @@ def test_every_member_belongs_to_a_contraction_of_which_each_required_side_can_b
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_gradients_and_clones_are_in_the_block_of_their_forward_contraction(name: str):
+def test_gradients_and_rematerialised_ops_are_in_the_block_of_their_forward_contraction(name: str):
     for blocks in with_loops(model_blocks(name)):
         for block in blocks.blocks:
             for entry in block.entries:

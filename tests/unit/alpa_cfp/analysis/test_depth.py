@@ -57,7 +57,7 @@ def test_a_llama_layer_of_flax_is_four_blocks(name: str) -> None:
     assert counts == [1, *[5, 1, 2, 1] * 4, 1]
 
 
-def test_a_llama_layer_of_flax_that_is_recomputed_has_clones_of_its_contractions() -> None:
+def test_a_llama_layer_of_flax_that_is_rematerialised_has_its_contractions_twice() -> None:
     plain, remat = segments_of("llama", 4).blocks, segments_of("llama, remat", 4).blocks
     for one, other in zip(plain.blocks, remat.blocks, strict=True):
         assert [(f.side, f.max_shards, f.usable) for f in one.factors] == [
