@@ -5,9 +5,10 @@
 `tuple[X, ...]`. Invariant: `decode(type(value), encode(value)) == value`, also after JSON, and equal values are encoded
 alike.
 
-A field with a default may be missing, as in what an earlier version wrote; a key that names no field is ignored. A
-field that is declared with `metadata=OMIT_DEFAULT` is left out where it has its default, so that what earlier versions
-wrote is written the same today.
+A key that names no field is ignored, and a missing one is an error, except where the field's metadata says otherwise:
+`OMIT_DEFAULT` leaves a field out where it has its default, so that a value without it is written as by earlier
+versions; `MAY_BE_MISSING` takes the default where an earlier version wrote none; `key(name)` writes a field under
+another name.
 """
 
 import dataclasses
@@ -18,8 +19,14 @@ from enum import StrEnum
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-OMIT_DEFAULT: Mapping[str, bool] = {"omit_default": True}
+MAY_BE_MISSING: Mapping[str, Any] = {"may_be_missing": True}
+OMIT_DEFAULT: Mapping[str, Any] = {"may_be_missing": True, "omit_default": True}
 T = TypeVar("T")
+
+
+def key(name: str) -> Mapping[str, Any]:
+    """The metadata of a field that is written as `name`, which is not the field's own."""
+    return {"key": name}
 
 
 def encode(value: Any) -> Any:
@@ -27,7 +34,7 @@ def encode(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         fields = {each: getattr(value, each.name) for each in dataclasses.fields(value)}
         return {
-            each.name: encode(own)
+            each.metadata.get("key", each.name): encode(own)
             for each, own in fields.items()
             if not (each.metadata.get("omit_default") and own == each.default)
         }
@@ -42,7 +49,7 @@ def decode(of: type[T], content: Any) -> T:
         content: What `encode` gave, or what `json.loads` made of it.
 
     Raises:
-        KeyError: a field is missing that has no default.
+        KeyError: a field is missing.
         TypeError, ValueError: a value is not what its hint says.
     """
     return _decode(of, content)
@@ -72,17 +79,20 @@ def _dataclass(of: Any, content: Any) -> Any:
     if not isinstance(content, dict):
         raise TypeError(f"{content!r} is no object")
     values = {}
-    for name, hint, is_required in _fields(of):
-        if is_required or name in content:
-            values[name] = _decode(hint, content[name])
+    for name, key, hint, is_required in _fields(of):
+        if is_required or key in content:
+            values[name] = _decode(hint, content[key])
     return of(**values)
 
 
 @functools.cache
-def _fields(of: Any) -> tuple[tuple[str, Any, bool], ...]:
-    """The fields of a dataclass: name, hint, and whether it has no default."""
+def _fields(of: Any) -> tuple[tuple[str, str, Any, bool], ...]:
+    """The fields of a dataclass: name, key, hint, and whether it must be there."""
     hints = get_type_hints(of)
-    return tuple((each.name, hints[each.name], each.default is dataclasses.MISSING) for each in dataclasses.fields(of))
+    return tuple(
+        (each.name, each.metadata.get("key", each.name), hints[each.name], "may_be_missing" not in each.metadata)
+        for each in dataclasses.fields(of)
+    )
 
 
 def _text(value: Any) -> str:

@@ -64,7 +64,7 @@ class Step:
         for unit, choice in zip(self.units, choices, strict=True):
             strategy, factors = unit.candidates[choice].strategy, self.blocks.blocks[unit.block].factors
             sides = ("." if factor is None else _LETTERS[factors[factor].side] for factor in strategy.factors)
-            words.append("".join(sides) + _MARKS[strategy.kept])
+            words.append("".join(sides) + _MARKS[strategy.state_sharding])
         return " ".join(words)
 
 

@@ -87,8 +87,8 @@ def _row(
     names = NAMES if any(path.endswith("input_ids") for path in paths) else IMAGE_NAMES
     contractions = Counter(CONTRACTIONS[op.name] for op in forward)
     inside, beside = ([graph.ops[op] for op in ops] for ops in (block.members, block.glue))
-    factors = [factor for factor in block.live_factors if factor.side is not Side.REDUCTION]
-    sums = [str(factor.max_shards) for factor in block.live_factors if factor.side is Side.REDUCTION]
+    factors = [factor for factor in block.usable_factors if factor.side is not Side.REDUCTION]
+    sums = [str(factor.max_shards) for factor in block.usable_factors if factor.side is Side.REDUCTION]
     return (
         f"{block.index}" + (f" and {count - 1} more" if count > 1 else ""),
         _listed(f"`{name}`" for name in dict.fromkeys(parameters)),

@@ -154,7 +154,7 @@ class CFPOption(AutoShardingOption):
         if self.composes and self.plan is None:
             # The module is not changed: `planned_stage` has its costs and the shardings of arguments and results.
             stage.composed = compose_stage(program, request, session)
-            plan, evidence = stage.composed.plan, stage.composed.composed.learnt
+            plan, evidence = stage.composed.plan, stage.composed.composed.evidence
         else:
             if self.plan is None:
                 made = plan_program(program, request, session, needs_profiles=False)

@@ -1,10 +1,10 @@
-"""Grow ParallelBlocks from their contractions through every op that a partition passes without communication.
+"""Extends each ParallelBlock from its contraction to the ops through which its partitions propagate.
 
-Takes a graph and its families of contractions; gives for each op the block that it is a member of, or none, and for
-each block its factors. A *factor* of a block is a way to partition all of it at once: it starts as a factor of the
-entry contraction and follows the ops' rules from dim to dim. One pass in program order. Invariants: of each side that a
-block requires (batch, or left and right) every member's result carries a live factor; a factor is dead once some
-member would need communication for it.
+A partition propagates through an op that needs no communication for it. Takes a graph and its gradient groups; gives
+for each op the block that it is a member of, or none, and for each block its factors. A *factor* of a block is a way to
+partition all of it at once: it starts as a factor of the entry contraction and follows the ops' sharding rules from dim
+to dim. One pass in program order. Invariants: for each side that a block requires (batch, or left and right) each
+member's result is split by a usable factor; a factor is invalidated by the first member that would need communication.
 """
 
 import math
@@ -20,8 +20,8 @@ from alpa_cfp.analysis.structure import Structure, is_parameter
 class BlockBuilder:
     """The pass over a graph.
 
-    After `run`, `block_of_op` has for each op the number of a block (see `root`) or -1, and `tags` has for each value
-    how the block that it is inside of splits it.
+    After `run`, `block_of_op` has for each op the number of its block (see `root`) or -1, and `dim_factors` has for
+    each value its partition in its block.
     """
 
     def __init__(self, graph: Graph, structure: Structure, groups: tuple[GradientGroup, ...]):
@@ -33,8 +33,8 @@ class BlockBuilder:
         self.factors: list[Factor] = []
         self.factor_parent: list[int] = []
         self.block_of_value = [-1] * len(graph.values)
-        self.tags: list[DimFactors] = [{} for _ in graph.values]
-        self.descends = [0] * len(graph.values)
+        self.dim_factors: list[DimFactors] = [{} for _ in graph.values]
+        self.descends_from = [0] * len(graph.values)
         self.block_of_op = [-1] * len(graph.ops)
 
     def run(self) -> "BlockBuilder":
@@ -43,13 +43,13 @@ class BlockBuilder:
             self.visit(op)
         return self
 
-    def recomputed(self) -> list[int]:
-        """For each op the one that it computes again, itself where there is none.
+    def originals(self) -> list[int]:
+        """For each op the op that it rematerialises; the op itself where there is none.
 
-        What depends on no contraction, such as a mask that each layer makes for itself, is not taken for a clone.
+        An equal op that depends on no contraction, such as the causal mask of a layer, counts as an op of its own.
         """
         return [
-            original if any(self.descends[result] for result in self.graph.ops[original].results) else op
+            original if any(self.descends_from[result] for result in self.graph.ops[original].results) else op
             for op, original in enumerate(self.structure.original)
         ]
 
@@ -61,7 +61,7 @@ class BlockBuilder:
         return block
 
     def factor(self, number: int, equal: dict[int, int] | None = None) -> int:
-        """The factor that a factor has been made equal to, also by a merge that is only being tried (`equal`)."""
+        """The factor that represents a factor after all merges, and after those of an extension on trial (`equal`)."""
         while True:
             while self.factor_parent[number] != number:
                 self.factor_parent[number] = self.factor_parent[self.factor_parent[number]]
@@ -83,11 +83,11 @@ class BlockBuilder:
                 self.copy(its, mine)
             self.block_of_op[op.index] = self.block_of_op[original]
             return
-        descends = 0
+        descends_from = 0
         for operand in op.operands:
-            descends |= self.descends[operand]
+            descends_from |= self.descends_from[operand]
         for result in op.results:
-            self.descends[result] = descends
+            self.descends_from[result] = descends_from
         group = self.group_of_op.get(op.index)
         if group is None:
             self.try_to_join(op)
@@ -96,8 +96,8 @@ class BlockBuilder:
 
     def copy(self, source: int, target: int) -> None:
         self.block_of_value[target] = self.block_of_value[source]
-        self.tags[target] = self.tags[source]
-        self.descends[target] = self.descends[source]
+        self.dim_factors[target] = self.dim_factors[source]
+        self.descends_from[target] = self.descends_from[source]
 
     def start(self, op: Op, group: int) -> None:
         """Start a block at a contraction."""
@@ -112,126 +112,130 @@ class BlockBuilder:
         for factor, side in contraction.sides.items():
             numbers[factor] = len(self.factors)
             self.factor_parent.append(len(self.factors))
-            # A reduction factor splits the entry, but its result is then a partial sum that nothing grows through.
+            # Along a reduction factor the entry's result is a partial sum, through which nothing propagates.
             usable = side is not Side.REDUCTION
             self.factors.append(
                 Factor(number, side.swapped if swap else side, rule.sizes[factor], usable, [(op.index, factor)])
             )
         self.parent.append(number)
-        shared = {self.structure.origin[value]: (group, i) for i, value in reversed([*enumerate(contraction.operands)])}
+        entry_origins = {
+            self.structure.origin[value]: (group, i) for i, value in reversed([*enumerate(contraction.operands)])
+        }
         required = {side.swapped if swap else side for side in contraction.required}
-        ancestors = self.descends[op.results[0]]
-        block = PartialBlock([group], 1 << number, ancestors, frozenset(required), list(numbers.values()), shared)
+        ancestors = self.descends_from[op.results[0]]
+        block = PartialBlock(
+            [group], 1 << number, ancestors, frozenset(required), list(numbers.values()), entry_origins
+        )
         self.blocks.append(block)
         lhs, rhs, result = (
             {dim: numbers[f] for dim, f in enumerate(dims) if f is not None} for dims in contraction.dims
         )
         block.entry_operands.update(contraction.operands)
         needs = dict(zip(contraction.operands, (lhs, rhs), strict=True))
-        # One value cannot be split in two ways: of a product of a value with itself only what both agree on can be.
-        same = contraction.operands[0] == contraction.operands[1]
-        invalidated = {f for _, f in lhs.items() ^ rhs.items()} if same else set[int]()
+        # One value has one partition: in a product of a value with itself, both operands must be split alike.
+        is_square = contraction.operands[0] == contraction.operands[1]
+        invalidated = {f for _, f in lhs.items() ^ rhs.items()} if is_square else set[int]()
         self.accept(op, number, Extension([result], invalidated, {}, {}, {}, needs))
 
-    def accept(self, op: Op, block: int, step: Extension) -> None:
-        for number, representative in step.equal.items():
+    def accept(self, op: Op, block: int, extension: Extension) -> None:
+        for number, representative in extension.equal.items():
             self.join_factors(number, representative)
-        for number in step.invalidated:
+        for number in extension.invalidated:
             self.factors[self.factor(number)].usable = False
-        for number, max_shards in step.max_shards.items():
+        for number, max_shards in extension.max_shards.items():
             factor = self.factors[self.factor(number)]
             factor.max_shards = math.gcd(factor.max_shards, max_shards)
-        for rule_factor, number in step.of_rule.items():
+        for rule_factor, number in extension.of_rule.items():
             if op.index in self.forward_of:
                 self.factors[self.factor(number)].places.append((op.index, rule_factor))
-        for value, tags in step.needs.items():
-            self.blocks[block].needs.setdefault(value, tags)
+        for value, dim_factors in extension.needs.items():
+            self.blocks[block].needs.setdefault(value, dim_factors)
         for value in op.operands:
             if not self.is_inside(value, [block]):
-                self.blocks[block].ancestors |= self.descends[value]
+                self.blocks[block].ancestors |= self.descends_from[value]
         self.block_of_op[op.index] = block
-        for result, tags in zip(op.results, step.tags, strict=True):
+        for result, dim_factors in zip(op.results, extension.results, strict=True):
             self.block_of_value[result] = block
-            self.tags[result] = tags
-            self.descends[result] |= self.blocks[block].mask
+            self.dim_factors[result] = dim_factors
+            self.descends_from[result] |= self.blocks[block].mask
 
     def join_factors(self, number: int, representative: int) -> None:
         number, representative = self.factor(number), self.factor(representative)
         if number == representative:
             return
-        gone, kept = self.factors[number], self.factors[representative]
+        absorbed, merged = self.factors[number], self.factors[representative]
         self.factor_parent[number] = representative
-        kept.max_shards = math.gcd(kept.max_shards, gone.max_shards)
-        kept.usable = kept.usable and gone.usable
-        kept.places += gone.places
+        merged.max_shards = math.gcd(merged.max_shards, absorbed.max_shards)
+        merged.usable = merged.usable and absorbed.usable
+        merged.places += absorbed.places
 
     def operand_blocks(self, op: Op) -> list[int]:
-        """The blocks that operands are inside of, the latest first."""
+        """The blocks of the operands, the latest first."""
         found = {self.root(self.block_of_value[v]) for v in op.operands if self.block_of_value[v] >= 0}
         return sorted(found, key=lambda block: self.blocks[block].groups[-1], reverse=True)
 
     def is_cut_off(self, op: Op, blocks: list[int]) -> bool:
-        """Whether an operand descends from the entry of one of the blocks but is inside of none of them."""
+        """Whether an operand is computed from the entry of one of the blocks but belongs to none of them."""
         mask = 0
         for block in blocks:
             mask |= self.blocks[block].mask
-        return any(self.descends[v] & mask and not self.is_inside(v, blocks) for v in op.operands)
+        return any(self.descends_from[v] & mask and not self.is_inside(v, blocks) for v in op.operands)
 
     def is_inside(self, value: int, blocks: list[int]) -> bool:
         return self.block_of_value[value] >= 0 and self.root(self.block_of_value[value]) in blocks
 
     def try_to_join(self, op: Op) -> None:
-        """Take an ordinary op into the block of an operand, after merging two such blocks if they belong together."""
+        """Add an op to the block of an operand, after merging two such blocks if they share an entry operand."""
         blocks = self.operand_blocks(op)
         if not blocks or op.rule is None:
             return
         for i, first in enumerate(blocks):
             for second in blocks[i + 1 :]:
                 equal = self.equal_factors(first, second)
-                if equal is not None and self.try_step(op, [first, second], equal):
+                if equal is not None and self.try_to_extend(op, [first, second], equal):
                     return
         for block in blocks:
-            if self.try_step(op, [block], {}):
+            if self.try_to_extend(op, [block], {}):
                 return
 
     def try_to_join_as_contraction(self, op: Op, group: int) -> bool:
-        """Take a contraction in if both operands are inside one block, or inside two that belong together."""
+        """Add a contraction to the block of both operands, or to two blocks that share an entry operand."""
         inside = [v for v in self.groups[group].forward.operands if self.block_of_value[v] >= 0]
         if len(inside) < 2:
             return False
         blocks = self.operand_blocks(op)
         equal = {} if len(blocks) == 1 else self.equal_factors(blocks[0], blocks[1]) if len(blocks) == 2 else None
-        if equal is None or not self.try_step(op, blocks, equal):
+        if equal is None or not self.try_to_extend(op, blocks, equal):
             return False
         self.blocks[self.root(self.block_of_op[op.index])].groups.append(group)
         return True
 
-    def try_step(self, op: Op, blocks: list[int], equal: dict[int, int]) -> bool:
+    def try_to_extend(self, op: Op, blocks: list[int], equal: dict[int, int]) -> bool:
         if op.rule is None or self.is_cut_off(op, blocks):
             return False
-        step = self.step(op, op.rule, blocks, dict(equal))
-        if step is None:
+        extension = self.extension(op, op.rule, blocks, dict(equal))
+        if extension is None:
             return False
         into = blocks[-1]
         for block in blocks[:-1]:
             self.merge(block, into)
-        self.accept(op, into, step)
+        self.accept(op, into, extension)
         return True
 
     def equal_factors(self, first: int, second: int) -> dict[int, int] | None:
-        """The factors of two blocks that are the same because an entry operand is.
+        """The factors of two blocks that are equal because they split the same dim of a common entry operand.
 
-        None if no entry operand is, or if one block needs what is computed from the other.
+        None if there is no such operand, or if one block uses values that are computed from the other.
         """
         if self.blocks[first].ancestors & self.blocks[second].mask:
             return None
         if self.blocks[second].ancestors & self.blocks[first].mask:
             return None
-        for value, (group, operand) in self.blocks[first].shared.items():
-            if value not in self.blocks[second].shared:
+        for value, (group, operand) in self.blocks[first].entry_origins.items():
+            if value not in self.blocks[second].entry_origins:
                 continue
-            its_family, its_operand = self.blocks[second].shared[value]
-            mine, its = (self.by_origin_dim(f, i) for f, i in ((group, operand), (its_family, its_operand)))
+            its_group, its_operand = self.blocks[second].entry_origins[value]
+            mine, its = (self.by_origin_dim(f, i) for f, i in ((group, operand), (its_group, its_operand)))
             return {f: its[dim] for dim, f in mine.items() if dim in its and self.factor(f) != self.factor(its[dim])}
         return None
 
@@ -257,93 +261,102 @@ class BlockBuilder:
         }
 
     def merge(self, block: int, into: int) -> None:
-        gone, kept = self.blocks[block], self.blocks[into]
+        absorbed, merged = self.blocks[block], self.blocks[into]
         self.parent[block] = into
-        kept.groups = sorted({*kept.groups, *gone.groups})
-        kept.mask |= gone.mask
-        kept.ancestors |= gone.ancestors
-        kept.required |= gone.required
-        kept.factors += gone.factors
-        kept.shared = gone.shared | kept.shared
-        kept.needs = gone.needs | kept.needs
-        kept.entry_operands |= gone.entry_operands
+        merged.groups = sorted({*merged.groups, *absorbed.groups})
+        merged.mask |= absorbed.mask
+        merged.ancestors |= absorbed.ancestors
+        merged.required |= absorbed.required
+        merged.factors += absorbed.factors
+        merged.entry_origins = absorbed.entry_origins | merged.entry_origins
+        merged.needs = absorbed.needs | merged.needs
+        merged.entry_operands |= absorbed.entry_operands
 
-    def step(self, op: Op, rule: Rule, blocks: list[int], equal: dict[int, int]) -> Extension | None:
-        """What taking `op` in would do to the factors; None if a required side would lose its last one."""
-        step = Extension([], set(), {}, equal, {}, {})
-        place: dict[int, int] = {}  # block factor -> the op's factor that it splits
+    def extension(self, op: Op, rule: Rule, blocks: list[int], equal: dict[int, int]) -> Extension | None:
+        """The effects of adding `op` to the factors; None if a required side would lose its last usable factor."""
+        extension = Extension([], set(), {}, equal, {}, {})
+        op_factor_of: dict[int, int] = {}  # for each factor of the block the op's factor that it splits
         for position, value in enumerate(op.operands):
             if self.is_inside(value, blocks):
-                self.place_operand(rule, rule.operands[position], self.tags[value], step, place)
+                self.split_operand(rule, rule.operands[position], self.dim_factors[value], extension, op_factor_of)
         for position, value in enumerate(op.operands):
             if not self.is_inside(value, blocks):
-                self.need_operand(value, rule, rule.operands[position], blocks, step)
+                self.need_operand(value, rule, rule.operands[position], blocks, extension)
         for dims in rule.results:
-            tags: DimFactors = {}
+            dim_factors: DimFactors = {}
             for dim, factors in enumerate(dims):
                 major = rule.major_factor(factors)
-                if major in step.of_rule:
-                    tags[dim] = step.of_rule[major]
-            step.invalidated |= place.keys() - tags.values()
-            step.tags.append(tags)
-        return step if self.keeps_required_sides(blocks, step) else None
+                if major in extension.of_rule:
+                    dim_factors[dim] = extension.of_rule[major]
+            extension.invalidated |= op_factor_of.keys() - dim_factors.values()
+            extension.results.append(dim_factors)
+        return extension if self.keeps_required_sides(blocks, extension) else None
 
-    def place_operand(
-        self, rule: Rule, dims: tuple[tuple[int, ...], ...], tags: DimFactors, step: Extension, place: dict[int, int]
+    def split_operand(
+        self,
+        rule: Rule,
+        dims: tuple[tuple[int, ...], ...],
+        dim_factors: DimFactors,
+        extension: Extension,
+        op_factor_of: dict[int, int],
     ) -> None:
-        for dim, number in tags.items():
-            number = self.factor(number, step.equal)
-            if not self.factors[number].usable or number in step.invalidated:
+        for dim, number in dim_factors.items():
+            number = self.factor(number, extension.equal)
+            if not self.factors[number].usable or number in extension.invalidated:
                 continue
             major = rule.major_factor(dims[dim])
-            if major is None or rule.kinds[major] is not FactorKind.PLAIN or place.get(number, major) != major:
-                step.invalidated.add(number)
+            if major is None or rule.kinds[major] is not FactorKind.PLAIN or op_factor_of.get(number, major) != major:
+                extension.invalidated.add(number)
                 continue
-            present = step.of_rule.get(major)
+            present = extension.of_rule.get(major)
             if present is not None and present != number:
-                if not self.can_be_one(present, number, place):
-                    step.invalidated.add(number)
+                if not self.can_be_equal(present, number, op_factor_of):
+                    extension.invalidated.add(number)
                     continue
-                step.equal[number] = present
+                extension.equal[number] = present
                 number = present
-            step.of_rule[major] = number
-            place[number] = major
+            extension.of_rule[major] = number
+            op_factor_of[number] = major
             max_shards = math.gcd(self.factors[number].max_shards, rule.sizes[major])
-            step.max_shards[number] = math.gcd(step.max_shards.get(number, max_shards), max_shards)
+            extension.max_shards[number] = math.gcd(extension.max_shards.get(number, max_shards), max_shards)
 
     def need_operand(
-        self, value: int, rule: Rule, dims: tuple[tuple[int, ...], ...], blocks: list[int], step: Extension
+        self, value: int, rule: Rule, dims: tuple[tuple[int, ...], ...], blocks: list[int], extension: Extension
     ) -> None:
-        """Note how an operand from outside must be split; kill what another member needs to be split differently."""
+        """Note the partition of an operand from outside; invalidate factors for which another member needs another."""
         producer = self.graph.producer(value)
         if not dims or (producer is not None and self.graph.constant_derived[producer.index]):
             return
         majors = (rule.major_factor(factors) for factors in dims)
-        now = {d: step.of_rule[major] for d, major in enumerate(majors) if major in step.of_rule}
+        now = {d: extension.of_rule[major] for d, major in enumerate(majors) if major in extension.of_rule}
         earlier = [self.blocks[block].needs[value] for block in blocks if value in self.blocks[block].needs]
-        if value in step.needs:
-            earlier.append(step.needs[value])
+        if value in extension.needs:
+            earlier.append(extension.needs[value])
         is_entry_operand = any(value in self.blocks[block].entry_operands for block in blocks)
-        for tags in earlier:
-            before = {(d, self.factor(number, step.equal)) for d, number in tags.items()}
+        for dim_factors in earlier:
+            before = {(d, self.factor(number, extension.equal)) for d, number in dim_factors.items()}
             split_before = {number for _, number in before}
             for dim, number in before ^ set(now.items()):
-                # What an entry has whole every device can slice for itself.
+                # If an entry has the operand replicated, each device can slice it without communication.
                 if not is_entry_operand or number in split_before or (dim, number) in before:
-                    step.invalidated.add(number)
-        step.needs.setdefault(value, now)
+                    extension.invalidated.add(number)
+        extension.needs.setdefault(value, now)
 
-    def can_be_one(self, present: int, other: int, place: dict[int, int]) -> bool:
-        """Whether two factors that split the same factor of an op are one: on one side, of blocks being merged."""
+    def can_be_equal(self, present: int, other: int, op_factor_of: dict[int, int]) -> bool:
+        """Whether two factors that split the same factor of an op are equal: on one side, of blocks being merged."""
         first, second = self.factors[present], self.factors[other]
-        return first.side is second.side and other not in place and self.root(first.block) != self.root(second.block)
+        return (
+            first.side is second.side
+            and other not in op_factor_of
+            and self.root(first.block) != self.root(second.block)
+        )
 
-    def keeps_required_sides(self, blocks: list[int], step: Extension) -> bool:
-        live: set[Side] = set()
-        for tags in step.tags[:1]:
-            for number in tags.values():
-                number = self.factor(number, step.equal)
-                max_shards = math.gcd(self.factors[number].max_shards, step.max_shards.get(number, 0))
-                if self.factors[number].usable and number not in step.invalidated and max_shards > 1:
-                    live.add(self.factors[number].side)
-        return all(side in live for block in blocks for side in self.blocks[block].required)
+    def keeps_required_sides(self, blocks: list[int], extension: Extension) -> bool:
+        usable_sides: set[Side] = set()
+        for dim_factors in extension.results[:1]:
+            for number in dim_factors.values():
+                number = self.factor(number, extension.equal)
+                max_shards = math.gcd(self.factors[number].max_shards, extension.max_shards.get(number, 0))
+                if self.factors[number].usable and number not in extension.invalidated and max_shards > 1:
+                    usable_sides.add(self.factors[number].side)
+        return all(side in usable_sides for block in blocks for side in self.blocks[block].required)

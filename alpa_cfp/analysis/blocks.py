@@ -1,9 +1,9 @@
-"""ParallelBlocks: the parts of a program that one choice of partitioning decides (CFP, section 3).
+"""ParallelBlocks: the parts of a program whose partition is decided by one choice (CFP, section 3).
 
 Takes a `Graph`; gives `Blocks`. A block has *entries* (contractions that share an iteration space: forward, gradients,
-rematerialised clones), *members* (ops that a partition of the entries passes without communication) and *glue* (ops
-that go along with it, though a partition may need communication there). Invariants: every op is in exactly one block
-or is free; blocks are in program order of their first entries; equal programs have equal blocks.
+and these rematerialised), *members* (ops through which a partition of the entries propagates without communication) and
+*glue* (other ops of the block, for which a partition may need communication). Invariants: every op is in exactly one
+block or is constant-derived; blocks are in program order of their first entries; equal programs have equal blocks.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from alpa_cfp.analysis.structure import find_structure
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A contraction that a block's strategy decides.
+    """A contraction whose partition a block's strategy decides.
 
     Attributes:
-        op: Its op.
-        role: "forward", "gradient" or "clone" (of either).
-        forward: The op of the forward contraction whose iteration space it shares; its own for that one.
+        op: The index of its op.
+        role: "forward", "gradient" or "rematerialised" (of either).
+        forward: The op of the forward contraction whose iteration space it shares; its own op for a forward one.
     """
 
     op: int
@@ -40,8 +40,8 @@ class BlockFactor:
     Attributes:
         side: Its side in the first entry; left is that of the activations, right that of the parameters. Along a
             reduction factor the entry's result is a partial sum.
-        ways: Into how many parts at most; the counts that work are this one's divisors.
-        alive: Whether no member needs communication for it; of a reduction factor that nothing but the sum does.
+        max_shards: The most parts into which it can split the block; each divisor of this number works too.
+        usable: Whether no member needs communication for it. A reduction factor is usable, though its sum communicates.
         places: (op, factor of that op's rule) in every entry that it splits.
     """
 
@@ -57,7 +57,7 @@ class Output:
 
     Attributes:
         value: Its id.
-        dims: (dim, index of the live factor of the block that splits it).
+        dims: (dim, index of the block's usable factor that splits it).
     """
 
     value: int
@@ -72,11 +72,12 @@ class ParallelBlock:
         index: Its number.
         entries: Its contractions, in program order; none in a loop's block, whose body has blocks of its own.
         factors: The ways to partition it.
-        members: Its ops that its partition passes without communication, forward entries and their clones included.
+        members: Its ops through which a partition propagates without communication; rematerialised ops and forward
+            entries included.
         glue: Its other ops, gradients included.
         parameters: Numbers of the parameters that any of its ops uses.
         outputs: The values of members that other ops use or that the program returns.
-        loop: The index in `Blocks.loops` of the loop that it consists of, None where it is not a loop.
+        loop: The index in `Blocks.loops` of the loop that is this block; None for other blocks.
     """
 
     index: int
@@ -89,7 +90,7 @@ class ParallelBlock:
     loop: int | None
 
     @property
-    def live_factors(self) -> tuple[BlockFactor, ...]:
+    def usable_factors(self) -> tuple[BlockFactor, ...]:
         """The factors that a strategy may use."""
         return tuple(factor for factor in self.factors if factor.usable)
 
@@ -114,8 +115,8 @@ class Blocks:
     Attributes:
         graph: The graph.
         blocks: Its blocks.
-        block_of_op: For each op the index of its block; None for free ops.
-        loops: Its loops, a backward loop with its forward loop.
+        block_of_op: For each op the index of its block; None for constant-derived ops.
+        loops: Its loops; a backward loop is listed with its forward loop.
     """
 
     graph: Graph
@@ -126,22 +127,22 @@ class Blocks:
 
 @without_collection
 def find_blocks(graph: Graph) -> Blocks:
-    """The ParallelBlocks of `graph` and, below them, of its loops' bodies.
+    """Returns the ParallelBlocks of `graph` and of the bodies of its loops.
 
     A program without any contraction is one block without entries.
     """
     structure = find_structure(graph)
     groups = find_gradient_groups(graph, structure, find_contractions(graph, structure))
-    growth = BlockBuilder(graph, structure, groups).run()
+    builder = BlockBuilder(graph, structure, groups).run()
     loops = tuple(LoopBlocks(each, find_blocks(each.graph)) for each in find_iterations(graph))
     loop_at = {loop.iteration.loops[0]: i for i, loop in enumerate(loops) if _has_entries(loop.blocks)}
 
-    roots = {number: growth.blocks[number] for number in range(len(growth.blocks)) if growth.root(number) == number}
+    roots = {number: builder.blocks[number] for number in range(len(builder.blocks)) if builder.root(number) == number}
     starts = {groups[block.groups[0]].forward.op: number for number, block in roots.items()}
     order = {op: index for index, op in enumerate(sorted([*starts, *loop_at]) or [0])}
     index_of_root = {number: order[op] for op, number in starts.items()}
     block_of_op: list[int | None] = [
-        index_of_root[growth.root(block)] if block >= 0 else None for block in growth.block_of_op
+        index_of_root[builder.root(block)] if block >= 0 else None for block in builder.block_of_op
     ]
     members = [block is not None for block in block_of_op]
     for first, number in loop_at.items():
@@ -155,7 +156,7 @@ def find_blocks(graph: Graph) -> Blocks:
         block_of_op = [None if constant_derived else 0 for constant_derived in graph.constant_derived]
     else:
         forward_entries = [*(group.forward.op for group in groups), *loop_at]
-        assign_glue(graph, growth.recomputed(), forward_entries, block_of_op)
+        assign_glue(graph, builder.originals(), forward_entries, block_of_op)
 
     root_of_index = {index: number for number, index in index_of_root.items()}
     ops: list[list[int]] = [[] for _ in order]
@@ -163,7 +164,7 @@ def find_blocks(graph: Graph) -> Blocks:
         if block is not None:
             ops[block].append(op)
     blocks = tuple(
-        _block(graph, growth, index, root_of_index.get(index), ops[index], members, loop_at.get(op))
+        _block(graph, builder, index, root_of_index.get(index), ops[index], members, loop_at.get(op))
         for op, index in order.items()
     )
     return Blocks(graph, blocks, tuple(block_of_op), loops)
@@ -175,7 +176,7 @@ def _has_entries(blocks: Blocks) -> bool:
 
 def _block(
     graph: Graph,
-    growth: BlockBuilder,
+    builder: BlockBuilder,
     index: int,
     root: int | None,
     ops: list[int],
@@ -184,9 +185,9 @@ def _block(
 ) -> ParallelBlock:
     inside = tuple(op for op in ops if members[op])
     # A parameter that comes through a barrier has the parameter's own class, which is its id.
-    classes = growth.structure.class_of
+    classes = builder.structure.class_of
     used = {classes[v] for op in ops if graph.ops[op].name != BARRIER for v in graph.ops[op].operands}
-    entries, factors, outputs = ((), (), ()) if root is None else _entries_factors_outputs(graph, growth, root, inside)
+    entries, factors, outputs = ((), (), ()) if root is None else _entries_factors_outputs(graph, builder, root, inside)
     return ParallelBlock(
         index=index,
         entries=entries,
@@ -200,25 +201,32 @@ def _block(
 
 
 def _entries_factors_outputs(
-    graph: Graph, growth: BlockBuilder, root: int, members: tuple[int, ...]
+    graph: Graph, builder: BlockBuilder, root: int, members: tuple[int, ...]
 ) -> tuple[tuple[Entry, ...], tuple[BlockFactor, ...], tuple[Output, ...]]:
-    groups = [growth.groups[group] for group in growth.blocks[root].groups]
-    numbers = list(dict.fromkeys(growth.factor(number) for number in growth.blocks[root].factors))
-    entries = [Entry(m.op, m.role, group.forward.op) for group in groups for m in group.members]
-    factors = tuple(_factor(growth, number, groups) for number in numbers)
-    live = {number: i for i, number in enumerate(numbers) if factors[i].usable}
+    groups = [builder.groups[group] for group in builder.blocks[root].groups]
+    numbers = list(dict.fromkeys(builder.factor(number) for number in builder.blocks[root].factors))
+    entries = [Entry(member.op, member.role, group.forward.op) for group in groups for member in group.members]
+    factors = tuple(_factor(builder, number, groups) for number in numbers)
+    usable_index = {number: i for i, number in enumerate(numbers) if factors[i].usable}
     inside, returned = set(members), set(graph.results)
     outputs: list[Output] = []
     for op in members:
         for result in graph.ops[op].results:
             if result in returned or any(user not in inside for user in graph.values[result].users):
-                tags = sorted((dim, growth.factor(number)) for dim, number in growth.tags[result].items())
-                outputs.append(Output(result, tuple((dim, live[number]) for dim, number in tags if number in live)))
+                dim_factors = sorted(
+                    (dim, builder.factor(number)) for dim, number in builder.dim_factors[result].items()
+                )
+                outputs.append(
+                    Output(
+                        result,
+                        tuple((dim, usable_index[number]) for dim, number in dim_factors if number in usable_index),
+                    )
+                )
     return tuple(sorted(entries, key=lambda entry: entry.op)), factors, tuple(outputs)
 
 
-def _factor(growth: BlockBuilder, number: int, groups: list[GradientGroup]) -> BlockFactor:
-    factor = growth.factors[number]
+def _factor(builder: BlockBuilder, number: int, groups: list[GradientGroup]) -> BlockFactor:
+    factor = builder.factors[number]
     of_forward: dict[int, list[int]] = {}
     for op, rule_factor in factor.places:
         of_forward.setdefault(op, []).append(rule_factor)

@@ -1,9 +1,9 @@
-"""The contractions of a graph and what their factors mean.
+"""The contractions of a graph and the sides of their factors.
 
 Takes a `Graph`; gives a `Contraction` for every dot and convolution and for every lookup of rows in a parameter (an
-embedding). Each of its factors is on a *side*: batch (in both operands and the result), left or
-right (in one operand and the result) or reduction (in both operands only). Spatial dims of convolutions are on none:
-partitioning them exchanges halos.
+embedding). Each of its factors is on a *side*: batch (in both operands and the result), left or right (in one operand
+and the result) or reduction (in both operands only). Spatial dims of convolutions are on none, since partitioning them
+exchanges halos.
 """
 
 import math
@@ -41,9 +41,9 @@ class Contraction:
         operands: The ids of the left and the right operand (of a gather: the table, the indices).
         result: The id of its result.
         sides: The side of each factor that may be partitioned; factors of size 1 are left out.
-        dims: For the left operand, the right operand and the result, which factor each dim is, None where it is none
-            of `sides`.
-        volume: How many multiplications it does.
+        dims: For the left operand, the right operand and the result the factor of each dim; None where it is not in
+            `sides`.
+        volume: The number of its multiplications.
     """
 
     op: int
@@ -59,7 +59,7 @@ class Contraction:
 
     @property
     def required(self) -> tuple[Side, ...]:
-        """The sides of which a ParallelBlock keeps at least one factor: batch if there is one, else left and right."""
+        """The sides on which a ParallelBlock keeps at least one factor: batch if there is one, else left and right."""
         present = set(self.sides.values())
         if Side.BATCH in present:
             return (Side.BATCH,)
@@ -67,7 +67,7 @@ class Contraction:
 
 
 def find_contractions(graph: Graph, structure: Structure) -> tuple[Contraction, ...]:
-    """The contractions of `graph` and its embedding lookups, in program order."""
+    """Returns the contractions of `graph` and its embedding lookups, in program order."""
     found = (_contraction(graph, structure, op) for op in graph.ops)
     return tuple(contraction for contraction in found if contraction is not None)
 

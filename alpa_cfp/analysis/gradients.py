@@ -1,10 +1,10 @@
-"""Which contractions are the gradients of which, and which are computed again.
+"""Gradient groups: each forward contraction with its gradients, rematerialised ones included.
 
-Takes a graph's contractions; gives for each forward contraction F its `GradientGroup`: F, its gradients and their
-rematerialised clones, with F's factors in terms of each member's. Nothing is known of names: what identifies a family
-is that F(a, b), dA(c, b) and dB(a, c) are the three derivatives of one trilinear form, so any two of them share one
-operand, and what is contracted in one is free in the others. Invariant: every contraction is in one family, and
-the first of a family in program order is its F.
+Takes a graph's contractions; gives for each forward contraction F its `GradientGroup`: F, its gradients and what is
+rematerialised of both, with a map from F's factors to those of each member. Names are not used. F(a, b), dA(c, b) and
+dB(a, c) are the three derivatives of one trilinear form, so any two of them share an operand, and a factor that one of
+them contracts is in the results of the others. Invariant: every contraction is in one group, and the first of a group
+in program order is its F.
 """
 
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ from alpa_cfp.analysis.graph import Graph
 from alpa_cfp.analysis.structure import Structure, is_parameter
 
 MAJOR_SHARE = 0.01
-"""A family is major if its largest member's iteration volume is at least this share of the largest one of all."""
+"""A group is major if the iteration volume of its largest member is at least this share of the largest of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A contraction of a family.
+    """A contraction of a gradient group.
 
     Attributes:
         op: Its op.
-        role: "forward", "gradient" or "clone".
-        factors: For each factor of the family's forward contraction the member's own.
+        role: "forward", "gradient" or "rematerialised".
+        factors: For each factor of the group's forward contraction the member's own.
     """
 
     op: int
@@ -34,11 +34,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class GradientGroup:
-    """A forward contraction with everything that shares its iteration space.
+    """A forward contraction with the contractions that share its iteration space.
 
     Attributes:
         forward: The forward contraction.
-        members: All of them, `forward` first, in program order.
+        members: All contractions, `forward` first, in program order.
     """
 
     forward: Contraction
@@ -48,7 +48,7 @@ class GradientGroup:
 def find_gradient_groups(
     graph: Graph, structure: Structure, contractions: tuple[Contraction, ...]
 ) -> tuple[GradientGroup, ...]:
-    """The major families and the embedding lookups, in program order of their forward contractions."""
+    """Returns the major groups and the embedding lookups, in program order of their forward contractions."""
     search = _Search(graph, structure, contractions)
     search.match_triples()
     search.match_pairs()
@@ -57,10 +57,14 @@ def find_gradient_groups(
     volumes = {each.op: each.volume for each in contractions}
     lookups = {each.op for each in contractions if graph.ops[each.op].name == "stablehlo.gather"}
     largest = [max(volumes.get(member.op, 0) for member in group.members) for group in groups]
-    least = MAJOR_SHARE * max(
-        (v for v, f in zip(largest, groups, strict=True) if f.forward.op not in lookups), default=0
+    threshold = MAJOR_SHARE * max(
+        (volume for volume, group in zip(largest, groups, strict=True) if group.forward.op not in lookups), default=0
     )
-    return tuple(f for v, f in zip(largest, groups, strict=True) if v >= least or f.forward.op in lookups)
+    return tuple(
+        group
+        for volume, group in zip(largest, groups, strict=True)
+        if volume >= threshold or group.forward.op in lookups
+    )
 
 
 class _Search:
@@ -69,7 +73,7 @@ class _Search:
         self.all = {each.op: each for each in contractions}
         self.originals = [each for each in contractions if structure.original[each.op] == each.op]
         self.gradients: dict[int, list[Member]] = {each.op: [] for each in self.originals}
-        self.taken: set[int] = set()  # gradients, which so are nobody's forward contraction
+        self.taken: set[int] = set()  # ops of gradients; they are not forward contractions
         self.users: dict[int, list[tuple[Contraction, int]]] = {}
         self.pairs: dict[frozenset[int], list[Contraction]] = {}
         for each in self.originals:
@@ -85,7 +89,7 @@ class _Search:
         return self.structure.origin[left], self.structure.origin[right]
 
     def match_triples(self) -> None:
-        """Families of three: two gradients that share their cotangent, and each one operand with the forward one."""
+        """Find groups of three: two gradients that share their cotangent, and each an operand with the forward one."""
         for forward in self.originals:
             if forward.op in self.taken or forward.op not in self.gradients:
                 continue
@@ -104,36 +108,36 @@ class _Search:
                     continue
                 maps = self.correspond(forward, shared, first, side), self.correspond_any(forward, 1 - shared, second)
                 if maps[0] is not None and maps[1] is not None:
-                    self.adopt(forward, first, maps[0])
-                    self.adopt(forward, second, maps[1])
+                    self.add_gradient(forward, first, maps[0])
+                    self.add_gradient(forward, second, maps[1])
                     return True
         return False
 
     def match_pairs(self) -> None:
-        """Families of two, where one gradient is not needed or where the forward contraction is in another graph.
+        """Find groups of two, where one gradient is not needed or the forward contraction is in another graph.
 
-        A pair alone may be a chance (a tied weight in two forward contractions), so it must come after the last forward
-        contraction of a triple, and the operand that is not shared is a parameter where there are no triples.
+        A pair may be a coincidence (a tied weight in two forward contractions). So the gradient must come after the
+        last forward contraction of a triple; without triples, the operand that is not shared must be a parameter.
         """
-        turning_point = max((op for op, members in self.gradients.items() if members), default=None)
+        forward_end = max((op for op, members in self.gradients.items() if members), default=None)
         for forward in self.originals:
             if forward.op in self.taken or self.gradients[forward.op]:
                 continue
             for shared, origin in enumerate(self.origins(forward)):
-                if turning_point is None and not is_parameter(self.graph, self.structure, forward.operands[1 - shared]):
+                if forward_end is None and not is_parameter(self.graph, self.structure, forward.operands[1 - shared]):
                     continue
                 for other, side in self.users.get(origin, ()):
-                    if other.op <= max(forward.op, turning_point or 0) or other.op in self.taken:
+                    if other.op <= max(forward.op, forward_end or 0) or other.op in self.taken:
                         continue
                     if self.gradients[other.op]:
                         continue
                     factors = self.correspond(forward, shared, other, side)
                     if factors is not None:
-                        self.adopt(forward, other, factors)
+                        self.add_gradient(forward, other, factors)
                         break
 
     def match_lookups(self) -> None:
-        """Gradients of gathers: the scatters by the same indices into arrays of the table's shape."""
+        """Find gradients of gathers: the scatters by the same indices into arrays of the table's shape."""
         scatters: dict[tuple[int, tuple[int, ...]], int] = {}
         for op in self.graph.ops:
             if op.name == "stablehlo.scatter" and len(op.operands) == 3:
@@ -154,26 +158,30 @@ class _Search:
             self.taken.add(found)
 
     def groups(self) -> tuple[GradientGroup, ...]:
-        clones: dict[int, list[int]] = {}
+        rematerialised: dict[int, list[int]] = {}
         for op in self.all:
             if (original := self.structure.original[op]) != op:
-                clones.setdefault(original, []).append(op)
+                rematerialised.setdefault(original, []).append(op)
         result: list[GradientGroup] = []
         for forward in self.originals:
             if forward.op in self.taken:
                 continue
             own = Member(forward.op, "forward", {factor: factor for factor in forward.sides})
             members = [own, *self.gradients[forward.op]]
-            members += [Member(op, "clone", each.factors) for each in tuple(members) for op in clones.get(each.op, ())]
+            members += [
+                Member(op, "rematerialised", each.factors)
+                for each in tuple(members)
+                for op in rematerialised.get(each.op, ())
+            ]
             result.append(GradientGroup(forward, tuple(sorted(members, key=lambda member: member.op))))
         return tuple(result)
 
-    def adopt(self, forward: Contraction, gradient: Contraction, factors: dict[int, int]) -> None:
+    def add_gradient(self, forward: Contraction, gradient: Contraction, factors: dict[int, int]) -> None:
         self.gradients[forward.op].append(Member(gradient.op, "gradient", factors))
         self.taken.add(gradient.op)
 
     def correspond_any(self, forward: Contraction, shared: int, other: Contraction) -> dict[int, int] | None:
-        """`correspond` with whichever operand of `other` is the shared one."""
+        """Returns `correspond` for the operand of `other` that is the shared one."""
         origin = self.origins(forward)[shared]
         for side, candidate in enumerate(self.origins(other)):
             if candidate == origin and (factors := self.correspond(forward, shared, other, side)) is not None:
@@ -181,19 +189,20 @@ class _Search:
         return None
 
     def correspond(self, forward: Contraction, shared: int, other: Contraction, side: int) -> dict[int, int] | None:
-        """The factors of `other` in terms of `forward`'s if `other` may be the derivative by the operand not shared.
+        """Maps factors of `forward` to those of `other` if `other` may be its gradient by the operand not shared.
 
         Args:
             forward: A contraction.
-            shared: Which of its operands, 0 or 1, `other` has too.
-            other: The candidate.
-            side: Which operand of `other` that is.
+            shared: The operand of it, 0 or 1, that `other` has too.
+            other: The contraction that may be its gradient.
+            side: The position of that operand in `other`.
 
         Returns:
-            For each factor of `forward` one of `other`, or None: what is free in one must be contracted in the other.
+            For each factor of `forward` one of `other`; None if they do not correspond: of a factor of the shared
+            operand, one contraction must keep in its result what the other contracts.
         """
-        free, other_free = (Side.LEFT, Side.RIGHT)[shared], (Side.LEFT, Side.RIGHT)[side]
-        expected = {free: Side.REDUCTION, Side.REDUCTION: other_free, Side.BATCH: Side.BATCH}
+        kept_side, other_kept_side = (Side.LEFT, Side.RIGHT)[shared], (Side.LEFT, Side.RIGHT)[side]
+        expected = {kept_side: Side.REDUCTION, Side.REDUCTION: other_kept_side, Side.BATCH: Side.BATCH}
         its = self.by_origin_dim(other, side)
         factors: dict[int, int] = {}
         for dim, factor in self.by_origin_dim(forward, shared).items():
@@ -203,9 +212,9 @@ class _Search:
             factors[factor] = match
         if not factors or len(its) != len(factors):
             return None
-        # What only the cotangent has stands in it in the order of the forward result.
-        mine = [f for f in forward.dims[2] if f is not None and forward.sides[f] is free.swapped]
-        others = [f for f in other.dims[1 - side] if f is not None and other.sides[f] is other_free.swapped]
+        # The other factors of the cotangent are in the order of the forward result.
+        mine = [f for f in forward.dims[2] if f is not None and forward.sides[f] is kept_side.swapped]
+        others = [f for f in other.dims[1 - side] if f is not None and other.sides[f] is other_kept_side.swapped]
         if len(mine) != len(others):
             return None
         rules = self.graph.ops[forward.op].rule, self.graph.ops[other.op].rule
@@ -217,7 +226,7 @@ class _Search:
         return factors
 
     def by_origin_dim(self, contraction: Contraction, side: int) -> dict[int, int]:
-        """The factors of an operand by the dim of the operand's origin that they are."""
+        """The factors of an operand by the dims of its origin."""
         dims = self.structure.origin_dims[contraction.operands[side]]
         return {
             dim: factor

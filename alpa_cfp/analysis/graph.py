@@ -1,18 +1,19 @@
-"""A program as pure Python values: ops, the values between them, and what partitioning an op means (its `Rule`).
+"""A program as pure Python values: ops, the values between them, and the sharding rule of each op.
 
 `reading.py` makes a `Graph` from StableHLO; everything later works on it alone, without MLIR. Invariants: ops are in
-program order, so operands come before their users; a value's id is its place in `values`; nothing in a graph depends on
+program order, so operands come before their users; a value's id is its index in `values`; nothing in a graph depends on
 names or source locations.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from alpa_cfp.analysis.rules import Rule
 
-# What keeps two steps of an unrolled loop apart: to MLIR a barrier with an attribute of this name, here an op like any
-# elementwise one, since it says nothing of recomputation.
+# Separates two steps of an unrolled loop. In MLIR it is a barrier with an attribute of this name; here it is an
+# ordinary elementwise op, since it has nothing to do with rematerialisation.
 STEP_BARRIER = "alpa.step"
-# Ops whose result holds the operand's elements, only laid out or typed in another way.
+# Ops whose result has the operand's elements in another layout or type.
 LAYOUT_OPS = frozenset(
     {
         "stablehlo.transpose",
@@ -25,7 +26,7 @@ LAYOUT_OPS = frozenset(
     }
 )
 BARRIER = "stablehlo.optimization_barrier"
-# The attributes of a barrier that marks where a pipeline stage begins or ends; others have none.
+# The attributes of a barrier that marks the start or end of a pipeline stage; other barriers have none.
 MARK = "mark"
 WHILE = "stablehlo.while"
 
@@ -37,7 +38,7 @@ class Value:
     Attributes:
         id: Its number.
         shape: Its dims.
-        dtype: Its element type as MLIR writes it ("f32"); the type's text where it is no tensor.
+        dtype: Its element type as in MLIR ("f32"); the type's text if it is no tensor.
         op: The index of the op that computes it, None for a parameter.
         position: The parameter's or result's number.
         users: Indices of the ops that use it, ascending, each once; what a graph returns is not a use.
@@ -56,12 +57,12 @@ class Op:
     """An operation.
 
     Attributes:
-        index: Its place in the program.
+        index: Its position in the program.
         name: Its name with dialect ("stablehlo.add").
         operands: Ids of its operands.
         results: Ids of its results.
         attributes: Its attributes and regions as canonical text, equal for ops that compute the same function.
-        rule: Its sharding rule; None where neither Shardy has one nor the op is elementwise.
+        rule: Its sharding rule; None if Shardy has none for it and it is no barrier.
     """
 
     index: int
@@ -78,9 +79,9 @@ class Loop:
 
     Attributes:
         op: The index of the `while` in the graph around it.
-        body: The body; its parameters are what the loop carries, followed by the outer values it captures.
+        body: The body; its parameters are the values that the loop carries, then the outer values that it captures.
         captured: Ids, in the graph around it, of the captured values.
-        trip_count: How often the body runs, None where that is not a constant.
+        trip_count: The number of iterations; None where that is not a constant.
     """
 
     op: int
@@ -94,13 +95,13 @@ class Graph:
     """A function or a loop's body.
 
     Attributes:
-        ops: Its operations but for the terminator, in program order.
+        ops: Its operations without the terminator, in program order.
         values: Its values by id.
         parameters: Ids of its parameters, in order.
-        results: Ids of what it returns, in order.
-        free: For each op whether it derives from constants and iota alone: it belongs to no block and is cloned where
-            needed.
-        without_rule: Indices of the ops, free ones aside, that have no rule and so must be replicated.
+        results: Ids of the values that it returns, in order.
+        constant_derived: For each op whether it is computed from constants and iota alone. Such an op belongs to no
+            block and is copied into each subprogram that uses it.
+        without_rule: Indices of the other ops without a sharding rule, which must be replicated.
         loops: The bodies of its `while` ops.
         constants: (parameter, digest) for the parameters of a loop's body that are constants in the graph around it.
     """
@@ -123,8 +124,33 @@ class Graph:
         index = self.values[value].op
         return None if index is None else self.ops[index]
 
+    def users_through_barriers(self, value: int) -> set[int]:
+        """The ops that use a value, directly or through barriers. A barrier itself relates independent values."""
+        found: set[int] = set()
+        for user in self.values[value].users:
+            op = self.ops[user]
+            if op.name != BARRIER:
+                found.add(user)
+                continue
+            for operand, result in zip(op.operands, op.results, strict=True):
+                if operand == value:
+                    found |= self.users_through_barriers(result)
+        return found
+
+    def with_ancestors(self, ops: Iterable[int]) -> list[bool]:
+        """For each op whether it is one of `ops`, or one of them is computed from it."""
+        found = [False] * len(self.ops)
+        for op in ops:
+            found[op] = True
+        for op in reversed(self.ops):
+            if found[op.index]:
+                for operand in op.operands:
+                    if (producer := self.values[operand].op) is not None:
+                        found[producer] = True
+        return found
+
     def origin(self, value: int) -> int:
-        """`value` before the barriers that it came through."""
+        """The value that `value` is before all barriers."""
         producer = self.producer(value)
         while producer is not None and producer.name == BARRIER:
             value = producer.operands[producer.results.index(value)]
@@ -132,9 +158,9 @@ class Graph:
         return value
 
     def parameter_or(self, value: int) -> int:
-        """The parameter that `value` is behind a pipeline's marks; `value` itself if it is none.
+        """The parameter that `value` is before a pipeline's marks; `value` itself if it is none.
 
-        Behind other barriers it is what something is computed again from, and is left as it is.
+        Other barriers are not passed: they guard the inputs of a rematerialisation.
         """
         found, producer = value, self.producer(value)
         while producer is not None and producer.name == BARRIER and producer.attributes == MARK:

@@ -1,10 +1,10 @@
-"""The forward and the backward body of a differentiated loop as one graph: one iteration with its gradients.
+"""Joins the forward and the backward body of a differentiated loop into one graph: an iteration with its gradients.
 
-`jax.grad` of a `lax.scan` gives two loops: the first stacks what the second needs, and the second takes it slice by
-slice. Takes a graph and gives its loops, each alone or with its backward loop; in the joint graph the slices that the
-backward body takes are the very values of the forward body, so that gradients find their forward contractions.
-Invariant: the ops of a joint graph are those of the forward body followed by those of the backward body; slices that
-are not needed any more are free.
+`jax.grad` of a `lax.scan` gives two loops: the first stacks residuals, and the second takes them slice by slice. Takes
+a graph; gives its loops, each alone or with its backward loop. In the joint graph these slices are replaced by the
+values of the forward body, so that gradients are matched with their forward contractions. Invariant: the ops of a joint
+graph are those of the forward body followed by those of the backward body; slices without a use left are marked as
+constant-derived, and so belong to no block.
 """
 
 from dataclasses import dataclass, replace
@@ -20,10 +20,10 @@ class Iteration:
     """One iteration of a loop, with its backward pass where there is one.
 
     Attributes:
-        loops: The `while` op of the graph around it; the backward one second.
-        graph: The body, or both bodies.
-        forward_ops: How many of the graph's ops are the forward body's.
-        trip_count: How often it runs, None where that is not a constant.
+        loops: The `while` op in the graph around it, and then that of the backward loop, if there is one.
+        graph: The body, or both bodies joined.
+        forward_ops: The number of ops of the forward body.
+        trip_count: The number of iterations; None where that is not a constant.
     """
 
     loops: tuple[int, ...]
@@ -33,7 +33,7 @@ class Iteration:
 
 
 def find_iterations(graph: Graph) -> tuple[Iteration, ...]:
-    """The loops of `graph`, forward loops together with their backward loops, in program order."""
+    """Returns the loops of `graph`, forward loops together with their backward loops, in program order."""
     links = {loop.op: _links(graph, loop) for loop in graph.loops}
     partner: dict[int, int] = {}
     for backward in graph.loops:
@@ -67,7 +67,7 @@ def _constants(graph: Graph, loop: Loop, digests: dict[int, int]) -> tuple[tuple
 
 
 def _links(graph: Graph, backward: Loop) -> dict[int, dict[int, int]]:
-    """For each earlier loop whose stacked values `backward` takes: values of both bodies that are the same.
+    """For each earlier loop whose stacked values `backward` takes, the equal values of both bodies.
 
     The keys are ids in `backward`'s body, the values ids in the other loop's body.
     """
@@ -97,7 +97,7 @@ def _links(graph: Graph, backward: Loop) -> dict[int, dict[int, int]]:
 
 
 def _same(forward: Graph, parameter: int, backward: Graph, its_parameter: int) -> dict[int, int]:
-    """What two bodies take from the same array: the array, and the slice of it that belongs to the iteration."""
+    """Equal values of two bodies that use the same array: the array, and its slice for the iteration."""
     slices = {forward.shape(value): value for value in reversed(_slices(forward, parameter))}
     same = {
         value: slices[shape] for value in _slices(backward, its_parameter) if (shape := backward.shape(value)) in slices
@@ -106,7 +106,7 @@ def _same(forward: Graph, parameter: int, backward: Graph, its_parameter: int) -
 
 
 def _slices(body: Graph, parameter: int) -> list[int]:
-    """The values of one iteration that are taken from a stacked parameter."""
+    """The slices of a stacked parameter that belong to one iteration."""
     result: list[int] = []
     for user in body.values[parameter].users:
         op = body.ops[user]
@@ -119,7 +119,7 @@ def _slices(body: Graph, parameter: int) -> list[int]:
 
 
 def _stacked(body: Graph, position: int) -> int | None:
-    """The value that each iteration puts into the stacked result at `position`; None if it stacks none."""
+    """The value that each iteration writes into the stacked result at `position`; None if the result is not stacked."""
     op = body.producer(body.results[position])
     if op is None or op.name != "stablehlo.dynamic_update_slice" or op.operands[0] != body.parameters[position]:
         return None
@@ -133,12 +133,12 @@ def _is_invariant(body: Graph, position: int) -> bool:
 
 def _is_invariant_parameter(body: Graph, parameter: int) -> bool:
     position = body.values[parameter].position
-    # Captured values follow what the loop carries, and are never changed.
+    # Captured values follow the carried ones, and are never changed.
     return position >= len(body.results) or _is_invariant(body, position)
 
 
 def _join(forward: Graph, backward: Graph, links: dict[int, int]) -> Graph:
-    """Both bodies in one graph, with the linked values of `backward` taken from `forward`."""
+    """Joins both bodies into one graph, with the linked values of `backward` replaced by those of `forward`."""
     value_shift, op_shift = len(forward.values), len(forward.ops)
 
     def moved(value: int) -> int:
@@ -161,7 +161,7 @@ def _join(forward: Graph, backward: Graph, links: dict[int, int]) -> Graph:
         values.append(Value(number, value.shape, value.dtype, op, position, tuple(users[number])))
     constant_derived = [*forward.constant_derived, *backward.constant_derived]
     results = (*forward.results, *(moved(v) for v in backward.results))
-    _free_unused_slices(ops, values, frozenset(results), links, value_shift, constant_derived)
+    _drop_unused_slices(ops, values, frozenset(results), links, value_shift, constant_derived)
     # Parameters come first by id in other graphs; here those of the backward body follow the forward body's results.
     return Graph(
         ops=tuple(ops),
@@ -175,7 +175,7 @@ def _join(forward: Graph, backward: Graph, links: dict[int, int]) -> Graph:
     )
 
 
-def _free_unused_slices(
+def _drop_unused_slices(
     ops: list[Op],
     values: list[Value],
     results: frozenset[int],
@@ -183,13 +183,13 @@ def _free_unused_slices(
     shift: int,
     constant_derived: list[bool],
 ) -> None:
-    """Mark the ops as free that only made slices which the joint graph takes from the forward body."""
-    waiting = [op for value in links if (op := values[value + shift].op) is not None]
-    while waiting:
-        op = ops[waiting.pop()]
+    """Marks ops as constant-derived if they only made slices that the joint graph takes from the forward body."""
+    worklist = [op for value in links if (op := values[value + shift].op) is not None]
+    while worklist:
+        op = ops[worklist.pop()]
         if constant_derived[op.index] or any(
             r in results or any(not constant_derived[u] for u in values[r].users) for r in op.results
         ):
             continue
         constant_derived[op.index] = True
-        waiting += [producer for operand in op.operands if (producer := values[operand].op) is not None]
+        worklist += [producer for operand in op.operands if (producer := values[operand].op) is not None]

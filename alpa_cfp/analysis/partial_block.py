@@ -1,25 +1,25 @@
-"""What `growth` keeps of a block while it grows: its factors, and what it needs of the values around it.
+"""The mutable state of `block_builder`: partial blocks, their factors, and the extensions that are tried on them.
 
-Plain mutable state of one pass; `blocks` makes the frozen results of it.
+`blocks` makes the frozen results of it.
 """
 
 from dataclasses import dataclass, field
 
 from alpa_cfp.analysis.contractions import Side
 
-# How a value is partitioned: for some of its dims the factor that splits it.
+# The partition of a value: for each dim that is split, the number of the factor that splits it.
 DimFactors = dict[int, int]
 
 
 @dataclass(slots=True)
 class Factor:
-    """A factor of a growing block.
+    """A factor of a partial block.
 
     Attributes:
-        block: The block that it was made for.
-        side: Its side in the entry contraction, left being that of the operand that is no parameter.
-        ways: In how many parts it can split every member at most; all the counts that work divide it.
-        alive: Whether no member needs communication for it.
+        block: The block whose entry it is a factor of.
+        side: Its side in the entry contraction; left is that of the operand that is no parameter.
+        max_shards: The most parts into which it can split every member; each count that works divides it.
+        usable: Whether no member needs communication for it.
         places: (op, factor of that op's rule) for each contraction of the block that it splits.
     """
 
@@ -32,16 +32,16 @@ class Factor:
 
 @dataclass(slots=True)
 class PartialBlock:
-    """A block while it grows.
+    """A block under construction.
 
     Attributes:
-        families: Indices of the families that are in it.
-        mask: A bit for each seed that has been merged into it.
-        ancestors: The bits of the seeds that what it takes from outside descends from.
-        required: The sides of which one factor must stay alive.
+        groups: Indices of its gradient groups.
+        mask: A bit for each entry that has been merged into it.
+        ancestors: The bits of the entries from which its inputs are computed.
+        required: The sides on which at least one factor must stay usable.
         factors: Numbers of its factors.
-        shared: For the class of each entry operand: which operand of which family it is.
-        needs: How the members need the values from outside to be partitioned; entry operands among them.
+        entry_origins: For the origin of each entry operand (gradient group, operand).
+        needs: The partitions in which members need values from outside, entry operands included.
         entry_operands: The operands of the entry contractions.
     """
 
@@ -50,16 +50,25 @@ class PartialBlock:
     ancestors: int
     required: frozenset[Side]
     factors: list[int]
-    shared: dict[int, tuple[int, int]]
+    entry_origins: dict[int, tuple[int, int]]
     needs: dict[int, DimFactors] = field(default_factory=dict)
     entry_operands: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class Extension:
-    """What taking an op into a block would do."""
+    """The effects of adding an op to a block.
 
-    tags: list[DimFactors]
+    Attributes:
+        results: The partition of each result.
+        invalidated: Factors that are not usable any more.
+        max_shards: New limits of factors.
+        equal: Factors that become one with another factor.
+        of_rule: For each factor of the op's rule that is split, the factor of the block that splits it.
+        needs: The partitions in which the op needs values from outside.
+    """
+
+    results: list[DimFactors]
     invalidated: set[int]
     max_shards: dict[int, int]
     equal: dict[int, int]

@@ -1,6 +1,6 @@
-"""Read a StableHLO function into a `Graph`.
+"""Reads a StableHLO function into a `Graph`.
 
-Takes bytecode with one function and no calls (`HloModule.bytecode`); gives a `Graph` in which nothing refers to MLIR.
+Takes bytecode with one function and no calls (`HloModule.bytecode`); gives a `Graph`, which does not refer to MLIR.
 One pass over the ops: types, attributes and rules are uniqued by MLIR, so each distinct one is read once.
 """
 
@@ -19,16 +19,16 @@ from alpa_cfp.spmd.ir.step_barriers import is_step_barrier
 from alpa_cfp.spmd.module.stages import MARKER
 from alpa_cfp.spmd.shardings.sharding_rules import run_shardy_passes
 
-# Sources of values that depend on nothing.
+# Ops without inputs.
 _SOURCES = frozenset({"stablehlo.constant", "stablehlo.iota"})
-# Attributes that say how a program came about, not what it computes.
+# Attributes that do not affect what a program computes.
 _IGNORED = frozenset({RULE_ATTRIBUTE, "mhlo.frontend_attributes", "mhlo.sharding", "sdy.sharding", "xla_metadata"})
 _LITERAL_BYTES = 64
 
 
 @without_collection
 def read_graph(bytecode: bytes) -> Graph:
-    """The graph of `main`.
+    """Returns the graph of `main`.
 
     Args:
         bytecode: A StableHLO module of one function without calls.
@@ -45,14 +45,14 @@ def read_graph(bytecode: bytes) -> Graph:
 
 @dataclass
 class _Reader:
-    """What is known of the module's types, attributes and rules so far."""
+    """Reads blocks; caches the types, attributes and rules that have been read."""
 
     types: dict[Any, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     texts: dict[Any, str] = field(default_factory=dict)
     rules: dict[Any, Rule] = field(default_factory=dict)
 
     def read(self, block: Any, captured: tuple[Any, ...]) -> Graph:
-        """The graph of one block; `captured` are the outer values that it uses."""
+        """Returns the graph of one block; `captured` are the outer values that it uses."""
         ids: dict[Any, int] = {}
         kinds: list[tuple[tuple[int, ...], str, int | None, int]] = []
         users: list[list[int]] = []
@@ -126,10 +126,10 @@ class _Reader:
         return None
 
     def attributes(self, op: Any, name: str) -> str:
-        """Canonical text of the attributes and regions of the op with this name."""
+        """Returns canonical text of the attributes and regions of an op."""
         attributes = op.attributes
         if name == BARRIER:
-            # Not of which stage, where it marks one.
+            # The name of the stage that it marks is left out.
             return MARK if MARKER in attributes else ""
         parts = [f"{name}={self.text(attributes[name])}" for name in attributes if name not in _IGNORED]
         parts += [self.region(region) for region in op.regions]
@@ -142,7 +142,7 @@ class _Reader:
         return found
 
     def region(self, region: Any) -> str:
-        """A region's ops with their values numbered, so that equal regions have equal texts."""
+        """Returns the text of a region with numbered values, so that equal regions have equal texts."""
         numbers: dict[Any, int] = {}
         lines: list[str] = []
         for block in region.blocks:
@@ -166,7 +166,7 @@ class _Reader:
 
 
 def attribute_text(attribute: Any) -> str:
-    """An attribute as text; a large array as a digest of its elements."""
+    """Returns an attribute as text; a large array as a digest of its elements."""
     if isinstance(attribute, ir.DenseElementsAttr) and not attribute.is_splat:
         try:
             array = np.asarray(attribute)
@@ -178,7 +178,7 @@ def attribute_text(attribute: Any) -> str:
 
 
 def captured_values(op: Any) -> tuple[Any, ...]:
-    """The values that an op's regions take from outside, each once."""
+    """Returns the outer values that an op's regions use, each once."""
     inside: set[Any] = set()
     used: dict[Any, None] = {}
     for region in op.regions:
@@ -192,7 +192,7 @@ def captured_values(op: Any) -> tuple[Any, ...]:
 
 
 def trip_count(op: Any) -> int | None:
-    """How often a `while` counting from a constant by a constant up to a constant runs; None for any other."""
+    """Returns the number of iterations of a `while` whose start, step and bound are constants; None for any other."""
     condition, body = (region.blocks[0] for region in op.regions)
     compare = mlir.defining_op(mlir.block_operations(condition)[-1].operands[0])
     if (
@@ -218,7 +218,7 @@ def trip_count(op: Any) -> int | None:
 
 
 def constant(value: Any) -> int | None:
-    """The integer that a scalar constant holds; None for any other value."""
+    """Returns the integer of a scalar constant; None for any other value."""
     op = mlir.defining_op(value)
     if op is None or op.name != "stablehlo.constant":
         return None

@@ -1,4 +1,4 @@
-"""Sharding rules as Python values: which dims of an op's operands and results are partitioned together.
+"""Sharding rules as Python values: the dims of an op's operands and results that are partitioned together.
 
 Takes Shardy's `#sdy.op_sharding_rule` attributes; gives `Rule`s that outlive the MLIR context. A *factor* is one
 dimension of an op's iteration space; a dim is made of one or more factors, major to minor. Invariant: the product of a
@@ -13,17 +13,17 @@ from typing import Any
 from jaxlib.mlir.dialects import sdy
 
 RULE_ATTRIBUTE = "sdy.sharding_rule"
-# The tensor-wise factors of operands or results: for each of them, for each dim, factor indices from major to minor.
+# The factors of operands or results: for each of them, for each dim, factor indices from major to minor.
 Mappings = tuple[tuple[tuple[int, ...], ...], ...]
 
 
 class FactorKind(enum.IntEnum):
-    """What partitioning an op along a factor costs."""
+    """The effect of partitioning an op along a factor."""
 
     PLAIN = 0
-    """Nothing: every device computes its part of the result."""
+    """Every device computes its part of the result without communication."""
     REDUCTION = 1
-    """Every device has a partial sum of the result."""
+    """Every device computes a partial sum of the result."""
     NEED_REPLICATION = 2
     """The operands along the factor must be gathered first."""
     PERMUTATION = 3
@@ -48,13 +48,13 @@ class Rule:
 
     @property
     def volume(self) -> int:
-        """How many points the iteration space has."""
+        """The number of points of the iteration space."""
         return math.prod(self.sizes)
 
     def major_factor(self, dim_factors: tuple[int, ...]) -> int | None:
-        """The factor along which a dim of these factors can be split, the first one larger than 1; None if none is.
+        """The factor along which a dim of these factors is split: the first one larger than 1; None if there is none.
 
-        The others could be split only after that one is split entirely.
+        The minor factors could be split only after that one is split entirely.
         """
         return next((factor for factor in dim_factors if self.sizes[factor] > 1), None)
 

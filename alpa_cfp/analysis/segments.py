@@ -1,10 +1,10 @@
 """Segments: the runs of blocks that a model repeats (CFP, section 3).
 
-Takes `Blocks`; gives `Segments`: the sequence of blocks cut into runs, and which runs are the same program. Two
-segments are of one *kind* if their ops, attributes, rules, types and inner wiring are equal, op for op; names,
-positions, barriers and where values from outside come from do not count (a part that is cut out has no barriers, and
-those of a pipeline's marks stand in any order). Invariants: every block is in exactly one segment, in
-order; the number of kinds of a model of equal layers does not depend on how many there are.
+Takes `Blocks`; gives `Segments`: the sequence of blocks divided into runs, and the runs that are equal programs. Two
+segments are of one *kind* if their ops, attributes, rules, types and inner edges are equal, op for op. Names,
+positions, barriers and the sources of outer values do not count (an extracted subprogram has no barriers, and those of
+a pipeline's marks may be in any order). Invariants: every block is in exactly one segment, in order; the number of
+kinds of a model of equal layers does not depend on the number of layers.
 """
 
 import hashlib
@@ -24,9 +24,8 @@ class Segment:
     Attributes:
         index: Its number.
         blocks: The indices of its blocks.
-        kind: The index of the first segment that is the same program.
-        ops: Its ops, in the order of `ordering`; but for barriers, those of segments of one kind correspond to each
-            other.
+        kind: The index of the first segment that is an equal program.
+        ops: Its ops, in the order of `ordering`; those of segments of one kind correspond, except barriers.
     """
 
     index: int
@@ -49,13 +48,13 @@ class Segments:
 
     @property
     def kinds(self) -> tuple[int, ...]:
-        """The indices of the segments that are the first of their kind."""
+        """The index of the first segment of each kind."""
         return tuple(segment.index for segment in self.segments if segment.kind == segment.index)
 
 
 @without_collection
 def find_segments(blocks: Blocks) -> Segments:
-    """Cut the blocks of a program into segments."""
+    """Divides the blocks of a program into segments."""
     fingerprints, order = _Fingerprints(blocks.graph), Order(blocks.graph)
     ops_of_block = [order.of((*block.members, *block.glue)) for block in blocks.blocks]
     numbers: dict[bytes, int] = {}
@@ -71,19 +70,16 @@ def find_segments(blocks: Blocks) -> Segments:
 
 
 def digest_of(graph: Graph) -> str:
-    """64 hexadecimal digits that are the same for equal programs, whatever goes through barriers in them.
+    """Returns 64 hexadecimal digits that are equal for equal programs; barriers do not count.
 
-    Nor does it matter in which order weights are updated: a stage of a pipeline has another than its candidate.
+    Neither does the order in which weights are updated: it differs between a stage of a pipeline and its candidate.
     """
     ops = Order(graph).of(op.index for op in graph.ops if not graph.constant_derived[op.index])
     return _Fingerprints(graph, through_barriers=True).of(_without_barriers(graph, ops)).hex()
 
 
 def digests_of(graph: Graph, parts: Sequence[Sequence[int]]) -> list[bytes]:
-    """For each part, which is some ops, what is the same for equal programs, of this graph or of another one.
-
-    As it is cut out, without its barriers.
-    """
+    """Returns a digest for each part (a set of ops) without its barriers, comparable between graphs."""
     fingerprints, order = _Fingerprints(graph), Order(graph)
     return [fingerprints.of(_without_barriers(graph, order.of(ops))) for ops in parts]
 
@@ -93,11 +89,11 @@ def _without_barriers(graph: Graph, ops: Sequence[int]) -> list[int]:
 
 
 def repeated_runs(sequence: Sequence[int]) -> list[tuple[int, int]]:
-    """Cut a sequence into half-open runs: each repetition of what repeats most is one, and so is what lies between."""
+    """Divides a sequence into half-open runs: each repetition of the pattern that covers most, and each gap."""
     runs: list[tuple[int, int]] = []
-    waiting = [(0, len(sequence))]
-    while waiting:
-        start, stop = waiting.pop()
+    worklist = [(0, len(sequence))]
+    while worklist:
+        start, stop = worklist.pop()
         if start == stop:
             continue
         repeat = _best_repeat(sequence[start:stop])
@@ -107,16 +103,16 @@ def repeated_runs(sequence: Sequence[int]) -> list[tuple[int, int]]:
         first, period, count = repeat
         first += start
         runs += [(first + i * period, first + (i + 1) * period) for i in range(count)]
-        waiting += [(start, first), (first + count * period, stop)]
+        worklist += [(start, first), (first + count * period, stop)]
     return sorted(runs)
 
 
 def _best_repeat(sequence: Sequence[int]) -> tuple[int, int, int] | None:
-    """(start, period, count) of the repetition that covers most of `sequence`, among such the shortest period and the
-    earliest start; None where nothing follows itself.
+    """(start, period, count) of the repetition that covers most of `sequence`, with ties broken by the shortest period
+    and then the earliest start; None if nothing is repeated.
 
-    The last repetition may be broken off, by what differs at a model's end: it counts as covered if at least half of it
-    is there, and not in `count`. So a model of two layers is cut as one of many.
+    The last repetition may be incomplete, since a model's end differs. It counts as covered if at least half of it is
+    there, but not in `count`. So a model of two layers is divided like one of many.
     """
     best, covered = None, 0
     for period in range(1, len(sequence)):
@@ -132,21 +128,21 @@ def _best_repeat(sequence: Sequence[int]) -> tuple[int, int, int] | None:
 
 
 class _Fingerprints:
-    """Digests of sets of ops that are equal for equal programs.
+    """Digests of sets of ops, equal for equal programs.
 
     Args:
         graph: The graph.
-        through_barriers: Whether a value that comes through a barrier is the same as before it, and not from outside;
-            a parameter is the same anyway.
+        through_barriers: Whether a value behind a barrier counts as the value before it, and not as an outer value.
+            Parameters behind a pipeline's marks always count as themselves.
     """
 
     def __init__(self, graph: Graph, *, through_barriers: bool = False):
         self._graph, self._through = graph, through_barriers
-        self._free: dict[int, bytes] = {}
+        self._constants: dict[int, bytes] = {}
         self._returned = set(map(self._before_barriers, graph.results))
 
     def of(self, ops: Sequence[int]) -> bytes:
-        """The digest of the program that consists of `ops`, each behind those that make its operands."""
+        """Returns the digest of the program that consists of `ops`, in a topological order."""
         graph, inside = self._graph, set(ops)
         local: dict[int, int] = {}
         digest = hashlib.sha256()
@@ -156,15 +152,15 @@ class _Fingerprints:
             for value in map(self._before_barriers, op.operands):
                 producer = graph.values[value].op
                 if producer is not None and graph.constant_derived[producer] and producer not in inside:
-                    parts.append(self._free_digest(value))
+                    parts.append(self._constant_digest(value))
                     continue
-                known = value in local
+                is_known = value in local
                 number = local.setdefault(value, len(local))
-                parts.append(number if known else (number, *self._type(value), producer is None))
+                parts.append(number if is_known else (number, *self._type(value), producer is None))
             for value in op.results:
                 local.setdefault(value, len(local))
-                leaves = value in self._returned or any(user not in inside for user in self._users(value))
-                parts.append((*self._type(value), leaves))
+                is_result = value in self._returned or any(user not in inside for user in self._users(value))
+                parts.append((*self._type(value), is_result))
             digest.update(repr(parts).encode())
         return digest.digest()
 
@@ -172,26 +168,26 @@ class _Fingerprints:
         return self._graph.origin(value) if self._through else self._graph.parameter_or(value)
 
     def _users(self, value: int) -> list[int]:
-        """The ops that use a value; not the barriers that it goes through, where it is the same behind them."""
+        """The ops that use a value, without barriers if values are traced through them."""
         users = self._graph.values[value].users
         return [user for user in users if not self._through or self._graph.ops[user].name != BARRIER]
 
     def _type(self, value: int) -> tuple[tuple[int, ...], str]:
         return self._graph.values[value].shape, self._graph.values[value].dtype
 
-    def _free_digest(self, value: int) -> bytes:
-        """The digest of a value that derives from constants alone."""
-        waiting = [value]
-        while waiting:
-            top = waiting[-1]
+    def _constant_digest(self, value: int) -> bytes:
+        """The digest of a constant-derived value."""
+        worklist = [value]
+        while worklist:
+            top = worklist[-1]
             op = self._graph.producer(top)
             assert op is not None
-            missing = [operand for operand in op.operands if operand not in self._free]
-            if missing and top not in self._free:
-                waiting += missing
+            missing = [operand for operand in op.operands if operand not in self._constants]
+            if missing and top not in self._constants:
+                worklist += missing
                 continue
-            waiting.pop()
-            inputs = [self._free[operand] for operand in op.operands]
+            worklist.pop()
+            inputs = [self._constants[operand] for operand in op.operands]
             parts = (op.name, op.attributes, inputs, op.results.index(top), self._type(top))
-            self._free[top] = hashlib.sha256(repr(parts).encode()).digest()
-        return self._free[value]
+            self._constants[top] = hashlib.sha256(repr(parts).encode()).digest()
+        return self._constants[value]

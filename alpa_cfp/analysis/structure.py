@@ -1,9 +1,8 @@
-"""Which values of a program are the same value computed twice, and which are one another laid out differently.
+"""Value numbering of a program: values that are equal, and values that differ in layout only.
 
 Takes a `Graph`; gives a class for each value (equal classes: same op, same attributes, operands of equal classes) and
-its *origin* (the class of the value before transposes, conversions, barriers and
-reshapes that add or drop dims of size 1). Rematerialised clones have
-the class of their original, since the barriers that JAX puts before them count for nothing here. One pass.
+its *origin* (the class of the value before transposes, conversions, barriers and reshapes that add or drop dims of size
+1). Rematerialised values have the class of their original, since barriers are ignored here. One pass.
 """
 
 from dataclasses import dataclass
@@ -14,14 +13,14 @@ from alpa_cfp.analysis.rules import Rule
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What is equal in a graph.
+    """Equivalence classes of the values and ops of a graph.
 
     Attributes:
-        class_of: For each value id its class.
-        origin: For each value id the class of what it lays out.
-        origin_dims: For each value id, for each of its dims, the dim of the origin that it is; None where it has size 1
-            and was added.
-        original: For each op the first op that computes the same; its own index where it is the first.
+        class_of: For each value id its class: the id of the first value of that class.
+        origin: For each value id the class of its origin.
+        origin_dims: For each value id, for each of its dims the dim of the origin that it is; None for an added dim of
+            size 1.
+        original: For each op the first equal op; its own index if it is the first.
     """
 
     class_of: tuple[int, ...]
@@ -31,7 +30,7 @@ class Structure:
 
 
 def find_structure(graph: Graph) -> Structure:
-    """Hash-cons every value of `graph`."""
+    """Returns the value numbering of `graph`."""
     class_of = [0] * len(graph.values)
     origin = [0] * len(graph.values)
     dims: list[tuple[int | None, ...]] = [()] * len(graph.values)
@@ -44,7 +43,6 @@ def find_structure(graph: Graph) -> Structure:
         dims[value] = tuple(range(len(graph.shape(value))))
     digests = constant_digests(graph) if constants else {}
     for op in graph.ops:
-        # A value's class is the id of the first value of that class.
         if op.name == BARRIER:
             original.append(op.index)
             for operand, result in zip(op.operands, op.results, strict=True):
@@ -65,7 +63,7 @@ def find_structure(graph: Graph) -> Structure:
 
 
 def constant_digests(graph: Graph) -> dict[int, int]:
-    """For each value that derives from constants alone a hash of its derivation, comparable between graphs."""
+    """Returns for each constant-derived value a hash of its derivation, comparable between graphs."""
     digests = dict(graph.constants)
     for op in graph.ops:
         if graph.constant_derived[op.index] and all(operand in digests for operand in op.operands):
@@ -75,7 +73,7 @@ def constant_digests(graph: Graph) -> dict[int, int]:
 
 
 def is_parameter(graph: Graph, structure: Structure, value: int) -> bool:
-    """Whether a value is a parameter, or a loop's slice of one, laid out in some way."""
+    """Whether the origin of a value is a parameter, or a loop's slice of one."""
     op = graph.producer(structure.origin[value])
     if op is not None and op.name == "stablehlo.dynamic_slice":
         return is_parameter(graph, structure, op.operands[0])
@@ -87,7 +85,7 @@ def _result_types(graph: Graph, op: Op) -> tuple[tuple[tuple[int, ...], str], ..
 
 
 def _is_identity(graph: Graph, op: Op) -> bool:
-    """Whether an op gives back its operand: it converts or reshapes it to what it is already."""
+    """Whether an op is a conversion to the operand's own type, or a reshape to its own shape."""
     if op.name not in ("stablehlo.convert", "stablehlo.reshape"):
         return False
     operand, result = graph.values[op.operands[0]], graph.values[op.results[0]]
@@ -95,7 +93,7 @@ def _is_identity(graph: Graph, op: Op) -> bool:
 
 
 def _keeps_dims(rule: Rule) -> bool:
-    """Whether each dim of a layout op's result is a whole dim of the operand: false of reshapes that split or merge."""
+    """Whether a layout op maps dims to dims: false for reshapes that split or merge dims."""
     return all(
         sum(rule.sizes[factor] > 1 for factor in factors) <= 1
         for tensor in (*rule.operands, *rule.results)

@@ -1,9 +1,9 @@
-"""Where a program makes the new values of its state: the arrays that a step takes and gives back, and how it does that.
+"""The optimizer updates of a program: state arrays with the elementwise ops that compute their new values.
 
-Takes a `Graph` and which results take the place of which parameters; gives `Update`s: groups of such arrays with the
-elementwise ops that make their new values and nothing else: an optimizer's update of a weight and its moments, but not
-a batch norm's averages, which the forward pass makes. What such a group needs is split evenly wherever the gradients
-come from, which is what ZeRO does. Invariants: every op is in one group at most; all arrays of a group have one shape.
+Takes a `Graph` and the pairs of results and parameters that are one state array; gives `Update`s: an optimizer's update
+of a weight and its moments, for example, but not of a batch norm's averages, which the forward pass computes. Such ops
+can be split evenly over devices however the gradients are sharded, as ZeRO does. Invariants: every op is in one update
+at most; all arrays of an update have one shape.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ class Update:
     """The update of some arrays of one shape.
 
     Attributes:
-        weights: Numbers of the parameters with their old values that are used for more than the update; at least one.
-        moments: Numbers of those that only the update uses: the optimizer's own.
-        ops: The elementwise ops of the arrays' shape that make the new values, ascending.
+        weights: Numbers of its parameters that other ops use too; at least one.
+        moments: Numbers of its parameters that only the update uses: the optimizer's own state.
+        ops: The elementwise ops of the arrays' shape that compute the new values, ascending.
     """
 
     weights: tuple[int, ...]
@@ -29,14 +29,14 @@ class Update:
 
 
 def find_updates(graph: Graph, pairs: Sequence[tuple[int, int]]) -> tuple[Update, ...]:
-    """The updates in `graph`.
+    """Returns the updates in `graph`.
 
     Args:
         graph: The graph.
-        pairs: (result, parameter) for each new value that takes the place of an old one.
+        pairs: (result, parameter) for each array of the state.
     """
     ops = _update_ops(graph, {result for result, _ in pairs})
-    group_of: dict[int, int] = {}  # of an op or, below zero, of a parameter
+    group_of: dict[int, int] = {}  # a union-find over ops and, as -1 - number, parameters
     for op in ops:
         group_of.setdefault(op, op)
         for value in graph.ops[op].operands:
@@ -56,24 +56,27 @@ def find_updates(graph: Graph, pairs: Sequence[tuple[int, int]]) -> tuple[Update
     updates = []
     for members in groups.values():
         arrays = sorted(-1 - member for member in members if member < 0 and -1 - member in state)
-        weights = tuple(number for number in arrays if _has_other_uses(graph, graph.parameters[number], ops))
+        weights = tuple(number for number in arrays if graph.users_through_barriers(graph.parameters[number]) - ops)
         moments = tuple(number for number in arrays if number not in weights)
         if weights:
             updates.append(Update(weights, moments, tuple(sorted(member for member in members if member >= 0))))
     return tuple(sorted(updates, key=lambda update: update.ops))
 
 
-def _update_ops(graph: Graph, new: set[int]) -> set[int]:
-    """The elementwise ops whose results lead to nothing but the results numbered `new`."""
+def _update_ops(graph: Graph, state_results: set[int]) -> set[int]:
+    """The elementwise ops from which nothing but the results numbered `state_results` is computed."""
     returned: dict[int, list[int]] = {}
     for position, value in enumerate(graph.results):
         returned.setdefault(value, []).append(position)
     found: set[int] = set()
 
     def leads_to_state(value: int) -> bool:
-        if not new.issuperset(returned.get(value, ())):
+        if not state_results.issuperset(returned.get(value, ())):
             return False
-        return all(user in found or _hands_on(graph, user, value, returned, new) for user in graph.values[value].users)
+        return all(
+            user in found or _only_returns(graph, user, value, returned, state_results)
+            for user in graph.values[value].users
+        )
 
     for op in reversed(graph.ops):
         used = any(value in returned or graph.values[value].users for value in op.results)
@@ -87,14 +90,15 @@ def _update_ops(graph: Graph, new: set[int]) -> set[int]:
     return found
 
 
-def _hands_on(graph: Graph, user: int, value: int, returned: dict[int, list[int]], new: set[int]) -> bool:
-    """Whether `user` is a barrier, such as one of alpa's markers, from which `value` goes to the end of the program."""
+def _only_returns(graph: Graph, user: int, value: int, returned: dict[int, list[int]], state_results: set[int]) -> bool:
+    """Whether `user` is a barrier, such as one of alpa's marks, behind which `value` is only in `state_results`."""
     op = graph.ops[user]
     if op.name != BARRIER:
         return False
     results = [result for operand, result in zip(op.operands, op.results, strict=True) if operand == value]
     return all(
-        not graph.values[result].users and result in returned and new.issuperset(returned[result]) for result in results
+        not graph.values[result].users and result in returned and state_results.issuperset(returned[result])
+        for result in results
     )
 
 
@@ -115,22 +119,6 @@ def _is_elementwise(graph: Graph, op: Op) -> bool:
 
 def _shape(graph: Graph, op: int) -> tuple[int, ...]:
     return graph.shape(graph.ops[op].results[0])
-
-
-def _has_other_uses(graph: Graph, parameter: int, ops: set[int]) -> bool:
-    """Whether anything but `ops` uses a parameter, directly or through barriers."""
-    return any(
-        any(
-            _has_other_uses(graph, result, ops) for operand, result in _through(graph.ops[user]) if operand == parameter
-        )
-        if graph.ops[user].name == BARRIER
-        else user not in ops
-        for user in graph.values[parameter].users
-    )
-
-
-def _through(op: Op) -> list[tuple[int, int]]:
-    return list(zip(op.operands, op.results, strict=True))
 
 
 def _root(group_of: dict[int, int], member: int) -> int:

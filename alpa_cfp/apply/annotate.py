@@ -52,7 +52,7 @@ def annotate(
         _place(module, blocks, mesh, strategies, given)
         used = module.input_shardings
         assert used is not None
-    if any(strategy.kept is not StateSharding.REPLICATED for strategy in strategies):
+    if any(strategy.state_sharding is not StateSharding.REPLICATED for strategy in strategies):
         fixed = frozenset(i for i, sharding in enumerate(given) if sharding is not None)
         updates = find_updates(blocks.graph, donation_pairs(module))
         state_shardings = state_shardings or find_state_shardings(blocks, updates, strategies, used, fixed)

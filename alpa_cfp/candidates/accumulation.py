@@ -51,18 +51,18 @@ def per_step_work(
         value, sharding = graph.values[graph.parameters[number]], used[number]
         size = math.prod(sharding.local_shape(value.shape)) * itemsize(value.dtype)
         others = sharding.mesh.remaining(sharding.axes)
-        shares = 1 if strategy.kept is StateSharding.REPLICATED else math.prod(axis.size for axis in others)
+        shares = 1 if strategy.state_sharding is StateSharding.REPLICATED else math.prod(axis.size for axis in others)
         written += size * (len(update.weights) + len(update.moments)) / shares
         group = math.prod(axis.size for axis in others if axis.index in samples)
         if group > 1:
             sums[group] = sums.get(group, 0) + size
     collectives: list[Collective] = []
     for group, size in sorted(sums.items()):
-        if strategy.kept is StateSharding.REPLICATED:
+        if strategy.state_sharding is StateSharding.REPLICATED:
             collectives.append(Collective("all-reduce", size, group))
         else:
             collectives.append(Collective("reduce-scatter", size, group))
-            if strategy.kept is StateSharding.ZERO2:
+            if strategy.state_sharding is StateSharding.ZERO2:
                 collectives.append(Collective("all-gather", size // group, group))
     return Work(0.0, written, tuple(collectives))
 

@@ -35,8 +35,8 @@ class Candidate:
         inputs, outputs: How the values at its boundary lie, in the order of the part's.
         work: What a device does.
         memory: What a device holds for it.
-        least: What a device does at least; `work` where that is its program's.
-        once: What of `work` is done once a step, however many micro-batches there are.
+        lower_bound: The least that a device does; equal to `work` unless that is a prediction.
+        per_step: The part of `work` that is done once a step, however many micro-batches there are.
         make: Makes `module`.
         predicted: Why its work is that of a prediction, XLA partitioning it; "" where it is its program's.
         unread: Why its communication is not known, and counts as none; "" where it is.
@@ -47,8 +47,8 @@ class Candidate:
     outputs: tuple[ArraySharding, ...]
     work: Work
     memory: BlockMemory
-    least: Work
-    once: Work
+    lower_bound: Work
+    per_step: Work
     make: Callable[[], HloModule] = field(compare=False, repr=False)
     predicted: str = ""
     unread: str = ""
@@ -90,12 +90,19 @@ def find_block_candidates(
     known = {} if known is None else known
     units: list[BlockCandidates] = []
     cutter = Extractor(parts.module, parts.blocks)
-    for number, part in enumerate(parts.parts):
-        outline = part.outline
+    for number, part in enumerate(parts.subprograms):
+        outline = part.spec
         if part.kind == number:
-            words = (part.digest, outline.aliases, outline.blocks, part.late, mesh, parts.module.combiner_limits)
+            words = (
+                part.digest,
+                outline.aliases,
+                outline.blocks,
+                part.backward_inputs,
+                mesh,
+                parts.module.combiner_limits,
+            )
             if words not in known:
-                known[words] = _candidates(cutter.cut(outline), part.late, mesh)
+                known[words] = _candidates(cutter.cut(outline), part.backward_inputs, mesh)
             candidates = known[words]
         else:
             candidates = units[part.kind].candidates
@@ -136,12 +143,12 @@ def _candidate(
     memory = memory_of(local, late.inputs, late.repeated)
     work = work_of(program.counted, local)
     # XLA mostly finds something better than what is predicted.
-    least = work if program.prediction is None else work_of(program, read_local(program))
-    once = _once(part, mesh, updates, strategy, program.input_shardings)
+    lower_bound = work if program.prediction is None else work_of(program, read_local(program))
+    per_step = _per_step_work(part, mesh, updates, strategy, program.input_shardings)
     # Empty for a program of Shardy's passes.
     predicted, unread = ("", program.fallback_reason) if program.prediction is None else (program.fallback_reason, "")
     inputs, outputs = program.input_shardings, program.output_shardings
-    return Candidate(strategy, inputs, outputs, work, memory, least, once, lambda: module, predicted, unread)
+    return Candidate(strategy, inputs, outputs, work, memory, lower_bound, per_step, lambda: module, predicted, unread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,17 +201,17 @@ def _sharing(
     part: Subprogram, mesh: LogicalMesh, updates: Sequence[Update], candidate: Candidate, kept: StateSharding
 ) -> Candidate:
     """The same candidate with its state kept otherwise; its program is made only if it is asked for."""
-    strategy = replace(candidate.strategy, kept=kept)
+    strategy = replace(candidate.strategy, state_sharding=kept)
     state_shardings = find_state_shardings(part.blocks, updates, [strategy], candidate.inputs)
     inputs = tuple(state_shardings.parameters.get(number, sharding) for number, sharding in enumerate(candidate.inputs))
     outputs = list(candidate.outputs)
     for result, parameter in donation_pairs(part.module):
         outputs[result] = inputs[parameter]
-    work, least = (
+    work, lower_bound = (
         work_with_sharded_state(part.blocks.graph, updates, candidate.inputs, state_shardings, each)
-        for each in (candidate.work, candidate.least)
+        for each in (candidate.work, candidate.lower_bound)
     )
-    once = _once(part, mesh, updates, strategy, candidate.inputs)
+    per_step = _per_step_work(part, mesh, updates, strategy, candidate.inputs)
     make = partial(_partitioned, part, mesh, strategy, candidate.inputs)
     return replace(
         candidate,
@@ -212,13 +219,13 @@ def _sharing(
         inputs=inputs,
         outputs=tuple(outputs),
         work=work,
-        least=least,
-        once=once,
+        lower_bound=lower_bound,
+        per_step=per_step,
         make=make,
     )
 
 
-def _once(
+def _per_step_work(
     part: Subprogram,
     mesh: LogicalMesh,
     updates: Sequence[Update],

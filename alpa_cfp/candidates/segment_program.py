@@ -76,12 +76,12 @@ def _shared_in_stage(
 ) -> StateShardings:
     """What a stage shares, by its parameters and ops."""
     chosen = [unit.candidates[choice].strategy for unit, choice in zip(units, choices, strict=True)]
-    if all(strategy.kept is not StateSharding.ZERO3 for strategy in chosen):
+    if all(strategy.state_sharding is not StateSharding.ZERO3 for strategy in chosen):
         return StateShardings({}, {})
     graph = program.blocks.graph
     used = {value: ArraySharding.replicated(mesh, len(graph.shape(value))) for value in graph.parameters}
     for unit, strategy in zip(reversed(units), reversed(chosen), strict=True):
-        as_used = replace(strategy, kept=StateSharding.REPLICATED)
+        as_used = replace(strategy, state_sharding=StateSharding.REPLICATED)
         candidate = next(each for each in unit.candidates if each.strategy == as_used)
         used.update(zip(unit.inputs, candidate.inputs, strict=True))  # the first use says how it lies
     return find_state_shardings(program.blocks, program.updates, chosen, [used[value] for value in graph.parameters])

@@ -65,7 +65,7 @@ class Communications:
         base: list[_Known] = []
         known = zip(self.candidates, self.roles, self.made, self.compiled, strict=True)
         for candidate, roles, made, compiled in known:
-            is_replicated = candidate.strategy.kept is StateSharding.REPLICATED
+            is_replicated = candidate.strategy.state_sharding is StateSharding.REPLICATED
             program = candidate.module.partitioned if made or is_replicated else None
             each = (
                 self._derived(candidate.work.collectives, roles, base)

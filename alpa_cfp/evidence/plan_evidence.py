@@ -95,7 +95,7 @@ class PlanEvidence:
         alternatives = (
             Alternative(
                 roles=roles[i],
-                kept=candidate.strategy.kept.value,
+                kept=candidate.strategy.state_sharding.value,
                 time_s=costs[i].time_s,
                 source="measured" if measured[i] else "estimated",
                 failure=costs[i].failure,

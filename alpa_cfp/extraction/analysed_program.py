@@ -38,7 +38,7 @@ class AnalysedProgram:
         return find_blocks(read_graph(self.module.bytecode))
 
     @cached_property
-    def parts(self) -> BlockSubprograms:
+    def subprograms(self) -> BlockSubprograms:
         return find_subprograms(self.module, self.blocks)
 
     @cached_property

@@ -7,7 +7,7 @@ block that is the same. Nothing here depends on a mesh. Invariant: blocks of one
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from alpa_cfp.analysis.backward import repeated_parts
+from alpa_cfp.analysis.backward import rematerialised_ranges
 from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
 from alpa_cfp.analysis.segments import digests_of
 from alpa_cfp.extraction.extractor import Extractor, SubprogramSpec
@@ -40,8 +40,8 @@ class BlockSubprogram:
 
     kind: int
     digest: bytes
-    outline: SubprogramSpec
-    late: BackwardInputs
+    spec: SubprogramSpec
+    backward_inputs: BackwardInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class BlockSubprograms:
 
     module: HloModule
     blocks: Blocks
-    parts: tuple[BlockSubprogram, ...]
+    subprograms: tuple[BlockSubprogram, ...]
 
 
 def find_subprograms(module: HloModule, blocks: Blocks) -> BlockSubprograms:
@@ -66,14 +66,18 @@ def find_subprograms(module: HloModule, blocks: Blocks) -> BlockSubprograms:
         module: An unoptimised module.
         blocks: Its blocks.
     """
-    cutter, repeated = Extractor(module, blocks), repeated_parts(blocks)
+    cutter, repeated = Extractor(module, blocks), rematerialised_ranges(blocks)
     ops_of_block = [tuple(sorted((*block.members, *block.glue))) for block in blocks.blocks]
     first_of: dict[bytes, int] = {}
     parts: list[BlockSubprogram] = []
     for number, digest in enumerate(digests_of(blocks.graph, ops_of_block)):
         kind = first_of.setdefault(digest, number)
         outline = cutter.outline(ops_of_block[number], f"block{kind}")
-        late = _late(blocks, blocks.blocks[number], outline.inputs, repeated) if kind == number else parts[kind].late
+        late = (
+            _late(blocks, blocks.blocks[number], outline.inputs, repeated)
+            if kind == number
+            else parts[kind].backward_inputs
+        )
         parts.append(BlockSubprogram(kind, digest, outline, late))
     return BlockSubprograms(module, blocks, tuple(parts))
 

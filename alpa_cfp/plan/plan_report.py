@@ -9,7 +9,7 @@ reports.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from alpa_cfp.codec import OMIT_DEFAULT
+from alpa_cfp.codec import MAY_BE_MISSING, OMIT_DEFAULT
 
 # What a mesh axis splits in a block: samples (or positions) of activations; heads of attention; experts, which weights
 # have too; "batch": heads or experts, if it is not known which; weights by column (their outputs); weights by row
@@ -40,7 +40,7 @@ class Communication:
     axes: tuple[int, ...]
     size_bytes: int
     count: int
-    purpose: Purpose | None = None
+    purpose: Purpose | None = field(default=None, metadata=MAY_BE_MISSING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,7 @@ def _planned(
     """A new plan."""
     module, blocks, option = program.module, program.blocks, session.options
     budget = budget_of(request, option)
-    units = find_block_candidates(program.parts, mesh, session.candidates)
+    units = find_block_candidates(program.subprograms, mesh, session.candidates)
     logger.info(
         "CFP: %d ops, %d blocks of %d kinds, %d candidates",
         len(blocks.graph.ops), len(blocks.blocks), len({unit.kind for unit in units}), len(distinct(units)),

@@ -116,7 +116,10 @@ def _from_strategies(plan: Plan) -> Iterator[str]:
     counts: Counter[str] = Counter()
     for each in plan.strategies:
         split = [axis for axis, factor in enumerate(each.factors) if factor is not None]
-        counts[(f"split on {words.axes(split, names)}" if split else "repeated on every device") + kept[each.kept]] += 1
+        counts[
+            (f"split on {words.axes(split, names)}" if split else "repeated on every device")
+            + kept[each.state_sharding]
+        ] += 1
     yield "Blocks"
     for text, count in counts.most_common():
         yield f"  {quantities.plural(count, 'block')}: {text}"

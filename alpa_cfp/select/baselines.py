@@ -53,7 +53,7 @@ class _Kind:
         sides = [None if factor is None else block.factors[factor].side for factor in strategy.factors]
         parameters = (*_PARAMETERS, None) if small or self.cheapest else _PARAMETERS
         return (
-            strategy.kept is self.kept
+            strategy.state_sharding is self.kept
             and all(sides[axis] in _SAMPLES for axis in self.samples)
             and all(sides[axis] in parameters for axis in self.parameters)
         )

@@ -304,7 +304,7 @@ class PlanSearch:
         costs = []
         for number, candidate in enumerate(self._candidates):
             known = self._seconds.get(number)
-            work = candidate.work if self._profiles is None else candidate.least
+            work = candidate.work if self._profiles is None else candidate.lower_bound
             total_s = estimated_s(work, self._rates) / optimism if known is None else known
             costs.append(self._step_time_s([candidate], total_s))
         return costs
@@ -338,7 +338,7 @@ class PlanSearch:
         )
 
     def _step_time_s(self, candidates: Sequence[Candidate], total_s: float) -> float:
-        once_s = sum(estimated_s(candidate.once, self._rates) for candidate in candidates)
+        once_s = sum(estimated_s(candidate.per_step, self._rates) for candidate in candidates)
         estimate_s = sum(estimated_s(candidate.work, self._rates) for candidate in candidates)
         return step_time_s(once_s, estimate_s, total_s, self._micro_batches)
 

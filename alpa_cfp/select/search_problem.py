@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from alpa_cfp.analysis.backward import backward_start, repeated_parts
+from alpa_cfp.analysis.backward import backward_start, rematerialised_ranges
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.analysis.graph import BARRIER, Graph, itemsize
 from alpa_cfp.candidates.block_candidates import BlockCandidates
@@ -52,8 +52,8 @@ class Boundaries:
         state: For each unit, for each candidate, the bytes that a device holds during the whole step: of parameters
             that this block uses first, and of results.
         waiting: The bytes of what the block leaves and the backward pass needs.
-        repeating: For each unit whether it computes again in the largest of the parts that do (`repeated_parts`). What
-            such a part computes is all there at once, but gone before the next one begins: it counts for one of them.
+        repeating: For each unit whether it computes again in the largest of `rematerialised_ranges`. What such a
+            part computes is all there at once, but gone before the next one begins: it counts for one of them.
             In the others it is transient, as far as a single block knows.
         crossings: What it takes to bring values from block to block.
         places: Where each value is left that leaves a block; a parameter is where it is first used.
@@ -77,7 +77,7 @@ def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[BlockCand
     graph = blocks.graph
     sources, uses = _sources_and_uses(module, graph, units)
     turn = backward_start(blocks)
-    parts = repeated_parts(blocks)
+    parts = rematerialised_ranges(blocks)
     repeated = max(parts, key=lambda part: _size(graph, _kept(graph, part)), default=range(turn, turn))
     kept = [*_kept(graph, range(turn)), *_kept(graph, repeated)]
     state, activation_bytes = (_bytes(graph, units, sources, values) for values in (_held(module, graph), kept))

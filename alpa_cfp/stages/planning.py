@@ -66,15 +66,15 @@ def _composed(
 
 
 def explain_stage(
-    program: AnalysedProgram, plan: Plan, learnt: StageEvidence, request: PlanRequest, options: PlanOptions
+    program: AnalysedProgram, plan: Plan, evidence: StageEvidence, request: PlanRequest, options: PlanOptions
 ) -> Plan:
     """The plan of a chosen stage, explained by the composed costs that it was planned from; nothing is measured, or
     chosen anew.
     """
     module, blocks, mesh = program.module, program.blocks, LogicalMesh(plan.mesh_shape)
-    units, batches = find_block_candidates(program.parts, mesh, learnt.candidates), request.num_micro_batches
+    units, batches = find_block_candidates(program.subprograms, mesh, evidence.candidates), request.num_micro_batches
     boundaries = find_boundaries(module, blocks, units)
-    choosing = PlanSearch(units, boundaries, learnt.rates, None, 1.0, options.search_limit_s, batches)
+    choosing = PlanSearch(units, boundaries, evidence.rates, None, 1.0, options.search_limit_s, batches)
     choices = tuple(
         [candidate.strategy for candidate in unit.candidates].index(strategy)
         for unit, strategy in zip(units, plan.strategies, strict=True)
@@ -83,7 +83,7 @@ def explain_stage(
     known = PlanEvidence(
         module, blocks, mesh, units, boundaries, choosing, batches, refined, (),
         overhead_s=0.0,
-        programs_measured=learnt.programs,
-        caveats=learnt.caveats,
+        programs_measured=evidence.programs,
+        caveats=evidence.caveats,
     )  # fmt: skip
     return dataclasses.replace(plan, account=known.report())

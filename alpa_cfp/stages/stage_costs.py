@@ -73,7 +73,7 @@ class Composed:
         arrays_s: What handing over the arguments and results of all programs takes.
         device_bytes: What a device may hold.
         ends: How arguments and results lie of each of its programs.
-        learnt: What the plan comes from.
+        evidence: What the plan was made from.
     """
 
     units: tuple[BlockCandidates, ...]
@@ -83,7 +83,7 @@ class Composed:
     arrays_s: float
     device_bytes: int
     ends: dict[str, BoundaryShardings]
-    learnt: StageEvidence
+    evidence: StageEvidence
 
     def costs(self, phases: int) -> tuple[PhaseCost, ...]:
         """What its programs take, of which there are so many for a micro-batch."""
@@ -139,7 +139,7 @@ class StageCostModel:
             MemoryBudgetError: no plan fits into the budget.
         """
         blocks = program.blocks
-        units = find_block_candidates(program.parts, self.mesh, candidates)
+        units = find_block_candidates(program.subprograms, self.mesh, candidates)
         kinds = tuple(contraction_kind(blocks.graph, block) for block in blocks.blocks)
         stage = _Stage(program, units, find_boundaries(program.module, blocks, units), kinds)
         self._calibrate()
@@ -168,7 +168,7 @@ class StageCostModel:
                 solution = best  # what was learnt speaks for another plan
         arrays_s = self.rates.array_s * (len(blocks.graph.parameters) + len(blocks.graph.results))
         passes_s = self._passes_s(stage, solution)
-        learnt = StageEvidence(candidates, self.fitted, len(self._works), caveats.all)
+        evidence = StageEvidence(candidates, self.fitted, len(self._works), caveats.all)
         return Composed(
             units,
             solution,
@@ -177,7 +177,7 @@ class StageCostModel:
             arrays_s,
             self.device_bytes,
             self._ends(stage, solution),
-            learnt,
+            evidence,
         )
 
     def _calibrate(self) -> None:
@@ -226,12 +226,12 @@ class StageCostModel:
             for each in stage.boundaries.crossings
             if each.first in part and each.second in part
         )
-        once_s = estimated_s(combined_work([candidate.once for candidate in candidates]), self.fitted)
+        once_s = estimated_s(combined_work([candidate.per_step for candidate in candidates]), self.fitted)
         return sum(map(self._each_s, candidates)) + between_s + segment.has_update * once_s
 
     def _each_s(self, candidate: Candidate) -> float:
         """What a block takes for a micro-batch."""
-        total_s, once_s = estimated_s(candidate.work, self.fitted), estimated_s(candidate.once, self.fitted)
+        total_s, once_s = estimated_s(candidate.work, self.fitted), estimated_s(candidate.per_step, self.fitted)
         return micro_batch_s(once_s, total_s)
 
     def _between_s(self, crossing: ReshardingEdge, solution: Solution) -> float:

@@ -7,8 +7,9 @@ each factor the parts are equal, so a strategy never pads.
 import enum
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from alpa_cfp import codec
 from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.contractions import Side
 
@@ -31,11 +32,11 @@ class BlockStrategy:
     Attributes:
         factors: For each mesh axis the index of the block's factor that it splits; None where it splits none, so that
             devices along it do the same.
-        kept: Where the state is kept that the block updates.
+        state_sharding: How the state is sharded that the block updates.
     """
 
     factors: tuple[int | None, ...]
-    kept: StateSharding = StateSharding.REPLICATED
+    state_sharding: StateSharding = field(default=StateSharding.REPLICATED, metadata=codec.key("kept"))
 
     def axes_of(self, factor: int) -> tuple[int, ...]:
         """The mesh axes that split a factor, major to minor."""

@@ -50,7 +50,7 @@ def find_state_shardings(
     state_shardings = StateShardings({}, {})
     for update in updates:
         block = blocks.block_of_op[update.ops[0]]
-        kept = StateSharding.REPLICATED if block is None else strategies[block].kept
+        kept = StateSharding.REPLICATED if block is None else strategies[block].state_sharding
         arrays = (*update.weights, *update.moments)
         if kept is StateSharding.REPLICATED or fixed.intersection(arrays):
             continue

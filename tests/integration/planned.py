@@ -53,7 +53,9 @@ class DrawnPlan(AutoShardingOption):
         drawn = random.Random(self.seed)
         strategies = [drawn.choice(strategies_of(block, shape)) for block in blocks.blocks]
         if self.kept:
-            strategies = [replace(strategy, kept=drawn.choice(list(StateSharding))) for strategy in strategies]
+            strategies = [
+                replace(strategy, state_sharding=drawn.choice(list(StateSharding))) for strategy in strategies
+            ]
         annotate(module, blocks, LogicalMesh(shape), strategies)
 
 

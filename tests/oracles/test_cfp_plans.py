@@ -116,7 +116,7 @@ def test_the_two_best_estimated_plans_of_a_gpt_are_data_parallelism_and_megatron
     units = find_block_candidates(find_subprograms(module, blocks), MESH)
     times = [
         [
-            estimated_s(each.work, rates) if each.strategy.kept is StateSharding.REPLICATED else math.inf
+            estimated_s(each.work, rates) if each.strategy.state_sharding is StateSharding.REPLICATED else math.inf
             for each in unit.candidates
         ]
         for unit in units

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alpa_cfp.analysis.backward import backward_start, repeated_parts
+from alpa_cfp.analysis.backward import backward_start, rematerialised_ranges
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.graph import BARRIER, STEP_BARRIER
 from alpa_cfp.analysis.reading import read_graph
@@ -40,27 +40,27 @@ def test_the_backward_pass_begins_with_the_first_gradient() -> None:
 def test_a_program_without_gradients_has_no_backward_pass() -> None:
     blocks = find_blocks(read_graph(lower(layer, (ARRAY,) * 3).bytecode))
     assert backward_start(blocks) == len(blocks.graph.ops)
-    assert repeated_parts(blocks) == ()
+    assert rematerialised_ranges(blocks) == ()
 
 
 def test_a_program_that_keeps_everything_computes_nothing_again() -> None:
-    assert repeated_parts(blocks_of(lambda v, w, x: jnp.sum(layer(x, v, w) ** 2), 3)) == ()
+    assert rematerialised_ranges(blocks_of(lambda v, w, x: jnp.sum(layer(x, v, w) ** 2), 3)) == ()
 
 
 def test_each_layer_is_computed_again_from_its_barrier_to_its_first_gradient() -> None:
     blocks = blocks_of(two_layers, 5)
-    parts = repeated_parts(blocks)
+    parts = rematerialised_ranges(blocks)
     roles = {entry.op: entry.role for block in blocks.blocks for entry in block.entries}
     assert [blocks.graph.ops[part.start].name for part in parts] == [BARRIER] * 2
     assert [roles.get(part.stop) for part in parts] == ["gradient"] * 2
-    assert [[roles[op] for op in part if op in roles] for part in parts] == [["clone"]] * 2
+    assert [[roles[op] for op in part if op in roles] for part in parts] == [["rematerialised"]] * 2
 
 
 def test_the_backward_pass_begins_with_what_its_first_gradient_needs_computed_again() -> None:
     whole = jax.checkpoint(lambda v, w, x: jnp.sum(layer(x, v, w) ** 2))
     blocks = blocks_of(whole, 3)
     gradient = min(entry.op for block in blocks.blocks for entry in block.entries if entry.role == "gradient")
-    (part,) = repeated_parts(blocks)
+    (part,) = rematerialised_ranges(blocks)
     assert part == range(backward_start(blocks), gradient)
     assert blocks.graph.ops[part.start].name == BARRIER
 
@@ -77,7 +77,7 @@ def test_what_keeps_the_steps_of_an_unrolled_loop_apart_is_not_taken_for_the_bar
     program = trace(jax.grad(loss, argnums=(0, 1)), (np.ones((3, 16, 16), np.float32), ARRAY), {}, (), "cpu")
     blocks = find_blocks(read_graph(program.module.bytecode))
     assert sum(op.name == STEP_BARRIER for op in blocks.graph.ops) == 6
-    assert repeated_parts(blocks) == ()
+    assert rematerialised_ranges(blocks) == ()
     entries = [entry for block in blocks.blocks for entry in block.entries]
     assert backward_start(blocks) == min(entry.op for entry in entries if entry.role == "gradient")
     assert [len(block.entries) for block in blocks.blocks] == [3, 3, 3]

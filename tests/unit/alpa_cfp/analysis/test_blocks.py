@@ -58,12 +58,12 @@ def test_blocks_are_in_the_order_of_their_first_contractions(name: str):
 def test_every_member_belongs_to_a_contraction_of_which_each_required_side_can_be_split(name: str):
     for blocks in with_loops(model_blocks(name)):
         for block in blocks.blocks:
-            sides = {factor.side for factor in block.live_factors}
+            sides = {factor.side for factor in block.usable_factors}
             assert Side.BATCH in sides or {Side.LEFT, Side.RIGHT} <= sides or block.loop is not None
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_gradients_and_clones_are_in_the_block_of_their_forward_contraction(name: str):
+def test_gradients_and_rematerialised_ops_are_in_the_block_of_their_forward_contraction(name: str):
     for blocks in with_loops(model_blocks(name)):
         for block in blocks.blocks:
             for entry in block.entries:
@@ -82,14 +82,14 @@ def test_a_gpt_layer_is_attention_projection_and_two_dots():
 
 def test_attention_is_split_by_sample_and_by_head_and_not_by_position():
     attention = model_blocks("gpt", 2).blocks[2]
-    max_shards = [(factor.side, factor.max_shards) for factor in attention.live_factors]
+    max_shards = [(factor.side, factor.max_shards) for factor in attention.usable_factors]
     assert max_shards == [(Side.LEFT, 16), (Side.RIGHT, 8), (Side.REDUCTION, 32)]
     assert [factor.side for factor in attention.factors if not factor.usable] == [Side.LEFT]
 
 
 def test_a_dense_layer_is_split_by_sample_by_position_by_column_and_by_row():
     mlp_up = model_blocks("gpt", 2).blocks[4]
-    max_shards = [(factor.side, factor.max_shards) for factor in mlp_up.live_factors]
+    max_shards = [(factor.side, factor.max_shards) for factor in mlp_up.usable_factors]
     assert max_shards == [(Side.LEFT, 16), (Side.LEFT, 16), (Side.RIGHT, 128), (Side.REDUCTION, 32)]
 
 
@@ -120,7 +120,7 @@ def test_separate_queries_keys_and_values_are_one_block_and_so_are_gate_and_up()
 
 def test_grouped_queries_are_split_in_as_many_parts_as_there_are_key_heads():
     attention = model_blocks("llama", 2).blocks[1]
-    assert [factor.max_shards for factor in attention.live_factors if factor.side is Side.RIGHT] == [4]
+    assert [factor.max_shards for factor in attention.usable_factors if factor.side is Side.RIGHT] == [4]
 
 
 def test_an_embedding_lookup_is_a_block_with_its_scatter():
@@ -130,14 +130,14 @@ def test_an_embedding_lookup_is_a_block_with_its_scatter():
     assert 0 in blocks.blocks[0].parameters
 
 
-def test_recomputed_layers_change_no_block_but_add_clones():
+def test_rematerialised_layers_change_no_block_but_add_entries():
     plain, remat = model_blocks("llama", 2), model_blocks("llama, remat", 2)
     assert forward_counts(plain) == forward_counts(remat)
     for one, other in zip(plain.blocks, remat.blocks, strict=True):
         assert [(f.side, f.max_shards, f.usable) for f in one.factors] == [
             (f.side, f.max_shards, f.usable) for f in other.factors
         ]
-    assert roles(remat, 1) == ["clone"] * 5 + ["forward"] * 5 + ["gradient"] * 10
+    assert roles(remat, 1) == ["forward"] * 5 + ["gradient"] * 10 + ["rematerialised"] * 5
 
 
 @pytest.mark.parametrize("name", ["llama, scan", "llama, scan, remat"])
@@ -193,14 +193,14 @@ def test_a_residual_from_before_the_entry_is_taken():
 def test_a_value_that_two_members_need_split_differently_cannot_be_split():
     blocks = blocks_of(lambda x, w: x @ w + jnp.swapaxes(x, 0, 1), jax.ShapeDtypeStruct((8, 8, 16), jnp.float32), W)
     alone = blocks_of(lambda x, w: x @ w, jax.ShapeDtypeStruct((8, 8, 16), jnp.float32), W)
-    assert len(alone.blocks[0].live_factors) == 4
-    assert blocks.blocks[0].live_factors == alone.blocks[0].live_factors
+    assert len(alone.blocks[0].usable_factors) == 4
+    assert blocks.blocks[0].usable_factors == alone.blocks[0].usable_factors
 
     def gram(x: jax.Array) -> jax.Array:
         return jnp.einsum("bqd,bkd->bqk", x, x)
 
     product = blocks_of(gram, X)
-    assert [factor.side for factor in product.blocks[0].live_factors] == [Side.BATCH, Side.REDUCTION]
+    assert [factor.side for factor in product.blocks[0].usable_factors] == [Side.BATCH, Side.REDUCTION]
 
 
 def test_the_outputs_of_a_block_say_which_dim_each_live_factor_splits():
@@ -210,7 +210,7 @@ def test_the_outputs_of_a_block_say_which_dim_each_live_factor_splits():
     sides = {dim: block.factors[factor].side for dim, factor in output.dims}
     assert blocks.graph.shape(output.value) == (4, 4, 8, 4)
     assert sides == {0: Side.LEFT, 2: Side.LEFT, 1: Side.RIGHT}
-    assert [factor.max_shards for factor in block.live_factors if factor.side is Side.RIGHT] == [4]
+    assert [factor.max_shards for factor in block.usable_factors if factor.side is Side.RIGHT] == [4]
 
 
 def test_a_convolution_takes_its_activation_and_stops_at_a_batch_norm():

@@ -57,13 +57,13 @@ def test_a_llama_layer_of_flax_is_four_blocks(name: str) -> None:
     assert counts == [1, *[5, 1, 2, 1] * 4, 1]
 
 
-def test_a_llama_layer_of_flax_that_is_recomputed_has_clones_of_its_contractions() -> None:
+def test_a_llama_layer_of_flax_that_is_rematerialised_has_its_contractions_twice() -> None:
     plain, remat = segments_of("llama", 4).blocks, segments_of("llama, remat", 4).blocks
     for one, other in zip(plain.blocks, remat.blocks, strict=True):
         assert [(f.side, f.max_shards, f.usable) for f in one.factors] == [
             (f.side, f.max_shards, f.usable) for f in other.factors
         ]
-    assert roles(remat, 5) == ["clone"] * 5 + ["forward"] * 5 + ["gradient"] * 10
+    assert roles(remat, 5) == ["forward"] * 5 + ["gradient"] * 10 + ["rematerialised"] * 5
 
 
 def test_a_llama_layer_of_flax_in_a_scan_is_four_blocks_however_many_there_are() -> None:

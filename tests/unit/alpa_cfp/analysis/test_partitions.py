@@ -19,7 +19,7 @@ from unit.alpa_cfp.analysis.random_programs import OPERATIONS, Instruction, lowe
 
 
 def without_partial_sum(block: ParallelBlock) -> list[BlockFactor]:
-    return [factor for factor in block.live_factors if factor.side is not Side.REDUCTION]
+    return [factor for factor in block.usable_factors if factor.side is not Side.REDUCTION]
 
 
 def communicating(
@@ -79,7 +79,7 @@ def test_a_dead_factor_does_communicate():
 def test_a_reduction_factor_sums_and_does_nothing_else():
     blocks = model_blocks("gpt")
     attention = blocks.blocks[2]
-    (hidden,) = [factor for factor in attention.live_factors if factor.side is Side.REDUCTION]
+    (hidden,) = [factor for factor in attention.usable_factors if factor.side is Side.REDUCTION]
     assert collectives(model_bytecode("gpt"), blocks, attention, [(hidden, 2)]) == ["sdy.all_reduce"]
 
 
@@ -87,14 +87,14 @@ def test_a_reduction_factor_sums_and_does_nothing_else():
 def test_a_whole_block_with_gradients_and_updates_sums_and_does_nothing_else(name: str):
     blocks = model_blocks(name)
     for block in blocks.blocks:
-        for factor in block.live_factors:
+        for factor in block.usable_factors:
             found = collectives(model_bytecode(name), blocks, whole(blocks, block), [(factor, 2)])
             assert set(found) <= {"sdy.all_reduce"}, (block.index, factor.side)
 
 
 def test_data_parallelism_sums_each_gradient_once_and_tensor_parallelism_the_gradient_of_the_input():
     blocks = model_blocks("gpt")
-    sample, _, column, _ = blocks.blocks[4].live_factors
+    sample, _, column, _ = blocks.blocks[4].usable_factors
     block = whole(blocks, blocks.blocks[4])
     # The gradients of the dot's weight and bias.
     assert collectives(model_bytecode("gpt"), blocks, block, [(sample, 2)]) == ["sdy.all_reduce"] * 2

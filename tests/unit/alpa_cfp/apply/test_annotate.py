@@ -39,7 +39,7 @@ def test_propagating_once_more_changes_nothing(name: str, data: st.DataObject) -
     program = program_of(name)
     kept = data.draw(st.sampled_from(StateSharding), label="where state is kept")
     drawn = (data.draw(st.sampled_from(strategies_of(block, MESH.shape))) for block in program.blocks.blocks)
-    chosen = [dataclasses.replace(strategy, kept=kept) for strategy in drawn]
+    chosen = [dataclasses.replace(strategy, state_sharding=kept) for strategy in drawn]
     module = dataclasses.replace(program.module)
     annotate(module, program.blocks, MESH, chosen)
     assert module.propagated

@@ -26,14 +26,14 @@ def split_along(side: Side, kept: StateSharding = StateSharding.REPLICATED) -> C
     return next(
         each
         for each in unit.candidates
-        if each.strategy.kept is kept
+        if each.strategy.state_sharding is kept
         and (factor := each.strategy.factors[0]) is not None
         and factors[factor].side is side
     )
 
 
 def communication(candidate: Candidate) -> dict[str, int]:
-    return {each.kind: each.size_bytes for each in candidate.once.collectives}
+    return {each.kind: each.size_bytes for each in candidate.per_step.collectives}
 
 
 def test_where_samples_are_split_the_gradients_are_summed_once() -> None:
@@ -56,7 +56,7 @@ def test_shared_weights_are_gathered_for_each_micro_batch_and_not_once() -> None
 
 
 def test_a_shared_update_writes_a_part() -> None:
-    whole, shared = (split_along(Side.LEFT, kept).once for kept in (StateSharding.REPLICATED, StateSharding.ZERO3))
+    whole, shared = (split_along(Side.LEFT, kept).per_step for kept in (StateSharding.REPLICATED, StateSharding.ZERO3))
     assert whole.written_bytes == MESH.num_devices * shared.written_bytes == 2 * WEIGHT_BYTES
 
 

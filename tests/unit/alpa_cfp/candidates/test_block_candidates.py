@@ -25,7 +25,7 @@ SMALL = replace(TINY, layers=1)
 
 
 def found(module: HloModule, mesh: LogicalMesh = SQUARE) -> list[Candidate]:
-    return candidates.distinct(find_block_candidates(AnalysedProgram(module).parts, mesh, {}))
+    return candidates.distinct(find_block_candidates(AnalysedProgram(module).subprograms, mesh, {}))
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,15 @@ def test_about_half_of_the_programs_are_made(monkeypatch: pytest.MonkeyPatch) ->
     made: list[object] = []
     original = candidates._candidate
     monkeypatch.setattr(candidates, "_candidate", lambda *args: made.append(args) or original(*args))
-    base = [each for each in found(stage_module("gpt", SMALL)) if each.strategy.kept is StateSharding.REPLICATED]
+    base = [
+        each for each in found(stage_module("gpt", SMALL)) if each.strategy.state_sharding is StateSharding.REPLICATED
+    ]
     assert len(base) / 2 <= len(made) < 0.65 * len(base)
 
 
 def test_the_program_of_a_mirrored_candidate_does_what_it_says() -> None:
     for candidate in found(stage_module("gpt", SMALL)):
-        if candidate.strategy.kept is StateSharding.REPLICATED:
+        if candidate.strategy.state_sharding is StateSharding.REPLICATED:
             program = candidate.module.partitioned
             assert program is not None
             assert program.input_shardings == candidate.inputs
@@ -64,7 +66,7 @@ def test_axes_of_different_lengths_are_not_mirror_images(monkeypatch: pytest.Mon
 
 def test_a_marked_stage_has_the_ways_to_keep_state_of_a_plain_step() -> None:
     kept = [
-        Counter(candidate.strategy.kept for candidate in found(module, LogicalMesh((1, 4))))
+        Counter(candidate.strategy.state_sharding for candidate in found(module, LogicalMesh((1, 4))))
         for module in (stage_module("gpt", SMALL), model_module("gpt", SMALL))
     ]
     assert kept[0] == kept[1]
@@ -75,7 +77,7 @@ def test_a_marked_stage_has_the_ways_to_keep_state_of_a_plain_step() -> None:
 def test_what_a_marked_stage_keeps_is_counted_once(name: str) -> None:
     module, mesh = stage_module(name, SMALL), LogicalMesh((1, 1))
     program = AnalysedProgram(module)
-    boundaries = find_boundaries(program.module, program.blocks, find_block_candidates(program.parts, mesh, {}))
+    boundaries = find_boundaries(program.module, program.blocks, find_block_candidates(program.subprograms, mesh, {}))
     arguments = sum(math.prod(shape.dims) * shape.dtype.itemsize for shape in module.shape.parameters)
     results = module.shape.results
     others = set(range(len(results))).difference(result for result, _ in donation_pairs(module))
@@ -85,8 +87,8 @@ def test_what_a_marked_stage_keeps_is_counted_once(name: str) -> None:
 
 def of_samples(kept: StateSharding = StateSharding.REPLICATED) -> Candidate:
     """The candidate of a block that XLA partitions which splits samples."""
-    found = candidates.distinct(find_block_candidates(AnalysedProgram(spectral_module()).parts, MESH, {}))
-    return next(each for each in found if each.strategy.kept is kept and each.inputs[0].dims[0])
+    found = candidates.distinct(find_block_candidates(AnalysedProgram(spectral_module()).subprograms, MESH, {}))
+    return next(each for each in found if each.strategy.state_sharding is kept and each.inputs[0].dims[0])
 
 
 def test_the_sum_of_a_gradient_is_in_the_work_of_a_candidate_that_xla_partitions() -> None:
@@ -107,7 +109,7 @@ def test_at_least_a_candidate_that_xla_partitions_does_an_even_part_and_communic
     program = candidate.module.partitioned
     assert program is not None
     local = read_local(program)
-    assert candidate.least == Work(local.flops / 8, local.written_bytes / 8, ())
+    assert candidate.lower_bound == Work(local.flops / 8, local.written_bytes / 8, ())
 
 
 def test_where_nothing_can_be_predicted_what_a_candidate_communicates_is_not_known(
@@ -118,4 +120,4 @@ def test_where_nothing_can_be_predicted_what_a_candidate_communicates_is_not_kno
     candidate = of_samples()
     assert (candidate.predicted, candidate.unread) == ("", "stablehlo.fft is not covered")
     assert candidate.work.collectives == ()
-    assert candidate.work == candidate.least
+    assert candidate.work == candidate.lower_bound

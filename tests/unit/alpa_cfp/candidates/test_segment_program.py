@@ -24,19 +24,19 @@ MESH = LogicalMesh((2, 2))
 @cache
 def stage(name: str) -> tuple[AnalysedProgram, tuple[BlockCandidates, ...]]:
     program = AnalysedProgram(stage_module(name, dataclasses.replace(TINY, layers=2)))
-    return program, find_block_candidates(program.parts, MESH)
+    return program, find_block_candidates(program.subprograms, MESH)
 
 
 def first_kept(units: Sequence[BlockCandidates], kept: StateSharding) -> tuple[int, ...]:
     """For each block the first candidate that keeps its state so, or its first."""
-    kinds = ([candidate.strategy.kept for candidate in unit.candidates] for unit in units)
+    kinds = ([candidate.strategy.state_sharding for candidate in unit.candidates] for unit in units)
     return tuple(each.index(kept) if kept in each else 0 for each in kinds)
 
 
 def drawn_kept(units: Sequence[BlockCandidates], kept: StateSharding, seed: int) -> tuple[int, ...]:
     """For each block any candidate that keeps its state so, or its first."""
     rng = random.Random(seed)
-    found = ([n for n, each in enumerate(unit.candidates) if each.strategy.kept is kept] for unit in units)
+    found = ([n for n, each in enumerate(unit.candidates) if each.strategy.state_sharding is kept] for unit in units)
     return tuple(rng.choice(each or [0]) for each in found)
 
 

@@ -31,7 +31,7 @@ def of_samples(*, made: bool) -> dict[str, tuple[Communication, ...]]:
     unread = [None] * len(roles)
     found = Communications(MESH, unit.candidates, roles, [made] * len(roles), unread, inputs, results).all()
     return {
-        candidate.strategy.kept: each
+        candidate.strategy.state_sharding: each
         for candidate, own, each in zip(unit.candidates, roles, found, strict=True)
         if own == ("samples",)
     }
@@ -54,7 +54,7 @@ GRADIENT = Communication("all-reduce", (0,), 4 * 32 * 32, 1, "gradient")
 
 def of_spectral(*compiled: Collective) -> tuple[Communication, ...]:
     """What a block communicates that XLA partitions and that splits samples, read from its compiled program if any."""
-    (unit,) = find_block_candidates(AnalysedProgram(spectral_module()).parts, MESH, {})
+    (unit,) = find_block_candidates(AnalysedProgram(spectral_module()).subprograms, MESH, {})
     candidate = next(each for each in unit.candidates if each.inputs[0].dims[0])
     (found,) = Communications(MESH, [candidate], [("samples",)], [True], [compiled or None], {1}, [True]).all()
     return found

@@ -101,7 +101,7 @@ def test_every_block_of_the_program_is_in_the_report_as_it_was_chosen() -> None:
     assert len(report.blocks) == len(plan.strategies)
     for block, strategy in zip(report.blocks, plan.strategies, strict=True):
         alternative = report.kinds[block.kind].alternatives[block.chosen]
-        assert alternative.kept == strategy.kept
+        assert alternative.kept == strategy.state_sharding
         assert [role is None for role in alternative.roles] == [factor is None for factor in strategy.factors]
 
 

@@ -47,7 +47,7 @@ def test_zero_splits_the_samples_and_the_state() -> None:
     plans = found()
     for name, kept in (("ZeRO-2", StateSharding.ZERO2), ("ZeRO-3", StateSharding.ZERO3)):
         assert sides(plans[name]) == [[Side.LEFT], [Side.LEFT]]
-        assert {strategy.kept for strategy in strategies(plans[name])} == {kept}
+        assert {strategy.state_sharding for strategy in strategies(plans[name])} == {kept}
 
 
 def test_megatron_splits_the_first_layer_by_columns_and_the_second_by_rows() -> None:

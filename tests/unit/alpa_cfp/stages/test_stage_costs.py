@@ -124,7 +124,7 @@ def with_little_memory(machine: Machine, module: HloModule, times: float) -> Com
 def test_where_weights_are_split_too_segments_gather_them_and_scatter_their_gradients(times: float) -> None:
     machine, module = Machine(), stage_module("gpt", dataclasses.replace(TINY, layers=2))
     found = with_little_memory(machine, module, times)
-    assert StateSharding.ZERO3 in {strategy.kept for strategy in strategies(found)}
+    assert StateSharding.ZERO3 in {strategy.state_sharding for strategy in strategies(found)}
     kinds = {each.kind for segment in machine.asked if segment.partitioned for each in segment.partitioned.collectives}
     assert kinds >= {"all-gather", "reduce-scatter"}
     seconds = micro_batch_s(machine, module, strategies(found))

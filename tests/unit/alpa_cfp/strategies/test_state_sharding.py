@@ -100,7 +100,9 @@ def test_a_manual_sharding_of_state_stays() -> None:
 
 def test_each_way_to_split_what_is_kept_twice_is_a_candidate() -> None:
     for unit in two_layer_units():
-        kept = {candidate.strategy.kept for candidate in unit.candidates if candidate.strategy.factors == (None,)}
+        kept = {
+            candidate.strategy.state_sharding for candidate in unit.candidates if candidate.strategy.factors == (None,)
+        }
         assert kept == set(StateSharding)
 
 
@@ -108,7 +110,9 @@ def test_what_is_split_entirely_has_nothing_to_share() -> None:
     blocks = two_layer_blocks()
     for unit in two_layer_units():
         right = next(i for i, f in enumerate(blocks.blocks[unit.block].factors) if f.side is Side.RIGHT)
-        kept = {candidate.strategy.kept for candidate in unit.candidates if candidate.strategy.factors == (right,)}
+        kept = {
+            candidate.strategy.state_sharding for candidate in unit.candidates if candidate.strategy.factors == (right,)
+        }
         assert kept == {StateSharding.REPLICATED}
 
 
@@ -118,7 +122,7 @@ def test_what_is_known_of_a_candidate_that_shares_state_is_what_its_program_says
 ) -> None:
     module = model_module(model)
     units = find_block_candidates(find_subprograms(module, find_blocks(read_graph(module.bytecode))), LogicalMesh(mesh))
-    shared = [each for each in distinct(units) if each.strategy.kept is not StateSharding.REPLICATED]
+    shared = [each for each in distinct(units) if each.strategy.state_sharding is not StateSharding.REPLICATED]
     assert shared
     for candidate in shared:
         program = candidate.module.partitioned
