@@ -11,9 +11,9 @@ from functools import cached_property
 
 from alpa_cfp.spmd.compile.costs import flop_of_block
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.op_kinds import ELEMENTWISE
 from alpa_cfp.spmd.module.hlo_module import array_shape
 from alpa_cfp.spmd.partition import Collective, PartitionedProgram
-from alpa_cfp.spmd.partition.local_ops import ELEMENTWISE
 
 # What is no work of its own: it is made inside what uses it.
 _INLINE = frozenset(

@@ -19,12 +19,12 @@ from jaxlib.mlir import ir
 from alpa_cfp.spmd.compile import backend
 from alpa_cfp.spmd.compile.collectives import collectives_of_hlo
 from alpa_cfp.spmd.compile.devices import Device, Devices, named_sharding, replicated_sharding
-from alpa_cfp.spmd.compile.grad_sync_program import grad_sync_bytecode, unreduced_results
 from alpa_cfp.spmd.compile.phased_executable import PhasedExecutable, phases_of
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.shapes import Shape
 from alpa_cfp.spmd.module.hlo_module import HloModule, XlaComputation
 from alpa_cfp.spmd.partition import Collective, PartitionedProgram, partition_to_run
+from alpa_cfp.spmd.partition.grad_sync import grad_sync_bytecode, unreduced_results
 from alpa_cfp.spmd.propagation import donation_pairs
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 
@@ -97,7 +97,7 @@ class Client:
 
     def compile_zeros(self, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any]) -> "ZerosExecutable":
         """A program that gives each device zero-filled arrays of the given local shapes."""
-        return compile_zeros(self._devices, shapes, dtypes)
+        return ZerosExecutable(self._devices, shapes, dtypes)
 
     def put(self, value: np.ndarray, sharding: Sharding) -> jax.Array:
         """`value` on the mesh."""
@@ -278,23 +278,17 @@ def _with_aliases(module: HloModule, program: PartitionedProgram) -> bytes:
         attributes = mlir.function_arguments_attributes(main, "arg_attrs")
         for parameter in donated:
             result = pairs.get(parameter)
-            same = result is not None and (
-                program.input_shardings[parameter] == program.output_shardings[result]
+            if (
+                result is not None
+                and program.input_shardings[parameter] == program.output_shardings[result]
                 and shapes.parameters[parameter] == shapes.results[result]
-            )
-            if same:
-                alias = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), result)
-                attributes[parameter]["tf.aliasing_output"] = alias
+            ):
+                attributes[parameter]["tf.aliasing_output"] = mlir.i32(result)
             else:
                 attributes[parameter]["jax.buffer_donor"] = ir.BoolAttr.get(True)
         mlir.set_function_arguments_attributes(main, "arg_attrs", attributes)
 
     return mlir.edit(program.bytecode, change)[0]
-
-
-def compile_zeros(devices: Devices, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any]) -> "ZerosExecutable":
-    """A program that gives each device zero-filled arrays of the given local shapes."""
-    return ZerosExecutable(devices, shapes, dtypes)
 
 
 class ZerosExecutable:

@@ -1,7 +1,12 @@
-"""What partitioning gives: the program of one device, and what it leaves to be done across devices."""
+"""The result of partitioning: the program of one device, its communication, and what is left to do across devices."""
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.builders import dtype_of
+from alpa_cfp.spmd.ir.mlir import Operation, Value
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 
 
@@ -26,6 +31,32 @@ class Collective:
     kind: str
     size_bytes: int
     group_size: int
+
+
+_KINDS = {
+    f"stablehlo.{kind.replace('-', '_')}": kind
+    for kind in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+}
+
+
+def collectives_of_block(block: Any) -> tuple[Collective, ...]:
+    """The communication ops of one device's program as it will be compiled, in program order."""
+    return tuple(
+        Collective(_KINDS[op.name], sum(map(size_bytes, op.operands)), group_size(op))
+        for op in mlir.block_operations(block)
+        if op.name in _KINDS
+    )
+
+
+def size_bytes(value: Value) -> int:
+    """The size of one device's part of `value`."""
+    return math.prod(mlir.tensor_shape(value)) * dtype_of(value).itemsize
+
+
+def group_size(op: Operation) -> int:
+    """How many devices take part together in a collective; a permutation has a sender and a receiver, not groups."""
+    groups = mlir.replica_groups(op)
+    return 2 if groups is None else len(groups[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,21 @@
 """What the rewriting of a global program into one device's program keeps track of.
 
-`LocalContext` knows the sharding of every value and which values are partial sums, and builds the few ops that depend
-on which device runs them. Invariant: every partial sum goes into exactly the
-reduction over the mesh axes that it is partial over, or is one whose reduction was deferred.
+`LocalContext` records the sharding of every value and which values are partial sums, and builds the few ops that depend
+on which device runs them. Invariant: every partial sum goes into exactly the reduction over the mesh axes that it is
+partial over, or is one whose reduction was deferred.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from alpa_cfp.spmd.ir import mlir
-from alpa_cfp.spmd.ir.builders import binary, compare, constant, tensor_type_of
-from alpa_cfp.spmd.ir.element_types import numpy_dtype
+from alpa_cfp.spmd.ir.builders import compare, constant, converted, dtype_of, index, reshaped, typed
 from alpa_cfp.spmd.ir.mlir import Operation, Value
 from alpa_cfp.spmd.module.partitioned import UnsupportedByShardyError
 from alpa_cfp.spmd.shardings import annotations
@@ -40,7 +41,6 @@ class LocalContext:
         self._reduced: dict[Value, tuple[Axis, ...]] = {}
         self._deferred: set[Value] = set()
         self._coordinates: dict[tuple[Axis, ...], Value] = {}
-        self._device_id: Value | None = None
         self._channels = 0
         self._random_state = random_state
         self._random_numbers = 0
@@ -69,11 +69,19 @@ class LocalContext:
 
     def local_type(self, global_type: Any, sharding: ArraySharding) -> Any:
         tensor = ir.RankedTensorType(global_type)
+        return ir.RankedTensorType.get(self.local_shape(tensor.shape, sharding), tensor.element_type)
+
+    @staticmethod
+    def local_shape(shape: Sequence[int], sharding: ArraySharding) -> tuple[int, ...]:
+        """The shape of one device's part of an array of `shape`.
+
+        Raises:
+            UnsupportedByShardyError: the sharding does not divide it.
+        """
         try:
-            shape = sharding.local_shape(tensor.shape)
+            return sharding.local_shape(shape)
         except ValueError as error:
             raise UnsupportedByShardyError(str(error)) from error
-        return ir.RankedTensorType.get(shape, tensor.element_type)
 
     def replace(self, op: Operation, values: Sequence[Value]) -> None:
         """Let `values` stand for the results of `op`, and erase `op`.
@@ -128,19 +136,16 @@ class LocalContext:
     def is_reduced(self, value: Value, axes: Sequence[Axis]) -> bool:
         return self._reduced.get(value) == merged(axes)
 
-    def is_partial(self, value: Value) -> bool:
-        return value in self._partials
-
     def defer(self, value: Value) -> None:
         """Let ordinary ops use the partial sum `value`: `grad_sync` has shown that its sum can be made later."""
         self._deferred.add(value)
 
-    def is_deferred(self, value: Value) -> bool:
-        return value in self._deferred
+    def require_reduced(self, op: Operation) -> None:
+        """Raises UnsupportedByShardyError where `op`, or an op in it, uses a value that is still partial.
 
-    def require_reduced(self, op: Operation, operands: Sequence[Value]) -> None:
-        """Raises UnsupportedByShardyError where an ordinary op uses a value that is still partial."""
-        for operand in operands:
+        After a deferred reduction a value counts as reduced.
+        """
+        for operand in mlir.operands_deep(op):
             if operand in self._partials and operand not in self._deferred:
                 raise UnsupportedByShardyError(f"{op.name} uses a partial sum that was not reduced")
 
@@ -150,42 +155,28 @@ class LocalContext:
         """This device's number along `axes` (i32 scalar), made once at the start of the program."""
         key = tuple(axes)
         if key not in self._coordinates:
-            with self._after_device_id():
+            with ir.InsertionPoint.after(self._device_id.owner):
                 table = [self.mesh.linear_coordinate(device, key) for device in range(self.mesh.num_devices)]
-                values = constant(np.array(table, dtype=np.int32))
-                one = mlir.create(
-                    "stablehlo.dynamic_slice",
-                    [tensor_type_of([1], "i32")],
-                    [values, self._device_id],
-                    {"slice_sizes": ir.DenseI64ArrayAttr.get([1])},
-                ).results[0]
-                self._coordinates[key] = mlir.create("stablehlo.reshape", [tensor_type_of([], "i32")], [one]).results[0]
+                one = stablehlo.dynamic_slice(constant(np.array(table, dtype=np.int32)), [self._device_id], [1])
+                self._coordinates[key] = reshaped(one, [])
         return self._coordinates[key]
 
-    def _after_device_id(self) -> Any:
-        """An insertion point after the ops that read the device's number, before the program's own ops."""
-        if self._device_id is None:
-            with ir.InsertionPoint.at_block_begin(self._block):
-                replica = mlir.create("stablehlo.replica_id", [tensor_type_of([], "ui32")], []).results[0]
-                self._device_id = mlir.create("stablehlo.convert", [tensor_type_of([], "i32")], [replica]).results[0]
-        converted = mlir.defining_op(self._device_id)
-        following = mlir.block_operations(self._block)
-        return ir.InsertionPoint(following[following.index(converted) + 1])
+    @cached_property
+    def _device_id(self) -> Value:
+        """This device's number (i32 scalar), made once at the start of the program."""
+        with ir.InsertionPoint.at_block_begin(self._block):
+            return converted(stablehlo.replica_id(), ir.IntegerType.get_signless(32))
 
-    def offset(self, axes: Sequence[Axis], local_size: int, like: Any = None) -> Value:
-        """Where this device's part starts in a dim that `axes` split into parts of `local_size`.
-
-        A scalar of element type `like`, by default i32.
-        """
-        return binary("multiply", self.coordinate(axes), constant(np.array(local_size, np.int32)), like)
+    def offset(self, axes: Sequence[Axis], local_size: int) -> Value:
+        """The start (i32 scalar) of this device's part in a dim that `axes` split into parts of `local_size`."""
+        return stablehlo.multiply(self.coordinate(axes), index(local_size)) if axes else index(0)
 
     def on_first(self, value: Value, axes: Sequence[Axis], elsewhere: int = 0) -> Value:
         """`value` on the devices whose coordinate along `axes` is 0, the number `elsewhere` on the others."""
-        tensor = mlir.tensor_type(value)
-        zero = constant(np.array(0, np.int32))
+        zero = index(0)
         first = compare(self.coordinate(axes), zero, "EQ")
-        others = constant(np.full(tensor.shape, elsewhere, numpy_dtype(tensor.element_type)))
-        return mlir.create("stablehlo.select", [tensor], [first, value, others]).results[0]
+        others = constant(np.full(mlir.tensor_shape(value), elsewhere, dtype_of(value)))
+        return stablehlo.select(first, value, others)
 
     def random_state(self) -> Value:
         """The hidden parameter that the program's random numbers come from."""
@@ -212,18 +203,16 @@ class LocalContext:
     def all_reduce(self, operand: Value, axes: Sequence[Axis], reducer: str) -> Value:
         """`operand` reduced over `axes`, at the current insertion point."""
         attributes = self.channel(self.mesh.groups(axes))
-        op = ir.Operation.create(
-            "stablehlo.all_reduce", results=[operand.type], operands=[operand], attributes=attributes, regions=1
-        )
-        mlir.create_reducer(op, reducer, mlir.tensor_type(operand).element_type)
-        return op.results[0]
+        return mlir.create("stablehlo.all_reduce", [operand.type], [operand], attributes, reducer=reducer).results[0]
 
-    def all_gather(self, value: Value, dim: int, axes: Sequence[Axis]) -> Value:
-        """The devices' parts of `value` along `axes`, one after the other in `dim`, at the current insertion point."""
-        groups = self.mesh.groups(axes)
-        shape = list(mlir.tensor_shape(value))
-        shape[dim] *= len(groups[0])
-        result = ir.RankedTensorType.get(shape, mlir.tensor_type(value).element_type)
-        along = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
-        attributes = self.channel(groups) | {"all_gather_dim": along}
-        return mlir.create("stablehlo.all_gather", [result], [value], attributes).results[0]
+    def all_gather(self, value: Value, split: Sequence[Sequence[Axis]]) -> Value:
+        """The devices' parts of `value` along the axes given for each dim, put together in that dim, at the current
+        insertion point."""
+        for dim, axes in enumerate(split):
+            if axes:
+                groups = self.mesh.groups(axes)
+                shape = list(mlir.tensor_shape(value))
+                shape[dim] *= len(groups[0])
+                attributes = self.channel(groups) | {"all_gather_dim": mlir.i64(dim)}
+                value = mlir.create("stablehlo.all_gather", [typed(value, shape)], [value], attributes).results[0]
+        return value
