@@ -2,7 +2,7 @@
 
 Alpa sums scalars over meshes (the norm of all gradients; whether all are finite) in the middle of a program; its fork
 of XLA had a custom call for it. Here the program has an optimization barrier with the attribute `alpa.cross_mesh`,
-which says what is to be done with the barrier's operand ("SUM;0$1$": the sum over meshes 0 and 1). Whoever runs the
+which names the operation on the barrier's operand ("SUM;0$1$": the sum over meshes 0 and 1). The caller that runs the
 phases exchanges the scalars in between (`phased_executable`).
 
 A phase takes what the program takes; then, for each phase before it, the scalars of that phase as they are after the
@@ -37,7 +37,7 @@ class Phase:
 
     Attributes:
         module: Its program.
-        exchanged: What is to be done with each of its first results, which are scalars that lie whole on every device;
+        exchanged: The operation on each of its first results, which are scalars that every device has whole;
             none in the last phase.
     """
 
@@ -54,7 +54,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a phase computes: `operations` lead to `results`; `kept` are the values among them for later phases."""
+    """The content of a phase: `operations` lead to `results`; `kept` are values for later phases."""
 
     operations: frozenset[Operation]
     results: tuple[Value, ...]
@@ -110,7 +110,7 @@ def _levels(main: Operation) -> list[list[Operation]]:
 
 
 def _shardings(module: HloModule, main: Operation, mesh: LogicalMesh) -> Shardings:
-    """How every value of the program lies."""
+    """The sharding of every value of the program."""
     shardings = dict(zip(mlir.entry_block(main).arguments, module.input_shardings or (), strict=True))
     for op in mlir.block_operations(mlir.entry_block(main)):
         shardings.update(zip(op.results, annotations.result_shardings(op, mesh), strict=True))
@@ -118,7 +118,7 @@ def _shardings(module: HloModule, main: Operation, mesh: LogicalMesh) -> Shardin
 
 
 def _parts(main: Operation, levels: Sequence[Sequence[Operation]], shardings: Shardings) -> list[_Part]:
-    """What each phase computes, and keeps for later ones."""
+    """The content of each phase, with the values that it keeps for later ones."""
     exchanged = {result for level in levels for op in level for result in op.results}
     parts: list[_Part] = []
     targets = [*(tuple(op.operands[0] for op in level) for level in levels), tuple(mlir.terminator(main).operands)]
@@ -187,5 +187,5 @@ def _program(
 
 
 def _between_phases(values: Sequence[Value], shardings: Shardings) -> tuple[ArraySharding, ...]:
-    """How values lie between phases: in equal parts, as near as can be to how they were computed."""
+    """The shardings of values between phases: in equal parts, as near as possible to how they were computed."""
     return tuple(shardings[value].dividing(mlir.tensor_shape(value)) for value in values)

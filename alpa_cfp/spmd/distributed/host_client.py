@@ -36,7 +36,7 @@ class HostClient(Client):
 
     def buffer_from_pyval(self, value: Any, device: Device) -> jax.Array:
         """A copy of `value` on a device of this process."""
-        # What comes through Ray is a view of its memory, which must not be held, or written, by the device.
+        # A value that comes through Ray is a view of its memory, which the device must not hold or write.
         return jax.device_put(np.array(value), device)
 
     def put(self, value: np.ndarray, sharding: Sharding) -> jax.Array:
@@ -74,7 +74,7 @@ class _HostProgram:
         """Run on this host's parts of the arguments; gives its parts of the results.
 
         Raises:
-            TransportError: the other meshes could not be asked.
+            TransportError: the exchange with other meshes failed.
             errors.HostProgramError: it failed, here or on a device that this host's devices wait for.
         """
         with _program_errors("run", self.module):

@@ -186,7 +186,7 @@ def create(
         results: The types of its results.
         operands: Its operands.
         attributes: Its attributes.
-        reducer: Where it has a region that combines two scalars: the StableHLO op there, such as "add".
+        reducer: The StableHLO op in its region, where it has one that combines two scalars, such as "add".
     """
     regions = int(reducer is not None)
     op = ir.Operation.create(name, results=results, operands=operands, attributes=attributes or {}, regions=regions)
@@ -234,7 +234,7 @@ def function_arguments_attributes(function: Operation, kind: str) -> list[dict[s
 
 
 def set_function_arguments_attributes(function: Operation, kind: str, attributes: list[dict[str, Any]]) -> None:
-    """Set what `function_arguments_attributes` reads."""
+    """Set the attributes that `function_arguments_attributes` reads."""
     function.attributes[kind] = ir.ArrayAttr.get([ir.DictAttr.get(attr) for attr in attributes])
 
 
@@ -260,9 +260,9 @@ def clone_into(op: Operation, mapping: dict[Value, Value]) -> Operation:
 
 
 def edit(bytecode: bytes, change: Callable[[Any], Any]) -> tuple[bytes, Any]:
-    """Parse `bytecode`, call `change(module)`, and return the new bytecode and what `change` gave.
+    """Parse `bytecode`, call `change(module)`, and return the new bytecode and the result of `change`.
 
-    What `change` returns must hold no `ir` object, since those die with the module.
+    The result must hold no `ir` object, since those die with the module.
     """
     with context(), ir.Location.unknown():
         module = parse(bytecode)
@@ -282,7 +282,7 @@ def host_callbacks(module: Any) -> list[str]:
 
 
 def call_target(op: Operation) -> str:
-    """What a `stablehlo.custom_call` calls."""
+    """The target of a `stablehlo.custom_call`."""
     return ir.StringAttr(op.attributes["call_target_name"]).value
 
 

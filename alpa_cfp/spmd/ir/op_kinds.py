@@ -1,4 +1,4 @@
-"""What kinds of ops do: which compute each element for itself, which move elements along dims, what a region combines.
+"""Kinds of ops: those that compute each element for itself, those that move elements along dims, and reducers.
 
 Takes an op, or its name. Partitioning needs no more of most ops than these facts; for some of these ops Shardy's own
 rules say nothing.

@@ -46,7 +46,7 @@ def draw(op: Operation, state: Value, number: int, local_type: Any, offsets: Seq
         state: The hidden parameter.
         number: The op's number in the program.
         local_type: The type of the part.
-        offsets: Where the part starts in each dim (i32 scalars).
+        offsets: The start of the part in each dim (i32 scalars).
     """
     uniform = "UNIFORM" in str(op.attributes["rng_distribution"])
     dtype = numpy_dtype(local_type.element_type)

@@ -1,9 +1,9 @@
 """Barriers that keep the steps of an unrolled loop apart, from tracing to compiling.
 
-`step_barrier` marks, while a function is traced, what one step hands to the next: an optimization barrier of one value
-with an attribute, so that analyses can tell it from the barriers of `jax.checkpoint`. `keep_apart` takes a module that
-is about to be compiled for CPUs and makes each such barrier a call of the identity that XLA does not inline. Invariant:
-the same values, in the same buffers where XLA shares them.
+`step_barrier` marks, while a function is traced, the values that one step passes to the next: an optimization barrier
+of one value with an attribute, so that analyses can tell it from the barriers of `jax.checkpoint`. `keep_apart` takes a
+module that is about to be compiled for CPUs and makes each such barrier a call of the identity that XLA does not
+inline. Invariant: the same values, in the same buffers where XLA shares them.
 
 Without it, a recurrence that is unrolled takes time in the square of its length: XLA on CPUs drops barriers before it
 fuses, and fuses the elementwise ops of all earlier steps into each of their users. XLA's CallInliner
@@ -57,7 +57,7 @@ def may_have_step_barriers(bytecode: bytes) -> bool:
 def keep_apart(module: Any) -> None:
     """Turn the step barriers in `main`, of one device's program, into calls that XLA keeps, in place.
 
-    What is constant gets no call: the first step may know what it starts from.
+    A constant gets no call: the first step may use its value.
     """
     identities: dict[Any, func.FuncOp] = {}
     for op in filter(is_step_barrier, mlir.block_operations(mlir.entry_block(mlir.main_function(module)))):

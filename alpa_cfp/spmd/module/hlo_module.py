@@ -59,7 +59,7 @@ class HloModule:
         fixed_outputs: Results whose sharding the user has set, so that an alias must not change it.
         solved: Whether auto-sharding wrote a sharding on every op, so that its communication is decided.
         propagated: Whether sharding propagation has run on it as it is annotated now: once more would change nothing.
-        combiner_limits: How large the collectives of a solved program may be after combining.
+        combiner_limits: Size limits of combined collectives in a solved program.
         partitioned: The per-device program, once it has been made.
         phases: Instead of that, where the program needs what other meshes compute: its phases (see `phases`), each
             with its own per-device program.
@@ -155,7 +155,8 @@ class HloModule:
         self._require_same([sharding], [self.spmd_output_sharding()], "results")
 
     def _require_same(self, given: Sequence[HloSharding], own: Sequence[HloSharding], what: str) -> None:
-        if [each.proto.SerializeToString() for each in given] != [each.proto.SerializeToString() for each in own]:
+        given_bytes, own_bytes = ([each.to_proto().SerializeToString() for each in all_] for all_ in (given, own))
+        if given_bytes != own_bytes:
             raise errors.InternalError(f"{self.name} was partitioned for other shardings of its {what}")
 
     def as_serialized_hlo_module_proto(self) -> bytes:

@@ -25,7 +25,7 @@ class Collective:
     Attributes:
         kind: XLA's name: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
         size_bytes: Size of one device's operand.
-        group_size: How many devices take part together (two in a permutation).
+        group_size: The number of devices that take part together (two in a permutation).
     """
 
     kind: str
@@ -54,7 +54,7 @@ def size_bytes(value: Value) -> int:
 
 
 def group_size(op: Operation) -> int:
-    """How many devices take part together in a collective; a permutation has a sender and a receiver, not groups."""
+    """The number of devices that take part together in a collective: in a permutation a sender and a receiver."""
     groups = mlir.replica_groups(op)
     return 2 if groups is None else len(groups[0])
 
@@ -69,14 +69,14 @@ class PartitionedProgram:
             XLA partitions while it compiles).
         bytecode: The module.
         mesh: The logical mesh.
-        input_shardings, output_shardings: How the global arrays lie on the mesh.
+        input_shardings, output_shardings: The shardings of the global arrays.
         unreduced_outputs: For each result the mesh axes over which the devices' parts still have to be summed.
         collectives: The communication in the module; empty where the partitioner is "xla", which decides later.
         draws_random: Whether the module has the hidden last parameter for the random state (see `random_ops`).
         fallback_reason: Why Shardy's passes did not make it; empty where they did.
         prediction: Where XLA partitions, what Shardy's passes make of it when each op that they do not cover is
             computed whole on every device. It is read for what devices may do and communicate, and never run. None
-            where it was not asked for, or cannot be made.
+            where it was not requested, or cannot be made.
     """
 
     partitioner: str
@@ -92,5 +92,5 @@ class PartitionedProgram:
 
     @property
     def counted(self) -> "PartitionedProgram":
-        """The program that says best what devices do and communicate: the prediction, where there is one."""
+        """The program from which work and communication are best counted: the prediction, where there is one."""
         return self.prediction or self

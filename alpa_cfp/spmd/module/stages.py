@@ -41,13 +41,13 @@ class _Stage:
 
     @property
     def computed(self) -> list[Value]:
-        """What goes through the end marker, before it does."""
+        """The operands of the end marker."""
         return [value for op in self.end for value in op.operands]
 
 
 @dataclass(frozen=True, slots=True)
 class StageEnds:
-    """What goes into a stage and comes out of it, behind its markers.
+    """The inputs and outputs of a stage, behind its markers.
 
     Attributes:
         name: The stage's name.
@@ -136,9 +136,9 @@ def _boundary_shardings(main: Operation, mesh: LogicalMesh) -> dict[Value, Array
 
 
 def _accumulator(value: Value, known: dict[Value, ArraySharding]) -> ArraySharding | None:
-    """Where `value` is `old + gradient` and `old` a parameter that is used for nothing else: the sharding of `old`.
+    """The sharding of `old` if `value` is `old + gradient` and `old` a parameter that is used for nothing else.
 
-    A sum that is accumulated over calls has to lie in the same way before and after each of them.
+    A sum that is accumulated over calls needs the same sharding before and after each of them.
     """
     op = mlir.defining_op(value)
     if op is None or op.name != "stablehlo.add":

@@ -2,7 +2,7 @@
 
 Input: one device's program. All-reduces (of one reducer), all-gathers and reduce-scatters over the same groups and of
 one element type are combined, in program order, up to a size; StableHLO's all-reduce and all-gather take several
-arrays, and for a reduce-scatter the arrays are laid side by side. A combined op stands where the last of its inputs is
+arrays, and for a reduce-scatter the arrays are concatenated. A combined op stands where the last of its inputs is
 ready, and what used the first ones comes after it. Invariant: every value of the program stays the same.
 """
 
@@ -48,7 +48,7 @@ def combine_collectives(block: Any, limits: CombinerLimits) -> None:
 
 
 def _key(op: Operation) -> tuple[Any, ...] | None:
-    """What collectives that can be combined have in common; None for an op that is not combined."""
+    """A key that collectives which can be combined share; None for an op that is not combined."""
     if op.name not in _COMBINE or len(op.operands) != 1:
         return None
     reducer = region_reducer(op) if len(op.regions) else ""

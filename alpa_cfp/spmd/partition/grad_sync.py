@@ -118,7 +118,7 @@ def _is_sum(op: Operation) -> bool:
 
 
 class _Analysis:
-    """Which values are partial over which axes if the all-reduces in `candidates` are left out."""
+    """Finds the axes over which each value is partial if the all-reduces in `candidates` are left out."""
 
     def __init__(
         self, main: Operation, mesh: LogicalMesh, candidates: set[Operation], accumulators: dict[int, Operation]

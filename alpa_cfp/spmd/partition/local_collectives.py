@@ -23,7 +23,7 @@ def _all_reduce(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]
     axes = annotations.axes_attribute(op, "reduction_axes", ctx.mesh)
     operand = op.operands[0]
     if ctx.is_reduced(operand, axes):
-        ctx.replace(op, [operand])
+        ctx.replace(op, operand)
         return
     reducer = ctx.take_partial(operand, axes)
     if DEFERRED in op.attributes:
@@ -31,13 +31,13 @@ def _all_reduce(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]
         # XLA from folding the transpose behind a weight's gradient into the dot, which on CPU is then a slow one.
         with ir.InsertionPoint(op), op.location:
             part = stablehlo.optimization_barrier([operand])
-        ctx.replace(op, [part])
+        ctx.replace(op, part)
         ctx.mark_partial(part, axes, reducer)
         ctx.defer(part)
         return
     with ir.InsertionPoint(op), op.location:
         reduced = ctx.all_reduce(operand, axes, reducer)
-    ctx.replace(op, [reduced])
+    ctx.replace(op, reduced)
 
 
 @handles("sdy.reduce_scatter")
@@ -49,7 +49,7 @@ def _reduce_scatter(ctx: LocalContext, op: Operation, shardings: list[ArrayShard
         for dim, axes in enumerate(split):
             if axes:
                 value = reduce_scatter(ctx, value, dim, axes, reducer)
-    ctx.replace(op, [value])
+    ctx.replace(op, value)
     ctx.mark_partial(value, rest, reducer)
 
 
@@ -68,14 +68,14 @@ def reduce_scatter(ctx: LocalContext, value: Value, dim: int, axes: Sequence[Axi
 def _all_gather(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     split = parse_axis_lists(ctx.mesh, str(op.attributes["gathering_axes"]))
     with ir.InsertionPoint(op), op.location:
-        ctx.replace(op, [ctx.all_gather(op.operands[0], split)])
+        ctx.replace(op, ctx.all_gather(op.operands[0], split))
 
 
 @handles("sdy.all_slice")
 def _all_slice(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     split = parse_axis_lists(ctx.mesh, str(op.attributes["slicing_axes"]))
     with ir.InsertionPoint(op), op.location:
-        ctx.replace(op, [slice_part(ctx, op.operands[0], split)])
+        ctx.replace(op, slice_part(ctx, op.operands[0], split))
 
 
 @handles("sdy.all_to_all")
@@ -98,7 +98,7 @@ def _all_to_all(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]
                 "split_count": mlir.i64(size),
             }
             value = mlir.create("stablehlo.all_to_all", [typed(value, shape)], [value], attributes).results[0]
-    ctx.replace(op, [value])
+    ctx.replace(op, value)
 
 
 @handles("sdy.collective_permute")
@@ -125,11 +125,11 @@ def _collective_permute(ctx: LocalContext, op: Operation, shardings: list[ArrayS
     with ir.InsertionPoint(op), op.location:
         # With a channel the numbers would be those of partitions, and a replica has one partition.
         moved = stablehlo.collective_permute(value, mlir.dense(np.array(pairs, dtype=np.int64)))
-    ctx.replace(op, [moved])
+    ctx.replace(op, moved)
 
 
 @handles("sdy.sharding_constraint", "sdy.propagation_barrier", "sdy.reshard")
 def _already_done(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     operand = op.operands[0]
     require(ctx.sharding(operand).dims == shardings[0].dims, op, "a resharding was left over")
-    ctx.replace(op, [operand])
+    ctx.replace(op, operand)

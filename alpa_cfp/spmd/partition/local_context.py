@@ -1,10 +1,11 @@
-"""What the rewriting of a global program into one device's program keeps track of.
+"""The state of rewriting a global program into one device's program.
 
 `LocalContext` records the sharding of every value and which values are partial sums, and builds the few ops that depend
 on which device runs them. Invariant: every partial sum goes into exactly the reduction over the mesh axes that it is
 partial over, or is one whose reduction was deferred.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +32,13 @@ class Partial:
 
 
 class LocalContext:
-    """The state of one rewriting."""
+    """The state of one rewriting.
+
+    Attributes:
+        mesh: The logical mesh.
+        random_state: The hidden parameter that the program's random numbers come from, where it draws any.
+        random_op_numbers: Numbers the random ops in the order of the program.
+    """
 
     def __init__(self, mesh: LogicalMesh, block: Any, random_state: Value | None = None):
         self.mesh = mesh
@@ -41,9 +48,9 @@ class LocalContext:
         self._reduced: dict[Value, tuple[Axis, ...]] = {}
         self._deferred: set[Value] = set()
         self._coordinates: dict[tuple[Axis, ...], Value] = {}
-        self._channels = 0
-        self._random_state = random_state
-        self._random_numbers = 0
+        self.random_state = random_state
+        self.random_op_numbers = itertools.count()
+        self._channels = itertools.count(1)
 
     # Shardings
 
@@ -83,19 +90,17 @@ class LocalContext:
         except ValueError as error:
             raise UnsupportedByShardyError(str(error)) from error
 
-    def replace(self, op: Operation, values: Sequence[Value]) -> None:
-        """Let `values` stand for the results of `op`, and erase `op`.
+    def replace(self, op: Operation, value: Value) -> None:
+        """Let `value` stand for the one result of `op`, and erase `op`.
 
         Raises:
-            UnsupportedByShardyError: a value is not of the type of one device's part of the result.
+            UnsupportedByShardyError: the value is not of the type of one device's part of the result.
         """
-        shardings = annotations.result_shardings(op, self.mesh)
-        for result, value, sharding in zip(op.results, values, shardings, strict=True):
-            if value.type != self.local_type(result.type, sharding):
-                raise UnsupportedByShardyError(f"{op.name}: a part of {result.type} became {value.type}")
-            result.replace_all_uses_with(value)
-            self.set_sharding(value, sharding)
-        op.erase()
+        (sharding,), (result,) = annotations.result_shardings(op, self.mesh), op.results
+        if value.type != self.local_type(result.type, sharding):
+            raise UnsupportedByShardyError(f"{op.name}: a part of {result.type} became {value.type}")
+        self.set_sharding(value, sharding)
+        mlir.replace(op, value)
 
     # Partial sums
 
@@ -178,25 +183,14 @@ class LocalContext:
         others = constant(np.full(mlir.tensor_shape(value), elsewhere, dtype_of(value)))
         return stablehlo.select(first, value, others)
 
-    def random_state(self) -> Value:
-        """The hidden parameter that the program's random numbers come from."""
-        if self._random_state is None:
-            raise ValueError("the program draws random numbers and has no parameter for the random state")
-        return self._random_state
-
-    def next_random_number(self) -> int:
-        """The number, in the program, of the random op that is being rewritten."""
-        self._random_numbers += 1
-        return self._random_numbers - 1
-
     # Communication
 
     def channel(self, groups: Sequence[Sequence[int]]) -> dict[str, Any]:
         """Attributes of a new collective of `groups`."""
-        self._channels += 1
+        channel = f"#stablehlo.channel_handle<handle = {next(self._channels)}, type = 1>"
         return {
             "replica_groups": mlir.dense(np.array(groups, dtype=np.int64)),
-            "channel_handle": ir.Attribute.parse(f"#stablehlo.channel_handle<handle = {self._channels}, type = 1>"),
+            "channel_handle": ir.Attribute.parse(channel),
             "use_global_device_ids": ir.UnitAttr.get(),
         }
 

@@ -1,7 +1,7 @@
 """From a global op to one device's op: gather and scatter.
 
 A split of the dim that is indexed (an embedding table's vocabulary) is handled as XLA's SPMD partitioner does: each
-device looks up what lies in its part, the rest counts as zero, and a sum over the devices follows. A scatter-add of
+device looks up the indices in its part, the others give zero, and a sum over the devices follows. A scatter-add of
 updates that are split (the gradient of an embedding, data parallel) gives partial sums; so that the array that
 is added to counts once, only the first device keeps it.
 """
@@ -97,14 +97,14 @@ def _gather(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) ->
         zeros = constant(np.zeros(local_result.shape, dtype_of(found)))
         mask = broadcast(inside, local_result.shape, batch_dims)
         masked = stablehlo.select(mask, found, zeros)
-    ctx.replace(op, [masked])
+    ctx.replace(op, masked)
     ctx.mark_partial(masked, axes, "add")
 
 
 def _local_indices(
     ctx: LocalContext, indices: Value, index_vector_dim: int, indexed: Sequence[_IndexedDim], *, clamp: bool
 ) -> tuple[Value, Value]:
-    """Indices into this device's part, and (without the index vector dim) whether each of them lies in it.
+    """Indices into this device's part, and (without the index vector dim) whether each of them is in it.
 
     With `clamp` a global index outside the array first becomes the nearest one inside, as gather defines it. Without
     it, an index outside this device's part becomes one that a scatter skips.
@@ -138,7 +138,7 @@ def _local_indices(
     current = stablehlo.subtract(current, along_vector(offset))
     inside = _inside(current, index_vector_dim, indexed)
     if not clamp:
-        # A scatter skips what lies outside; a negative number would do as well, but not for unsigned indices.
+        # A scatter skips an index outside; a negative number would do as well, but not for unsigned indices.
         outside = along_vector(constant(np.full(vector_length, np.iinfo(np.int32).max // 2, np.int32)))
         vector_dims = [dim for dim in range(len(shape)) if dim != index_vector_dim]
         current = stablehlo.select(broadcast(inside, shape, vector_dims), current, outside)

@@ -90,7 +90,7 @@ def _constant(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) 
             new = stablehlo.constant(ir.DenseElementsAttr.get_splat(local, value.get_splat_value()))
         else:
             new = slice_part(ctx, stablehlo.constant(value), sharding.dims)
-    ctx.replace(op, [new])
+    ctx.replace(op, new)
 
 
 def slice_part(ctx: LocalContext, value: Value, split: Sequence[Sequence[Axis]]) -> Value:
@@ -117,7 +117,7 @@ def _iota(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> N
         count = stablehlo.iota(counted, dim)
         start = broadcast(ctx.offset(axes, local.shape[dim]), local.shape)
         shifted = converted(stablehlo.add(count, start), local.element_type)
-    ctx.replace(op, [shifted])
+    ctx.replace(op, shifted)
 
 
 @handles("stablehlo.broadcast_in_dim")
@@ -256,8 +256,8 @@ def _rng(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> No
     local = ctx.local_type(op.results[0].type, sharding)
     with ir.InsertionPoint(op), op.location:
         offsets = [ctx.offset(axes, size) for axes, size in zip(sharding.dims, local.shape, strict=True)]
-        drawn = random_ops.draw(op, ctx.random_state(), ctx.next_random_number(), local, offsets)
-    ctx.replace(op, [drawn])
+        drawn = random_ops.draw(op, ctx.random_state, next(ctx.random_op_numbers), local, offsets)
+    ctx.replace(op, drawn)
 
 
 @handles("stablehlo.custom_call", "stablehlo.if", "stablehlo.case", "stablehlo.rng_bit_generator")

@@ -1,8 +1,9 @@
 """Sum and split in one communication: an all-reduce of which each device keeps a part becomes a reduce-scatter.
 
-Works on the global program with Shardy's collectives, where `sdy.all_slice` behind `sdy.all_reduce` says so; Shardy has
+Works on the global program with Shardy's collectives, where an `sdy.all_slice` follows an `sdy.all_reduce`; Shardy has
 no pass for it in jaxlib 0.10.2 and 0.11.2. Alpa's pass GenerateReduceScatter decides where gradients are kept in parts
-(ZeRO); this makes the communication that is meant. Invariant: every value of the program stays the same up to rounding.
+(ZeRO); this makes the communication that it intends. Invariant: every value of the program stays the same up to
+rounding.
 """
 
 from collections.abc import Sequence
@@ -65,7 +66,7 @@ def _is_free_sum(op: Operation) -> bool:
 
 
 def _before(move: Operation, split: Split) -> Split:
-    """How the operand of `move` is to be split so that its result is split as `split`."""
+    """The split of the operand of `move` with which its result is split as `split`."""
     if move.name != "stablehlo.transpose":
         return split
     operand: list[tuple[Axis, ...]] = [()] * len(split)

@@ -1,6 +1,6 @@
 """Keep XLA's own partitioner from splitting dims along which it computes an op wrongly, or ends the process.
 
-Takes the function that is left to XLA, and what is known of where its values lie; puts a constraint around each such
+Takes the function that is left to XLA, and the known shardings of its values; puts a constraint around each such
 op that keeps the dims it works along whole and leaves the others to propagation. Invariant: the function computes what
 it did. Each kind of op here was seen to be wrong, or to end the process, with jaxlib 0.10.2 and 0.11.2, on whole
 numbers, when the dims were split:
@@ -33,7 +33,7 @@ def make_whole_for_xla(main: Operation, shardings: Shardings) -> None:
 
     Args:
         main: The function.
-        shardings: Where its arguments and its ops' results are to lie; what lacks here may lie in any way.
+        shardings: Those of its arguments and its ops' results; a value without one may be sharded in any way.
     """
     for op in mlir.inner_operations(main):
         if op.name == "stablehlo.dot_general":
@@ -67,7 +67,7 @@ def _constrained(value: Value, splits: Sequence[str]) -> Value:
 
 
 def _split_sides_alike(op: Operation, shardings: Shardings) -> None:
-    """Let the right side lie along the summed dims as the left one does; along none where that is not known."""
+    """Shard the right side along the summed dims as the left one; along none where that is not known."""
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     summed = list(numbers.lhs_contracting_dimensions), list(numbers.rhs_contracting_dimensions)
     if len(summed[0]) < 2:

@@ -72,7 +72,7 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
 
 
 def _shardings(main: Operation, mesh: LogicalMesh) -> dict[Value, ArraySharding]:
-    """Where results of ops lie, as far as that is written at the ops."""
+    """The shardings of ops' results, as far as the ops have annotations."""
     found: dict[Value, ArraySharding] = {}
     for op in mlir.block_operations(mlir.entry_block(main)):
         if annotations.SHARDING in op.attributes or op.name in ("sdy.reshard", "sdy.sharding_constraint"):

@@ -1,4 +1,4 @@
-"""How one array lies on a logical mesh, and its forms: XLA's `OpSharding`, Shardy's attribute, and local shapes.
+"""The sharding of one array on a logical mesh, and its forms: XLA's `OpSharding`, Shardy's attribute, local shapes.
 
 `ArraySharding` is the form that everything here computes with: for each tensor dim the mesh axes (or parts of them)
 that split it, major to minor. Invariants: an axis part is used at most once, and axes of size 1 never appear.
@@ -57,7 +57,7 @@ class LogicalMesh:
         return tuple(Axis(i, 1, size) for i, size in enumerate(self.shape) if size > 1)
 
     def coordinate(self, device: int, axis: Axis) -> int:
-        """Where `device` (its row-major number) lies along `axis`."""
+        """The coordinate of `device` (its row-major number) along `axis`."""
         stride = math.prod(self.shape[axis.index + 1 :])
         full = device // stride % self.shape[axis.index]
         return full // (self.shape[axis.index] // (axis.pre * axis.size)) % axis.size

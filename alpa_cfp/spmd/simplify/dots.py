@@ -2,7 +2,7 @@
 
 Takes any `stablehlo.dot_general`. Gives one whose batch dims come first and in order on both sides, and which has
 exactly one free dim on each side and one contracting dim; several dims become one by a reshape, behind a transpose
-where they do not lie side by side, and one that is missing is inserted with size 1. A transpose that does nothing but
+where they are not neighbours, and one that is missing is inserted with size 1. A transpose that does nothing but
 exchange an operand's free and contracting dim, or a result's two free dims, is read through. Invariant: each element of
 the result is the same sum of products. The forked jaxlib had this from XLA's DotDecomposer, TransposeFolding and
 AlgebraicSimplifier and from its own NormalizeDotDimension.

@@ -1,4 +1,4 @@
-"""Rules for ops that move elements: merge them, and drop those that move nothing or lay out an iota.
+"""Rules for ops that move elements: merge them, and drop those that move nothing or broadcast an iota.
 
 Each rule takes one op and gives a value of the same type, or None. Invariants: the result has the same elements at the
 same places; a reshape, transpose or broadcast that stays is never one of the same kind over another, and does something
@@ -20,7 +20,7 @@ _PERMUTATION, _DIMS = "permutation", "broadcast_dimensions"
 
 
 def simplify_reshape(op: Operation) -> Value | None:
-    """Drop a reshape to the same shape; merge it with the reshape, or with the number laid out, below it."""
+    """Drop a reshape to the same shape; merge it with the reshape, iota or broadcast number below it."""
     operand, shape = op.operands[0], mlir.tensor_shape(op.results[0])
     if mlir.tensor_shape(operand) == shape:
         return operand
@@ -126,7 +126,7 @@ def simplify_concatenate(op: Operation) -> Value | None:
 
 
 def _laid_out_iota(iota: Operation, shape: tuple[int, ...], dims: list[int]) -> Value | None:
-    """An iota of `shape` instead of `iota` with its dim i laid along dim `dims[i]`; None for one of a single number."""
+    """An iota of `shape` instead of `iota` with its dim i along dim `dims[i]`; None for one of a single number."""
     dim = mlir.integer(iota, "iota_dimension")
     if mlir.tensor_shape(iota.results[0])[dim] != shape[dims[dim]]:
         return None
@@ -134,9 +134,9 @@ def _laid_out_iota(iota: Operation, shape: tuple[int, ...], dims: list[int]) -> 
 
 
 def _kept_dims(source: tuple[int, ...], target: tuple[int, ...]) -> list[int] | None:
-    """Where each dim of `source` is in a reshape to `target` that only adds or drops dims of size 1, else None.
+    """The place of each dim of `source` in a reshape to `target` that only adds or drops dims of size 1, else None.
 
-    What it says of a dim of size 1 means nothing.
+    The place of a dim of size 1 means nothing.
     """
     large = [dim for dim, size in enumerate(target) if size != 1]
     if [size for size in source if size != 1] != [target[dim] for dim in large]:
@@ -148,7 +148,7 @@ def _kept_dims(source: tuple[int, ...], target: tuple[int, ...]) -> list[int] | 
 def _dims_without_reshape(
     source: tuple[int, ...], reshaped_to: tuple[int, ...], dims: list[int], shape: tuple[int, ...]
 ) -> list[int] | None:
-    """Where the dims of `source` go in a broadcast of its reshape, if that only adds or drops dims of size 1.
+    """The places of the dims of `source` in a broadcast of its reshape, if that only adds or drops dims of size 1.
 
     A dim of size 1 of the source may go anywhere, in order, between its neighbours; None where there is no room.
     """
