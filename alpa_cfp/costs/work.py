@@ -11,9 +11,9 @@ from functools import cached_property
 
 from alpa_cfp.spmd.compile.costs import flop_of_block
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.op_kinds import ELEMENTWISE
 from alpa_cfp.spmd.module.hlo_module import array_shape
 from alpa_cfp.spmd.partition import Collective, PartitionedProgram
-from alpa_cfp.spmd.partition.local_ops import ELEMENTWISE
 
 # Ops without work of their own: their results are computed inside the ops that use them.
 _INLINE = frozenset(

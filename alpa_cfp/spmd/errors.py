@@ -8,11 +8,11 @@ class SpmdError(Exception):
     """Base of all errors here, to catch them together. They can be sent to other processes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By what they say: most are made of something else, which is not kept.
-        return _said, (type(self), self.args)
+        # From their message: most are made from other values, which are not stored.
+        return _rebuilt, (type(self), self.args)
 
 
-def _said(kind: type[SpmdError], args: tuple[Any, ...]) -> SpmdError:
+def _rebuilt(kind: type[SpmdError], args: tuple[Any, ...]) -> SpmdError:
     error = kind.__new__(kind, *args)
     error.args = args
     return error
@@ -71,7 +71,7 @@ class IndivisibleShardingError(ShardingOptionError):
 
 
 class ClusterError(SpmdError, RuntimeError):
-    """alpa.init or alpa.shutdown cannot do what was asked."""
+    """alpa.init or alpa.shutdown failed."""
 
     WORKER_GONE = "it has ended: killed, out of memory, or a crash; Ray's logs on that node have more"
 

@@ -2,7 +2,8 @@
 
 Tested with jax 0.10.2 and 0.11.2: `jax._src.compiler.get_compile_options`, `Client.compile_and_load`,
 `LoadedExecutable.execute_sharded`, `ExecuteResults.consume_with_handlers`, `pxla.global_aval_to_result_handler`,
-`jax_array.ArrayImpl`, `jaxlib._hlo.HloPrintOptions`.
+`jax_array.ArrayImpl`, `jaxlib._hlo.HloPrintOptions`, `jax._src.lax.linalg.initialize_lapack`,
+`jaxlib.gpu_solver.initialize_hybrid_kernels`.
 """
 
 from collections.abc import Sequence
@@ -13,17 +14,22 @@ import numpy as np
 from jax._src import array as jax_array
 from jax._src import compiler, core
 from jax._src.interpreters import pxla
+from jax._src.lax import linalg
 from jax._src.lib import xla_client as xc
 from jax.sharding import Sharding
-from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue]
+from jaxlib import (
+    _hlo,  # pyright: ignore[reportAttributeAccessIssue]
+    gpu_solver,
+)
 
-from alpa_cfp.spmd.compile import linear_algebra
 from alpa_cfp.spmd.compile.devices import Devices
 from alpa_cfp.spmd.ir import mlir, step_barriers
 from alpa_cfp.spmd.ir.hlo_text import as_alpa_reads_it
 
 # XLA's names of the passes that join all-reduces, on GPUs and on CPUs.
 _SUM_COMBINERS = "all-reduce-combiner,cpu-all-reduce-combiner"
+# In the targets of custom calls, whose names MLIR's bytecode holds as they are; one named elsewhere costs an import.
+_LAPACK, _HYBRID = b"lapack_", b"hybrid_"
 
 
 def compile_and_load(
@@ -39,7 +45,7 @@ def compile_and_load(
         combine_sums: Whether XLA may join all-reduces that do not need each other. On CPUs it then joins a recomputed
             one with the first, too, which keeps alive what was to be recomputed.
     """
-    linear_algebra.prepare(bytecode, devices[0].platform)
+    _initialize_linear_algebra(bytecode, devices[0].platform)
     count = len(devices)
     replicas, partitions = (count, 1) if one_program_per_device else (1, count)
     client = devices[0].client
@@ -57,8 +63,21 @@ def compile_and_load(
         return client.compile_and_load(module, xc.DeviceList(devices), options)
 
 
+def _initialize_linear_algebra(bytecode: bytes, platform: str) -> None:
+    """Initialise the libraries that `bytecode` calls on `platform` ("cpu", "gpu"); more than once has no effect.
+
+    Decompositions call LAPACK on CPUs, which jaxlib has from scipy, and in part MAGMA, or LAPACK on the host, on GPUs.
+    JAX hands jaxlib these functions when it lowers such an op. A process that is given a program, such as
+    one that measures or a host of a mesh, has to do it before the program runs: jaxlib would call a null pointer.
+    """
+    if platform == "cpu" and _LAPACK in bytecode:
+        linalg.initialize_lapack()
+    elif platform != "cpu" and _HYBRID in bytecode:
+        gpu_solver.initialize_hybrid_kernels()
+
+
 def array_handler(shape: Sequence[int], dtype: np.dtype, sharding: Sharding) -> Any:
-    """What makes one `jax.Array` of the devices' buffers of one result."""
+    """A handler that makes one `jax.Array` of the devices' buffers of one result."""
     return pxla.global_aval_to_result_handler(core.ShapedArray(tuple(shape), dtype), sharding, committed=True)
 
 
@@ -81,7 +100,7 @@ def optimized_text(executable: Any) -> str:
 
 
 def memory_bytes(executable: Any) -> dict[str, int]:
-    """What one device needs, in bytes.
+    """The memory that one device needs, in bytes.
 
     "arguments", "outputs", "aliased" (outputs that are in arguments' buffers), "temporaries".
     """
@@ -95,13 +114,13 @@ def memory_bytes(executable: Any) -> dict[str, int]:
 
 
 def cost_analysis(executable: Any) -> dict[str, float | None]:
-    """What one device does in a run, by XLA's own count: "flops", "bytes_accessed"; None where it does not tell."""
+    """The work of one device in a run, by XLA's own count: "flops", "bytes_accessed"; None where it does not tell."""
     counts = executable.cost_analysis() or {}
     return {"flops": counts.get("flops"), "bytes_accessed": counts.get("bytes accessed")}
 
 
 def array_of_parts(parts: Sequence[Any], shape: Sequence[int], dtype: np.dtype, sharding: Sharding) -> jax.Array:
-    """One array of what each device of this process holds of it, in the order of the devices; nothing is checked.
+    """One array of the parts that the devices of this process hold of it, in the devices' order; nothing is checked.
 
     `execute` takes such arrays only; the public function that makes them looks at every part again in each step.
     """
@@ -111,5 +130,5 @@ def array_of_parts(parts: Sequence[Any], shape: Sequence[int], dtype: np.dtype, 
 
 
 def parts_of_array(array: Any) -> list[jax.Array]:
-    """What each device of this process holds of an array, in the order of the devices."""
+    """The parts that each device of this process holds of an array, in the order of the devices."""
     return list(array._arrays)

@@ -3,14 +3,12 @@
 import math
 import re
 
-import numpy as np
-
-from alpa_cfp.spmd.ir.element_types import DTYPE_OF_HLO_NAME
 from alpa_cfp.spmd.module.partitioned import Collective
 
 _KINDS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 _COLLECTIVE = re.compile(rf"= (?P<result>\(.*?\)|\S+) (?P<kind>{_KINDS})(?P<start>-start)?\(")
-_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+# Arrays of elements of whole bytes: "f32[8,16]", "pred[]".
+_ARRAY = re.compile(r"\b(?:pred|(?:bf|[cfsu])(8|16|32|64|128))\[([\d,]*)\]")
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[(\d+),(\d+)\])")
 # What XLA's partitioner writes: "mesh['a'=2,'b'=4] {'b'}", of a part of an axis "{'b':(2)2}"; or without quotes.
 _GROUPS_OF_MESH = re.compile(r"replica_groups=mesh\[(?P<mesh>[^\]]*)\][^{]*\{(?P<axes>[^}]*)\}")
@@ -54,6 +52,5 @@ def _group_size(rest: str) -> int:
     return 1
 
 
-def _array_bytes(element: str, dims: str) -> int:
-    dtype = DTYPE_OF_HLO_NAME.get(element)
-    return math.prod(int(d) for d in dims.split(",") if d) * np.dtype(dtype).itemsize if dtype is not None else 0
+def _array_bytes(bits: str, dims: str) -> int:
+    return math.prod(int(d) for d in dims.split(",") if d) * int(bits or 8) // 8

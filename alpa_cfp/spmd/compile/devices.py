@@ -1,8 +1,7 @@
-"""From a sharding to where the parts of a `jax.Array` lie: a `NamedSharding` on given devices."""
+"""From an `ArraySharding` to a `NamedSharding` on given devices."""
 
 import functools
 import itertools
-import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,7 +32,7 @@ def named_sharding(devices: Devices, sharding: ArraySharding) -> NamedSharding:
         parts = _axis_parts(mesh, sharding.axes)
         jax_mesh = _mesh(devices, mesh, parts)
         names = dict(zip(parts, jax_mesh.axis_names, strict=True))
-        spec = PartitionSpec(*(_names_of(axes, parts, names) for axes in sharding.dims))
+        spec = PartitionSpec(*(tuple(names[axis] for axis in axes) or None for axes in sharding.dims))
         _first_with[key] = NamedSharding(jax_mesh, spec)
     return _first_with[key]
 
@@ -53,28 +52,8 @@ def _mesh(devices: Devices, mesh: LogicalMesh, parts: tuple[Axis, ...]) -> Mesh:
 
 
 def _axis_parts(mesh: LogicalMesh, used: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Every mesh axis, those that `used` takes apart in their parts, in row-major order of the devices."""
-    parts = []
-    for index, size in enumerate(mesh.shape):
-        own = [axis for axis in used if axis.index == index]
-        cuts = sorted({1, size, *(cut for axis in own for cut in (axis.pre, axis.pre * axis.size))})
-        if size == 1:
-            parts.append(Axis(index, 1, 1))
-        parts += [Axis(index, low, high // low) for low, high in itertools.pairwise(cuts)]
-    if math.prod(part.size for part in parts) != mesh.num_devices:
+    """Every mesh axis, those of which `used` has parts in their parts, in row-major order of the devices."""
+    if any(a.overlaps(b) for a, b in itertools.combinations(used, 2)):
         raise ValueError(f"axes {used} overlap on the logical mesh {mesh.shape}")
-    return tuple(parts)
-
-
-def _names_of(axes: tuple[Axis, ...], parts: tuple[Axis, ...], names: dict[Axis, str]) -> tuple[str, ...] | None:
-    result = []
-    for axis in axes:
-        result += [
-            names[part]
-            for part in parts
-            if part.index == axis.index
-            and axis.pre <= part.pre
-            and part.pre * part.size <= axis.pre * axis.size
-            and part.size > 1
-        ]
-    return tuple(result) or None
+    single = (Axis(index, 1, 1) for index, size in enumerate(mesh.shape) if size == 1)
+    return tuple(sorted([*used, *mesh.remaining(used), *single]))

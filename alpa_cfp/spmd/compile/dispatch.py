@@ -2,7 +2,7 @@
 
 Takes a function of pytrees that checks its arguments, places them and runs a program; gives a callable that does the
 same, and from the second call with arguments of the same kind on goes through no Python. Invariant: of one kind are
-arguments with the same structure, shapes, dtypes and shardings, so that what the first call found holds for them.
+arguments with the same structure, shapes, dtypes and shardings, so that the first call's findings hold for all.
 
 Private interfaces, tested with jax 0.10.2 and 0.11.2: `jaxlib._jax.pjit`, `pxla.MeshExecutableFastpathData`,
 `pxla.JitGlobalCppCacheKeys`, `pxla.cc_shard_arg`, `tree_util.dispatch_registry`.
@@ -21,12 +21,12 @@ from jax.sharding import Sharding
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """How to run a program without Python.
+    """A way to run a program without Python.
 
     Attributes:
         executable: The loaded program. A call of it is all that there is to do.
-        inputs: Where each argument has to lie, flat. Those that are `jax.Array`s lie there.
-        outputs: Where each result lies, flat.
+        inputs: The sharding of each argument, flat. Arguments that are `jax.Array`s have it already.
+        outputs: The sharding of each result, flat.
     """
 
     executable: Any
@@ -35,12 +35,12 @@ class Direct:
 
 
 def dispatched(name: str, call: Callable[..., tuple[Any, Direct | None]]) -> Callable[..., Any]:
-    """What gives the results of `call`, without calling it again for arguments for which it has said how to do without.
+    """A function with the results of `call`; for arguments of a kind for which it gave a `Direct`, without calling it.
 
     Args:
-        name: In profiles.
+        name: Its name in JAX's profiles.
         call: Gives the results, and how to compute those of all other arguments of the same kind; None if it is to be
-            asked each time.
+            called each time.
     """
 
     def first_call(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:

@@ -1,9 +1,9 @@
 """Compiled programs, with the names that alpa's executables call: `Client.compile` and what it returns.
 
 `Client` stands for a mesh's backend: it compiles for the mesh's own devices and keeps their random state. A
-`MeshExecutable` takes and gives `jax.Array`s that lie on the mesh. Where the accumulate step left gradients as parts,
-running it also runs the program that sums them, unless alpa says by the environment variable of the forked runtime
-(`<name>XLA_SKIP_NCCL_COLLECTIVE_IDS`) that this is not the step's last micro-batch.
+`MeshExecutable` takes and gives `jax.Array`s on the mesh. Where the accumulate step left gradients as parts,
+running it also runs the program that sums them, unless alpa sets the environment variable of the forked runtime
+(`<name>XLA_SKIP_NCCL_COLLECTIVE_IDS`), which means that this is not the step's last micro-batch.
 """
 
 import os
@@ -19,12 +19,12 @@ from jaxlib.mlir import ir
 from alpa_cfp.spmd.compile import backend
 from alpa_cfp.spmd.compile.collectives import collectives_of_hlo
 from alpa_cfp.spmd.compile.devices import Device, Devices, named_sharding, replicated_sharding
-from alpa_cfp.spmd.compile.grad_sync_program import grad_sync_bytecode, unreduced_results
 from alpa_cfp.spmd.compile.phased_executable import PhasedExecutable, phases_of
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.shapes import Shape
 from alpa_cfp.spmd.module.hlo_module import HloModule, XlaComputation
 from alpa_cfp.spmd.partition import Collective, PartitionedProgram, partition_to_run
+from alpa_cfp.spmd.partition.grad_sync import grad_sync_bytecode, unreduced_results
 from alpa_cfp.spmd.propagation import donation_pairs
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 
@@ -33,7 +33,7 @@ SKIP_GRAD_SYNC_SUFFIX = "XLA_SKIP_NCCL_COLLECTIVE_IDS"
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """What alpa says when it compiles; the rest follows from the module.
+    """The options that alpa gives when it compiles; the rest follows from the module.
 
     Attributes:
         num_partitions: The number of devices.
@@ -65,8 +65,8 @@ class Client:
     """The backend of a mesh of devices of this process.
 
     Attributes:
-        exchange: What becomes of a scalar of this mesh between the phases of a program (see `phases`), as a function of
-            what is to be done and the scalar; None where there are no other meshes.
+        exchange: Combines a scalar of this mesh with those of other meshes between the phases of a program (see
+            `phases`): a function of the operation and the scalar; None where there are no other meshes.
     """
 
     def __init__(self, devices: Sequence[Device], seed: int = 0):
@@ -97,7 +97,7 @@ class Client:
 
     def compile_zeros(self, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any]) -> "ZerosExecutable":
         """A program that gives each device zero-filled arrays of the given local shapes."""
-        return compile_zeros(self._devices, shapes, dtypes)
+        return ZerosExecutable(self._devices, shapes, dtypes)
 
     def put(self, value: np.ndarray, sharding: Sharding) -> jax.Array:
         """`value` on the mesh."""
@@ -108,7 +108,7 @@ class MeshExecutable:
     """A program that is loaded on a mesh.
 
     Attributes:
-        module: What was compiled.
+        module: The program that was compiled.
         program: The partitioned program.
     """
 
@@ -119,7 +119,7 @@ class MeshExecutable:
         self._devices = tuple(client.devices()[: self.program.mesh.num_devices])
         replicas = self.program.partitioner == "shardy"
         bytecode = _with_aliases(module, self.program)
-        # What auto-sharding wanted to be combined is combined already, up to alpa's limits.
+        # The collectives that auto-sharding chose are combined already, up to alpa's limits.
         decided = module.solved and replicas
         self._executable = backend.compile_and_load(
             bytecode, self._devices, one_program_per_device=replicas, combine_sums=not decided
@@ -136,11 +136,11 @@ class MeshExecutable:
         self._skip_variable = module.name + SKIP_GRAD_SYNC_SUFFIX
 
     def execute_sharded_on_local_devices(self, arguments: Sequence[jax.Array]) -> list[jax.Array]:
-        """As alpa calls `run`."""
+        """The same as `run`, under the name that alpa calls."""
         return self.run(arguments)
 
     def run(self, arguments: Sequence[jax.Array]) -> list[jax.Array]:
-        """Run on arrays that lie on the mesh as `program.input_shardings` says."""
+        """Run on arrays that are sharded as `program.input_shardings`."""
         if self.program.draws_random:
             state = self._client.random_state.next()
             placed = self._client.put(state, replicated_sharding(self._devices, self.program.mesh))
@@ -278,23 +278,17 @@ def _with_aliases(module: HloModule, program: PartitionedProgram) -> bytes:
         attributes = mlir.function_arguments_attributes(main, "arg_attrs")
         for parameter in donated:
             result = pairs.get(parameter)
-            same = result is not None and (
-                program.input_shardings[parameter] == program.output_shardings[result]
+            if (
+                result is not None
+                and program.input_shardings[parameter] == program.output_shardings[result]
                 and shapes.parameters[parameter] == shapes.results[result]
-            )
-            if same:
-                alias = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), result)
-                attributes[parameter]["tf.aliasing_output"] = alias
+            ):
+                attributes[parameter]["tf.aliasing_output"] = mlir.i32(result)
             else:
                 attributes[parameter]["jax.buffer_donor"] = ir.BoolAttr.get(True)
         mlir.set_function_arguments_attributes(main, "arg_attrs", attributes)
 
     return mlir.edit(program.bytecode, change)[0]
-
-
-def compile_zeros(devices: Devices, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any]) -> "ZerosExecutable":
-    """A program that gives each device zero-filled arrays of the given local shapes."""
-    return ZerosExecutable(devices, shapes, dtypes)
 
 
 class ZerosExecutable:

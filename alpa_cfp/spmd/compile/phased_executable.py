@@ -1,4 +1,4 @@
-"""A compiled program that needs, in its middle, what other meshes compute: `Client.compile` gives it for such modules.
+"""A compiled program that needs, in its middle, values of other meshes: `Client.compile` gives it for such modules.
 
 It has the methods of a `MeshExecutable` that alpa calls. Takes and gives `jax.Array`s on the mesh; the phases run one
 after the other (`phases`), and between them the client exchanges scalars with other meshes. Invariant: a run that
@@ -34,10 +34,10 @@ class PhasedExecutable:
         client: The backend of the mesh.
         module: The program.
         phases: Its phases.
-        compile_phase: How the client compiles the program of one phase.
+        compile_phase: Compiles the program of one phase.
 
     Attributes:
-        module: What was compiled.
+        module: The program.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class PhasedExecutable:
         return self._programs[-1]
 
     def execute_sharded_on_local_devices(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """As alpa calls `run`."""
+        """The same as `run`, under the name that alpa calls."""
         return self.run(arguments)
 
     def run(self, arguments: Sequence[jax.Array]) -> list[jax.Array]:
-        """Run on arrays that lie on the mesh as the last phase's `program.input_shardings` says.
+        """Run on arrays that are sharded as the last phase's `program.input_shardings`.
 
         Raises:
             errors.InternalError: the client has no way to other meshes.

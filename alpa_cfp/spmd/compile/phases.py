@@ -2,7 +2,7 @@
 
 Alpa sums scalars over meshes (the norm of all gradients; whether all are finite) in the middle of a program; its fork
 of XLA had a custom call for it. Here the program has an optimization barrier with the attribute `alpa.cross_mesh`,
-which says what is to be done with the barrier's operand ("SUM;0$1$": the sum over meshes 0 and 1). Whoever runs the
+which names the operation on the barrier's operand ("SUM;0$1$": the sum over meshes 0 and 1). The caller that runs the
 phases exchanges the scalars in between (`phased_executable`).
 
 A phase takes what the program takes; then, for each phase before it, the scalars of that phase as they are after the
@@ -21,10 +21,9 @@ from jaxlib.mlir import ir
 
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Operation, Value
-from alpa_cfp.spmd.ir.shapes import ProgramShape, Shape
-from alpa_cfp.spmd.module.hlo_module import HloModule, array_shape
-from alpa_cfp.spmd.module.stages import EXCHANGE, operands_from_outside
-from alpa_cfp.spmd.partition.local_ops import ELEMENTWISE
+from alpa_cfp.spmd.ir.op_kinds import ELEMENTWISE
+from alpa_cfp.spmd.module.hlo_module import HloModule, program_shape
+from alpa_cfp.spmd.module.stages import EXCHANGE, annotated_program, operands_from_outside
 from alpa_cfp.spmd.shardings import annotations
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 
@@ -38,7 +37,7 @@ class Phase:
 
     Attributes:
         module: Its program.
-        exchanged: What is to be done with each of its first results, which are scalars that lie whole on every device;
+        exchanged: The operation on each of its first results, which are scalars that every device has whole;
             none in the last phase.
     """
 
@@ -55,7 +54,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a phase computes: `operations` lead to `results`; `kept` are the values among them for later phases."""
+    """The content of a phase: `operations` lead to `results`; `kept` are values for later phases."""
 
     operations: frozenset[Operation]
     results: tuple[Value, ...]
@@ -78,12 +77,12 @@ def split_at_exchanges(module: HloModule) -> tuple[Phase, ...]:
         levels = _levels(main)
         if not levels:
             return ()
-        lying = _lying(module, main, mesh)
-        parts = _parts(main, levels, lying)
+        shardings = _shardings(module, main, mesh)
+        parts = _parts(main, levels, shardings)
         known, phases = [], []
         for number, part in enumerate(parts):
             marks = levels[number] if number < len(levels) else []
-            program = _program(module, mesh, main, part, known, lying, number if marks else None)
+            program = _program(module, mesh, main, part, known, shardings, number if marks else None)
             phases.append(Phase(program, tuple(ir.StringAttr(op.attributes[EXCHANGE]).value for op in marks)))
             known += [*(op.results[0] for op in marks), *part.kept]
     return tuple(phases)
@@ -110,16 +109,16 @@ def _levels(main: Operation) -> list[list[Operation]]:
     return levels
 
 
-def _lying(module: HloModule, main: Operation, mesh: LogicalMesh) -> Shardings:
-    """How every value of the program lies."""
-    lying = dict(zip(mlir.entry_block(main).arguments, module.input_shardings or (), strict=True))
+def _shardings(module: HloModule, main: Operation, mesh: LogicalMesh) -> Shardings:
+    """The sharding of every value of the program."""
+    shardings = dict(zip(mlir.entry_block(main).arguments, module.input_shardings or (), strict=True))
     for op in mlir.block_operations(mlir.entry_block(main)):
-        lying.update(zip(op.results, annotations.result_shardings(op, mesh), strict=True))
-    return lying
+        shardings.update(zip(op.results, annotations.result_shardings(op, mesh), strict=True))
+    return shardings
 
 
-def _parts(main: Operation, levels: Sequence[Sequence[Operation]], lying: Shardings) -> list[_Part]:
-    """What each phase computes, and keeps for later ones."""
+def _parts(main: Operation, levels: Sequence[Sequence[Operation]], shardings: Shardings) -> list[_Part]:
+    """The content of each phase, with the values that it keeps for later ones."""
     exchanged = {result for level in levels for op in level for result in op.results}
     parts: list[_Part] = []
     targets = [*(tuple(op.operands[0] for op in level) for level in levels), tuple(mlir.terminator(main).operands)]
@@ -132,7 +131,7 @@ def _parts(main: Operation, levels: Sequence[Sequence[Operation]], lying: Shardi
             if op is None or value in exchanged or op in operations:
                 continue
             earlier = next((part for part in parts if op in part.operations), None)
-            if earlier is None or not isinstance(value.type, ir.RankedTensorType) or _is_cheap(op, lying):
+            if earlier is None or not isinstance(value.type, ir.RankedTensorType) or _is_cheap(op, shardings):
                 operations.add(op)
                 stack.extend(operands_from_outside(op))
             elif value not in earlier.kept:
@@ -141,14 +140,14 @@ def _parts(main: Operation, levels: Sequence[Sequence[Operation]], lying: Shardi
     return parts
 
 
-def _is_cheap(op: Operation, lying: Shardings) -> bool:
+def _is_cheap(op: Operation, shardings: Shardings) -> bool:
     """Whether `op` is done without communication in the time that it takes to read what it is made of."""
     if op.name in _MADE_OF_NOTHING:
         return True
     arrays = [value for value in op.operands if mlir.tensor_shape(value)]
     if op.name == "stablehlo.broadcast_in_dim":
         return not arrays
-    return op.name in ELEMENTWISE and all(_holds(lying[value], lying[op.results[0]]) for value in arrays)
+    return op.name in ELEMENTWISE and all(_holds(shardings[value], shardings[op.results[0]]) for value in arrays)
 
 
 def _holds(sharding: ArraySharding, finer: ArraySharding) -> bool:
@@ -162,28 +161,19 @@ def _program(
     main: Operation,
     part: _Part,
     known: Sequence[Value],
-    lying: Shardings,
+    shardings: Shardings,
     number: int | None,
 ) -> HloModule:
     """The program of a phase; its number is None for the last one, which may reuse the buffers of arguments."""
     parameters = [*mlir.entry_block(main).arguments, *known]
     results = [*part.results, *part.kept]
-    cut = ir.Module.create()
-    function, block = mlir.add_main(cut, [v.type for v in parameters], [v.type for v in results])
-    mapping: dict[Value, Value] = dict(zip(parameters, block.arguments, strict=True))
-    with ir.InsertionPoint(block):
-        for op in mlir.block_operations(mlir.entry_block(main)):
-            if op in part.operations:
-                mlir.clone_into(op, mapping)
-        mlir.create("func.return", [], [mapping[value] for value in results])
-    inputs = (*(module.input_shardings or ()), *_between_phases(known, lying))
-    outputs = module.output_shardings or () if number is None else _between_phases(results, lying)
-    annotations.declare_mesh(cut, mesh)
-    annotations.set_boundary(function, inputs, outputs)
+    operations = [op for op in mlir.block_operations(mlir.entry_block(main)) if op in part.operations]
+    inputs = (*(module.input_shardings or ()), *_between_phases(known, shardings))
+    outputs = module.output_shardings or () if number is None else _between_phases(results, shardings)
     new = replace(
         module,
-        bytecode=mlir.to_bytecode(cut),
-        shape=ProgramShape(_shapes(parameters), _shapes(results)),
+        bytecode=annotated_program(mesh, parameters, operations, results, inputs, outputs),
+        shape=program_shape(parameters, results),
         donated=(*module.donated, *(False for _ in known)),
         input_protos=None,
         output_protos=None,
@@ -196,10 +186,6 @@ def _program(
     return replace(new, name=name, donated=nothing, aliases=(), fixed_outputs=frozenset())
 
 
-def _shapes(values: Sequence[Value]) -> tuple[Shape, ...]:
-    return tuple(array_shape(value.type) for value in values)
-
-
-def _between_phases(values: Sequence[Value], lying: Shardings) -> tuple[ArraySharding, ...]:
-    """How values lie between phases: in equal parts, as near as can be to how they were computed."""
-    return tuple(lying[value].dividing(mlir.tensor_shape(value)) for value in values)
+def _between_phases(values: Sequence[Value], shardings: Shardings) -> tuple[ArraySharding, ...]:
+    """The shardings of values between phases: in equal parts, as near as possible to how they were computed."""
+    return tuple(shardings[value].dividing(mlir.tensor_shape(value)) for value in values)

@@ -1,7 +1,7 @@
-"""What one host holds of an array on a mesh of several: the value in alpa's `uuid -> [what each device holds]`.
+"""One host's parts of an array on a mesh of several hosts: the value in alpa's `uuid -> [each device's part]`.
 
 Takes the array as a program gave it. Taking it apart and putting it together again costs more than a small step does,
-and programs want it whole: so it is taken apart when somebody asks for a part. Invariant: it is a sequence of
+and programs want it whole: so it is taken apart on first use of a part. Invariant: it is a sequence of
 single-device arrays, as many as the host has devices, in their order.
 """
 
@@ -18,10 +18,10 @@ class HostArray(Sequence[jax.Array]):
 
     Args:
         whole: The array, on the devices of all hosts.
-        num_devices: How many of them are this host's.
+        num_devices: The number of them that are this host's.
 
     Attributes:
-        whole: That.
+        whole: The array.
     """
 
     def __init__(self, whole: jax.Array, num_devices: int):
@@ -48,7 +48,7 @@ class HostArray(Sequence[jax.Array]):
 
 
 def block_until_ready(parts: Sequence[jax.Array]) -> None:
-    """Wait until what a host holds of an array is computed, whether or not it is a `HostArray`."""
+    """Wait until a host's parts of an array are computed, whether or not they are a `HostArray`."""
     if isinstance(parts, HostArray):
         parts.block_until_ready()
     else:

@@ -1,4 +1,4 @@
-"""Which host of which mesh a process is to be: what it is told when it starts.
+"""The place of a host process in its mesh, which it gets when it starts.
 
 A plain value. Invariant: nothing is imported for it, so that a process can pass it on without having JAX.
 """
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HostPlace:
-    """Which host of which mesh a process is to be.
+    """The place of a host process in its mesh.
 
     Attributes:
-        service: Where the mesh's service listens, "ip:port".
+        service: The address of the mesh's service, "ip:port".
         num_hosts: The number of hosts of the mesh.
         host: This one's number.
         ip: The address of its node, at which the other hosts reach it.
         platform: "cpu" or "cuda".
-        num_devices: How many devices it has; virtual ones on "cpu".
+        num_devices: The number of its devices; virtual ones on "cpu".
         wide: Whether JAX has types of 64 bits there, as in the driver.
         connect_s, heartbeat_s, shutdown_s, call_s: see `Limits`.
     """

@@ -7,7 +7,7 @@ it has used any device, and belongs to that mesh until it ends.
 Tested with jax 0.10.2 and 0.11.2: `_jax.get_distributed_runtime_service`, `_jax.get_distributed_runtime_client`,
 `_jax.make_gloo_tcp_collectives`, `distributed.global_state`, `xla_bridge.register_backend_factory`. The public
 `jax.distributed.initialize` puts the service into the first host, with which the others' news of its death would go,
-and does not let one choose the address that gloo listens at: by itself it takes 127.0.0.1, and two hosts hang.
+and does not let one choose the address that gloo listens at: its default is 127.0.0.1, and two hosts hang.
 """
 
 import errno
@@ -33,7 +33,7 @@ class Service:
     """The running service of one mesh.
 
     Attributes:
-        address: Where it listens, "ip:port".
+        address: Its address, "ip:port".
     """
 
     address: str

@@ -1,93 +1,97 @@
-"""Small StableHLO ops, built at the current insertion point."""
+"""Small StableHLO ops, built at the current insertion point, and element types as numpy dtypes."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax.interpreters.mlir as lowering
+import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Value
 
+_DTYPES = (
+    *(np.bool_, np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.complex64, np.complex128),
+    *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64),
+    *(ml_dtypes.int2, ml_dtypes.int4, ml_dtypes.uint2, ml_dtypes.uint4),
+    *(ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3b11fnuz),
+    *(ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz),
+)
+
+
+def numpy_dtype(element_type: Any) -> np.dtype:
+    """The numpy dtype of an MLIR element type.
+
+    Raises:
+        ValueError: numpy (with ml_dtypes) has no such type.
+    """
+    try:
+        return _dtypes_by_name()[str(element_type)]
+    except KeyError:
+        raise ValueError(f"element type {element_type} has no numpy dtype") from None
+
+
+@functools.cache
+def _dtypes_by_name() -> dict[str, np.dtype]:
+    with mlir.context():
+        return {str(element_type(jnp.dtype(dtype))): jnp.dtype(dtype) for dtype in _DTYPES}
+
+
+def element_type(dtype: np.dtype) -> ir.Type:
+    """The MLIR element type of a numpy dtype."""
+    return lowering.dtype_to_ir_type(dtype)
+
+
+def dtype_of(value: Value) -> np.dtype:
+    """The numpy dtype of a tensor value."""
+    return numpy_dtype(mlir.tensor_type(value).element_type)
+
+
+def typed(like: Value, shape: Sequence[int]) -> Any:
+    """The tensor type of `shape` with the element type of `like`."""
+    return ir.RankedTensorType.get(list(shape), mlir.tensor_type(like).element_type)
+
 
 def constant(array: np.ndarray) -> Value:
-    """A constant at the current insertion point; a uniform one is written as a splat.
-
-    Complex numbers are made of two real constants, as `complex_constants` says why.
-    """
+    """A constant. Complex numbers are made of two real constants; `lowered_form` has the reason."""
     if array.dtype.kind == "c":
-        parts = [constant(np.array(part)) for part in (np.real(array), np.imag(array))]
-        result = tensor_type_of(list(array.shape), element_name(array.dtype))
-        return mlir.create("stablehlo.complex", [result], parts).results[0]
-    mlir_type = tensor_type_of(list(array.shape), element_name(array.dtype))
-    if array.size and (array == array.flat[0]).all():
-        value = np.array(array.flat[0], array.dtype)
-        literal = _literal(value)
-        attribute = ir.Attribute.parse(f"dense<{literal}> : {mlir_type}")
-    else:
-        attribute = mlir.dense(array)
-    return mlir.create("stablehlo.constant", [mlir_type], [], {"value": attribute}).results[0]
+        return stablehlo.complex(*(constant(np.array(part)) for part in (np.real(array), np.imag(array))))
+    return lowering.ir_constant(array)
 
 
-def binary(name: str, left: Value, right: Value, element_type: Any = None) -> Value:
-    """`stablehlo.<name>` of two values of one type, converted to `element_type` where that is given."""
-    result = mlir.create(f"stablehlo.{name}", [left.type], [left, right]).results[0]
-    if element_type is None or str(element_type) == str(mlir.tensor_type(result).element_type):
-        return result
-    converted = ir.RankedTensorType.get(mlir.tensor_shape(result), element_type)
-    return mlir.create("stablehlo.convert", [converted], [result]).results[0]
+def index(number: int) -> Value:
+    """An i32 scalar."""
+    return constant(np.array(number, np.int32))
+
+
+def converted(value: Value, element: Any) -> Value:
+    """`value` with another element type: `value` itself where it has that type already."""
+    if element == mlir.tensor_type(value).element_type:
+        return value
+    return stablehlo.convert(ir.RankedTensorType.get(mlir.tensor_shape(value), element), value)
 
 
 def compare(left: Value, right: Value, direction: str) -> Value:
     """An i1 tensor: `left <direction> right`, with direction "EQ", "LT", "GE"."""
-    result = tensor_type_of(list(mlir.tensor_shape(left)), "i1")
-    attribute = ir.Attribute.parse(f"#stablehlo<comparison_direction {direction}>")
-    return mlir.create("stablehlo.compare", [result], [left, right], {"comparison_direction": attribute}).results[0]
+    return stablehlo.compare(left, right, stablehlo.ComparisonDirectionAttr.get(direction))
 
 
 def broadcast(value: Value, shape: Sequence[int], dims: Sequence[int] = ()) -> Value:
-    """`value` broadcast to `shape`, its dims becoming `dims`."""
-    result = ir.RankedTensorType.get(list(shape), mlir.tensor_type(value).element_type)
-    attributes = {"broadcast_dimensions": ir.DenseI64ArrayAttr.get(list(dims))}
-    return mlir.create("stablehlo.broadcast_in_dim", [result], [value], attributes).results[0]
+    """`value` broadcast to `shape`; its dim i becomes dim `dims[i]`."""
+    return stablehlo.broadcast_in_dim(typed(value, shape), value, list(dims))
 
 
-def element_name(dtype: np.dtype) -> str:
-    """The MLIR name of a numpy dtype, such as "f32"."""
-    return _ELEMENT_NAMES.get(dtype.name) or "f" + dtype.name.removeprefix("float").replace("_", "").upper()
+def reshaped(value: Value, shape: Sequence[int]) -> Value:
+    """`value` in another shape of as many elements: `value` itself where it has that shape already."""
+    return value if tuple(shape) == mlir.tensor_shape(value) else stablehlo.reshape(typed(value, shape), value)
 
 
-_ELEMENT_NAMES = {
-    "float32": "f32",
-    "float64": "f64",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "bool": "i1",
-    "complex64": "complex<f32>",
-    "complex128": "complex<f64>",
-    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": f"ui{bits}" for bits in (8, 16, 32, 64)},
-}
-
-
-def tensor_type_of(shape: Sequence[int], element_type: str) -> Any:
-    """The ranked tensor type of `shape` and an element type given by its MLIR name, such as "f32"."""
-    return ir.RankedTensorType.get(list(shape), ir.Type.parse(element_type))
-
-
-def _literal(value: np.ndarray) -> str:
-    if value.dtype == np.bool_:
-        return "true" if value else "false"
-    if np.issubdtype(value.dtype, np.complexfloating):
-        number = complex(value)
-        return f"({_decimal(number.real)}, {_decimal(number.imag)})"
-    if np.issubdtype(value.dtype, np.integer):
-        return str(int(value))
-    if not np.isfinite(value):
-        return f"0x{int(value.view(f'u{value.dtype.itemsize}')):0{2 * value.dtype.itemsize}X}"
-    return _decimal(float(value))
-
-
-def _decimal(value: float) -> str:
-    """As many digits as float64, and so every narrower type, needs."""
-    return f"{value:.17e}"
+def transposed(value: Value, permutation: Sequence[int]) -> Value:
+    """`value` with result dim i being its dim `permutation[i]`: `value` itself where that changes nothing."""
+    if list(permutation) == list(range(len(permutation))):
+        return value
+    return stablehlo.transpose(value, list(permutation))

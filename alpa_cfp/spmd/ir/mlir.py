@@ -7,12 +7,13 @@ objects that come from here. Tested with jaxlib 0.10.2 and 0.11.2.
 import io
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from jax._src.interpreters import mlir as _jax_mlir
 from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir.dialects import func
 
 MESH_SYMBOL = "mesh"
 # Targets of the custom calls that call Python functions, on CPUs, GPUs and others, per device or once.
@@ -25,16 +26,16 @@ Value: TypeAlias = Any
 
 # A context takes some 3 ms to make, as long as a pass over a small program; but it keeps every attribute it has met.
 _USES_OF_CONTEXT = 64
-_kept = threading.local()
+_cache = threading.local()
 
 
 def context() -> Any:
     """An MLIR context of this thread with the dialects that JAX programs use, StableHLO and Shardy among them."""
-    uses = getattr(_kept, "uses", _USES_OF_CONTEXT)
+    uses = getattr(_cache, "uses", _USES_OF_CONTEXT)
     if uses >= _USES_OF_CONTEXT:
-        _kept.context, uses = _jax_mlir.make_ir_context(), 0
-    _kept.uses = uses + 1
-    return _kept.context
+        _cache.context, uses = _jax_mlir.make_ir_context(), 0
+    _cache.uses = uses + 1
+    return _cache.context
 
 
 def parse(module: bytes | str) -> Any:
@@ -102,6 +103,16 @@ def walk(block: Any) -> Iterator[Operation]:
                 yield from walk(inner)
 
 
+def all_operations(module: Any) -> list[Operation]:
+    """Every operation in the functions of `module`, in a list that stays valid while they are edited."""
+    return [op for function in functions(module).values() for op in walk(entry_block(function))]
+
+
+def inner_operations(op: Operation) -> list[Operation]:
+    """The operations in the regions of `op`, at any depth."""
+    return [nested for region in op.regions for block in region.blocks for nested in walk(block)]
+
+
 def terminator(function: Operation) -> Operation:
     """The `func.return` of a function."""
     return block_operations(entry_block(function))[-1]
@@ -117,8 +128,7 @@ def defining_op(value: Value) -> Operation | None:
 
 def operands_deep(op: Operation) -> list[Value]:
     """The operands of `op` and of all operations inside its regions."""
-    inner = [nested for region in op.regions for block in region.blocks for nested in walk(block)]
-    return [value for each in (op, *inner) for value in each.operands]
+    return [value for each in (op, *inner_operations(op)) for value in each.operands]
 
 
 def users(value: Value) -> list[Operation]:
@@ -136,6 +146,11 @@ def tensor_shape(value: Value) -> tuple[int, ...]:
     return tuple(tensor_type(value).shape)
 
 
+def attributes_of(op: Operation) -> dict[str, Any]:
+    """The attributes of `op` by name."""
+    return {name: op.attributes[name] for name in op.attributes}
+
+
 def int_array(op: Operation, name: str) -> list[int]:
     """A `DenseI64ArrayAttr` attribute of `op` as a list of integers."""
     return list(ir.DenseI64ArrayAttr(op.attributes[name]))
@@ -151,66 +166,82 @@ def set_int_array(op: Operation, name: str, values: list[int]) -> None:
     op.attributes[name] = ir.DenseI64ArrayAttr.get(values)
 
 
-def bool_attribute(op: Operation, name: str) -> bool:
-    """A boolean attribute of `op`; False where it is absent."""
-    return name in op.attributes and ir.BoolAttr(op.attributes[name]).value
-
-
 def dense(array: np.ndarray) -> Any:
     """A `DenseElementsAttr` of an array."""
     return ir.DenseElementsAttr.get(array)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
-def create(name: str, results: list[Any], operands: list[Value], attributes: dict[str, Any] | None = None) -> Operation:
-    """Create the operation `name` at the current insertion point."""
-    return ir.Operation.create(name, results=results, operands=operands, attributes=attributes or {})
+def create(
+    name: str,
+    results: list[Any],
+    operands: Sequence[Value],
+    attributes: dict[str, Any] | None = None,
+    *,
+    reducer: str | None = None,
+) -> Operation:
+    """Create the operation `name` at the current insertion point.
+
+    Args:
+        name: Its full name.
+        results: The types of its results.
+        operands: Its operands.
+        attributes: Its attributes.
+        reducer: The StableHLO op in its region, where it has one that combines two scalars, such as "add".
+    """
+    regions = int(reducer is not None)
+    op = ir.Operation.create(name, results=results, operands=operands, attributes=attributes or {}, regions=regions)
+    if reducer is not None:
+        scalar = ir.RankedTensorType.get([], ir.RankedTensorType(results[0]).element_type)
+        block = ir.Block.create_at_start(op.regions[0], [scalar, scalar], [op.location, op.location])
+        with ir.InsertionPoint(block), op.location:
+            combined = create(f"stablehlo.{reducer}", [scalar], list(block.arguments)).results[0]
+            create("stablehlo.return", [], [combined])
+    return op
 
 
-def create_reducer(op: Operation, reducer: str, element_type: Any) -> None:
-    """Fill the first region of `op` with `stablehlo.<reducer>` of its two scalar arguments."""
-    scalar = ir.RankedTensorType.get([], element_type)
-    block = ir.Block.create_at_start(op.regions[0], [scalar, scalar], [op.location, op.location])
-    with ir.InsertionPoint(block):
-        result = create(f"stablehlo.{reducer}", [scalar], list(block.arguments)).results[0]
-        create("stablehlo.return", [], [result])
+def replace(op: Operation, value: Value) -> None:
+    """Let `value` stand for the one result of `op`, and erase `op`."""
+    op.results[0].replace_all_uses_with(value)
+    op.erase()
+
+
+def i64(number: int) -> Any:
+    """An attribute of 64 bits."""
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+
+
+def i32(number: int) -> Any:
+    """An attribute of 32 bits."""
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(32), number)
 
 
 def add_main(module: Any, inputs: list[Any], results: list[Any]) -> tuple[Operation, Any]:
     """Add a `func.func @main` of the given types, without a body, to `module`; returns it and its empty block."""
     with ir.InsertionPoint(module.body):
-        function = ir.Operation.create(
-            "func.func",
-            regions=1,
-            attributes={
-                "sym_name": ir.StringAttr.get("main"),
-                "sym_visibility": ir.StringAttr.get("public"),
-                "function_type": ir.TypeAttr.get(ir.FunctionType.get(inputs, results)),
-            },
-        )
-    return function, ir.Block.create_at_start(function.regions[0], inputs, [function.location] * len(inputs))
+        function = func.FuncOp("main", (inputs, results), visibility="public")
+    return function.operation, function.add_entry_block()
 
 
 def function_arguments_attributes(function: Operation, kind: str) -> list[dict[str, Any]]:
     """The attribute dictionaries of the arguments (`kind="arg_attrs"`) or results (`"res_attrs"`) of a function."""
-    function_type = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-    count = len(function_type.inputs if kind == "arg_attrs" else function_type.results)
     if kind not in function.attributes:
-        return [{} for _ in range(count)]
-    return [dict_items(ir.DictAttr(attr)) for attr in ir.ArrayAttr(function.attributes[kind])]
-
-
-def dict_items(attr: Any) -> dict[str, Any]:
-    """An `ir.DictAttr` as a dictionary."""
-    return {attr[i].name: attr[i].attr for i in range(len(attr))}
+        function_type = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        return [{} for _ in (function_type.inputs if kind == "arg_attrs" else function_type.results)]
+    return [
+        {attribute[i].name: attribute[i].attr for i in range(len(attribute))}
+        for attribute in map(ir.DictAttr, ir.ArrayAttr(function.attributes[kind]))
+    ]
 
 
 def set_function_arguments_attributes(function: Operation, kind: str, attributes: list[dict[str, Any]]) -> None:
-    """Set what `function_arguments_attributes` reads."""
+    """Set the attributes that `function_arguments_attributes` reads."""
     function.attributes[kind] = ir.ArrayAttr.get([ir.DictAttr.get(attr) for attr in attributes])
 
 
-def set_function_type(function: Operation, inputs: list[Any], results: list[Any]) -> None:
-    """Set the types of the arguments and results of a function."""
+def update_function_type(function: Operation) -> None:
+    """Let the type of a function be that of its arguments and of what it returns."""
+    inputs = [argument.type for argument in entry_block(function).arguments]
+    results = [value.type for value in terminator(function).operands]
     function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
 
 
@@ -219,28 +250,19 @@ def clone_into(op: Operation, mapping: dict[Value, Value]) -> Operation:
 
     The results of the clone are added to `mapping`.
     """
-    clone = op.clone(ir.InsertionPoint.current)
-    clone = getattr(clone, "operation", clone)
-    remap_operands(clone, mapping)
+    clone = op.clone(ir.InsertionPoint.current).operation
+    for each in (clone, *inner_operations(clone)):
+        for i, operand in enumerate(each.operands):
+            if operand in mapping:
+                each.operands[i] = mapping[operand]
     mapping.update(zip(op.results, clone.results, strict=True))
     return clone
 
 
-def remap_operands(op: Operation, mapping: dict[Value, Value]) -> None:
-    """Take the operands of `op`, and those of operations inside it, from `mapping` where they are in it."""
-    for i, operand in enumerate(op.operands):
-        if operand in mapping:
-            op.operands[i] = mapping[operand]
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block_operations(block):
-                remap_operands(inner, mapping)
-
-
 def edit(bytecode: bytes, change: Callable[[Any], Any]) -> tuple[bytes, Any]:
-    """Parse `bytecode`, call `change(module)`, and return the new bytecode and what `change` gave.
+    """Parse `bytecode`, call `change(module)`, and return the new bytecode and the result of `change`.
 
-    What `change` returns must hold no `ir` object, since those die with the module.
+    The result must hold no `ir` object, since those die with the module.
     """
     with context(), ir.Location.unknown():
         module = parse(bytecode)
@@ -250,21 +272,17 @@ def edit(bytecode: bytes, change: Callable[[Any], Any]) -> tuple[bytes, Any]:
 
 def host_callbacks(module: Any) -> list[str]:
     """The JAX primitives in `module` that call back into Python ("pure_callback", "debug_print"), each once."""
-    calls = [
-        op
-        for function in functions(module).values()
-        for op in walk(entry_block(function))
-        if op.name == "stablehlo.custom_call" and _HOST_CALLBACK.search(call_target(op))
-    ]
-    # The location that JAX gives an op ends in the primitive's name: "jit(f)/while/body/pure_callback".
-    names = [re.search(r"/(\w+)\"", str(op.location)) for op in calls]
-    return list(
-        dict.fromkeys(call_target(op) if name is None else name[1] for op, name in zip(calls, names, strict=True))
-    )
+    names = {}
+    for op in all_operations(module):
+        if op.name == "stablehlo.custom_call" and _HOST_CALLBACK.search(call_target(op)):
+            # The location that JAX gives an op ends in the primitive's name: "jit(f)/while/body/pure_callback".
+            name = re.search(r"/(\w+)\"", str(op.location))
+            names[call_target(op) if name is None else name[1]] = None
+    return list(names)
 
 
 def call_target(op: Operation) -> str:
-    """What a `stablehlo.custom_call` calls."""
+    """The target of a `stablehlo.custom_call`."""
     return ir.StringAttr(op.attributes["call_target_name"]).value
 
 

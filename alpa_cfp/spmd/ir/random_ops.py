@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import erfinv
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
 
 from alpa_cfp.spmd.ir import mlir
-from alpa_cfp.spmd.ir.builders import constant
-from alpa_cfp.spmd.ir.element_types import numpy_dtype
+from alpa_cfp.spmd.ir.builders import index, numpy_dtype
 from alpa_cfp.spmd.ir.mlir import Operation, Value
 
 _RNG = "stablehlo.rng"
@@ -28,13 +28,12 @@ _RNG = "stablehlo.rng"
 def add_state_parameter(main: Operation) -> Value | None:
     """Give `main` the hidden parameter for the random state, if it draws random numbers."""
     block = mlir.entry_block(main)
-    if not any(op.name == _RNG for op in mlir.walk(block)):
+    if not any(op.name == _RNG for op in mlir.inner_operations(main)):
         return None
     state_type = ir.RankedTensorType.get([2], ir.IntegerType.get_unsigned(32))
     attributes = mlir.function_arguments_attributes(main, "arg_attrs")
     state = block.add_argument(state_type, main.location)
-    results = [value.type for value in mlir.terminator(main).operands]
-    mlir.set_function_type(main, [argument.type for argument in block.arguments], results)
+    mlir.update_function_type(main)
     mlir.set_function_arguments_attributes(main, "arg_attrs", [*attributes, {}])
     return state
 
@@ -47,10 +46,10 @@ def draw(op: Operation, state: Value, number: int, local_type: Any, offsets: Seq
         state: The hidden parameter.
         number: The op's number in the program.
         local_type: The type of the part.
-        offsets: Where the part starts in each dim (i32 scalars).
+        offsets: The start of the part in each dim (i32 scalars).
     """
     uniform = "UNIFORM" in str(op.attributes["rng_distribution"])
-    dtype = np.dtype(numpy_dtype(local_type.element_type))
+    dtype = numpy_dtype(local_type.element_type)
     shape = tuple(local_type.shape)
     global_shape = mlir.tensor_shape(op.results[0])
 
@@ -64,12 +63,7 @@ def draw(op: Operation, state: Value, number: int, local_type: Any, offsets: Seq
     # JAX's lowering for CPU is plain StableHLO, which every platform compiles.
     lowered = jax.jit(generate, keep_unused=True).trace(*signature).lower(lowering_platforms=("cpu",))
     function = _adopt(op, str(lowered.compiler_ir("stablehlo")), f"rng_{number}")
-    return mlir.create(
-        "func.call",
-        [local_type],
-        [op.operands[0], op.operands[1], state, *offsets],
-        {"callee": ir.FlatSymbolRefAttr.get(function)},
-    ).results[0]
+    return func.CallOp([local_type], function, [op.operands[0], op.operands[1], state, *offsets]).results[0]
 
 
 def _bits(
@@ -77,13 +71,13 @@ def _bits(
 ) -> jax.Array:
     """ui32[2, *shape]: two independent words for each element of a part, from its index in the global array."""
     key = jax.extend.random.threefry_2x32(state, jnp.array([number, 0x5EED], jnp.uint32))
-    index = [
+    positions = [
         jax.lax.broadcasted_iota(jnp.uint32, shape, i) + start.astype(jnp.uint32) for i, start in enumerate(starts)
     ]
     # Two words hold the index: the first dim, and the place within it.
-    first = index[0] if index else jnp.zeros((), jnp.uint32)
+    first = positions[0] if positions else jnp.zeros((), jnp.uint32)
     within = jnp.zeros(shape, jnp.uint32)
-    for position, size in zip(index[1:], global_shape[1:], strict=True):
+    for position, size in zip(positions[1:], global_shape[1:], strict=True):
         within = within * jnp.uint32(size) + position
     words = jax.extend.random.threefry_2x32(key, jnp.stack([first, within]).reshape(-1))
     return words.reshape(2, *shape)
@@ -125,7 +119,7 @@ def _adopt(op: Operation, text: str, name: str) -> str:
     functions = mlir.functions(donor)
     renamed = {old: name if old == "main" else f"{name}_{old}" for old in functions}
     for old, function in functions.items():
-        for inner in mlir.walk(mlir.entry_block(function)):
+        for inner in mlir.inner_operations(function):
             if inner.name == "func.call":
                 callee = ir.FlatSymbolRefAttr(inner.attributes["callee"]).value
                 inner.attributes["callee"] = ir.FlatSymbolRefAttr.get(renamed[callee])
@@ -140,10 +134,8 @@ def _adopt(op: Operation, text: str, name: str) -> str:
 
 def expand_whole(main: Operation, state: Value) -> None:
     """Expand every random op of a program that is not partitioned yet."""
-    for number, op in enumerate([op for op in mlir.walk(mlir.entry_block(main)) if op.name == _RNG]):
+    for number, op in enumerate([op for op in mlir.inner_operations(main) if op.name == _RNG]):
         with ir.InsertionPoint(op), op.location:
-            rank = mlir.tensor_type(op.results[0]).rank
-            offsets = [constant(np.array(0, np.int32)) for _ in range(rank)]
-            drawn = draw(op, state, number, mlir.tensor_type(op.results[0]), offsets)
-        op.results[0].replace_all_uses_with(drawn)
-        op.erase()
+            tensor = mlir.tensor_type(op.results[0])
+            offsets = [index(0) for _ in range(tensor.rank)]
+            mlir.replace(op, draw(op, state, number, tensor, offsets))

@@ -1,9 +1,9 @@
 """Barriers that keep the steps of an unrolled loop apart, from tracing to compiling.
 
-`step_barrier` marks, while a function is traced, what one step hands to the next: an optimization barrier of one value
-with an attribute, so that analyses can tell it from the barriers of `jax.checkpoint`. `keep_apart` takes a module that
-is about to be compiled for CPUs and makes each such barrier a call of the identity that XLA does not inline. Invariant:
-the same values, in the same buffers where XLA shares them.
+`step_barrier` marks, while a function is traced, the values that one step passes to the next: an optimization barrier
+of one value with an attribute, so that analyses can tell it from the barriers of `jax.checkpoint`. `keep_apart` takes a
+module that is about to be compiled for CPUs and makes each such barrier a call of the identity that XLA does not
+inline. Invariant: the same values, in the same buffers where XLA shares them.
 
 Without it, a recurrence that is unrolled takes time in the square of its length: XLA on CPUs drops barriers before it
 fuses, and fuses the elementwise ops of all earlier steps into each of their users. XLA's CallInliner
@@ -17,15 +17,13 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir as lowering
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir.dialects import func, stablehlo
 
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.constants import source_of
 from alpa_cfp.spmd.ir.mlir import Operation, Value
 
 STEP = "alpa.step"
-# Ops that make nothing which would have to be kept, given a constant.
-_LAID_OUT = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
-_NOT_INLINED = {"inlineable": "false"}
 
 _step_barrier = Primitive("step_barrier")
 _step_barrier.def_impl(lambda value: value)
@@ -33,7 +31,7 @@ _step_barrier.def_abstract_eval(lambda aval: aval)
 
 
 def step_barrier(value: Any) -> jax.Array:
-    """`value`, of which nothing that compiles it looks at how it was made. To be called after differentiation."""
+    """`value`, behind a barrier that no fusion crosses. To be called after differentiation."""
     return _step_barrier.bind(value)
 
 
@@ -59,50 +57,30 @@ def may_have_step_barriers(bytecode: bytes) -> bool:
 def keep_apart(module: Any) -> None:
     """Turn the step barriers in `main`, of one device's program, into calls that XLA keeps, in place.
 
-    What is constant gets no call: the first step may know what it starts from.
+    A constant gets no call: the first step may use its value.
     """
-    identities: dict[Any, str] = {}
+    identities: dict[Any, func.FuncOp] = {}
     for op in filter(is_step_barrier, mlir.block_operations(mlir.entry_block(mlir.main_function(module)))):
-        (operand,), (result,) = op.operands, op.results
-        if _is_constant(operand):
-            result.replace_all_uses_with(operand)
-        else:
-            name = identities.setdefault(operand.type, f"step_{len(identities)}")
-            result.replace_all_uses_with(_call(op, name, operand))
-        op.erase()
-    for type_, name in identities.items():
-        _add_identity(module, name, type_)
+        (operand,) = op.operands
+        if not _is_constant(operand):
+            if operand.type not in identities:
+                identities[operand.type] = _add_identity(module, f"step_{len(identities)}", operand.type)
+            with ir.InsertionPoint(op), op.location:
+                call = func.CallOp(identities[operand.type], [operand])
+            call.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get({"inlineable": ir.StringAttr.get("false")})
+            operand = call.results[0]
+        mlir.replace(op, operand)
 
 
-def _call(op: Operation, name: str, operand: Value) -> Value:
-    attributes = {
-        "callee": ir.FlatSymbolRefAttr.get(name),
-        "mhlo.frontend_attributes": ir.DictAttr.get(
-            {key: ir.StringAttr.get(value) for key, value in _NOT_INLINED.items()}
-        ),
-    }
-    with ir.InsertionPoint(op), op.location:
-        return mlir.create("func.call", [operand.type], [operand], attributes).results[0]
-
-
-def _add_identity(module: Any, name: str, type_: Any) -> None:
+def _add_identity(module: Any, name: str, type_: Any) -> func.FuncOp:
     with ir.InsertionPoint(module.body), ir.Location.unknown():
-        function = ir.Operation.create(
-            "func.func",
-            regions=1,
-            attributes={
-                "sym_name": ir.StringAttr.get(name),
-                "sym_visibility": ir.StringAttr.get("private"),
-                "function_type": ir.TypeAttr.get(ir.FunctionType.get([type_], [type_])),
-            },
-        )
-        block = ir.Block.create_at_start(function.regions[0], [type_])
+        function = func.FuncOp(name, ([type_], [type_]), visibility="private")
+        block = function.add_entry_block()
         with ir.InsertionPoint(block):
-            mlir.create("func.return", [], [block.arguments[0]])
+            func.return_(list(block.arguments))
+    return function
 
 
 def _is_constant(value: Value) -> bool:
-    op = mlir.defining_op(value)
-    while op is not None and op.name in _LAID_OUT:
-        op = mlir.defining_op(op.operands[0])
+    op = source_of(value, ("stablehlo.broadcast_in_dim", "stablehlo.reshape"))
     return op is not None and op.name == "stablehlo.constant"

@@ -1,4 +1,4 @@
-"""How large combined collectives may be."""
+"""Size limits of combined collectives."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ SCATTERED_TOGETHER_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class CombinerLimits:
-    """What is combined.
+    """Up to which sizes collectives are combined.
 
     Attributes:
-        all_gather_bytes, all_reduce_bytes: How large a combined collective's results may be together, in bytes of one
-            device.
-        scattered_bytes: How large a sum may be to be scattered together with others, for which it has to be copied.
-            Alpa's compiler scattered several arrays without copying them, and so combined all. The same whoever planned
-            a program, so that plans are compared and not what is made of them.
+        all_gather_bytes, all_reduce_bytes: The most that a combined collective's results may have together, in bytes of
+            one device.
+        scattered_bytes: The largest sum that is scattered together with others, for which it has to be copied. Alpa's
+            compiler scattered several arrays without copying them, and so combined all. The limit is the same for all
+            planners, so that a comparison of plans compares nothing else.
     """
 
     all_gather_bytes: int = UNLIMITED_BYTES

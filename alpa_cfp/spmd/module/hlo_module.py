@@ -6,23 +6,19 @@ is known of its inputs' and outputs' shardings, and which inputs may be reused f
 """
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from jaxlib import xla_client as xc
 from jaxlib.mlir import ir
 
 from alpa_cfp.spmd import errors
 from alpa_cfp.spmd.ir import mlir
-from alpa_cfp.spmd.ir.complex_constants import split_complex_constants
-from alpa_cfp.spmd.ir.element_types import numpy_dtype
-from alpa_cfp.spmd.ir.initial_values import begin_with_identities
-from alpa_cfp.spmd.ir.inlining import inline_calls
-from alpa_cfp.spmd.ir.key_constraints import remove_key_constraints
+from alpa_cfp.spmd.ir.builders import numpy_dtype
+from alpa_cfp.spmd.ir.lowered_form import normalize
+from alpa_cfp.spmd.ir.mlir import Value
 from alpa_cfp.spmd.ir.shapes import ProgramShape, Shape
-from alpa_cfp.spmd.ir.slice_starts import clamp_starts
 from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh, tuple_proto
 
@@ -63,7 +59,7 @@ class HloModule:
         fixed_outputs: Results whose sharding the user has set, so that an alias must not change it.
         solved: Whether auto-sharding wrote a sharding on every op, so that its communication is decided.
         propagated: Whether sharding propagation has run on it as it is annotated now: once more would change nothing.
-        combiner_limits: How large the collectives of a solved program may be after combining.
+        combiner_limits: Size limits of combined collectives in a solved program.
         partitioned: The per-device program, once it has been made.
         phases: Instead of that, where the program needs what other meshes compute: its phases (see `phases`), each
             with its own per-device program.
@@ -87,7 +83,7 @@ class HloModule:
     phases: "tuple[Phase, ...]" = field(default=(), repr=False)
 
     def become(self, other: "HloModule") -> None:
-        """Take over all that `other` says: alpa's passes change the module that they are given."""
+        """Take over all fields of `other`: alpa's passes change the module that they are given."""
         for each in fields(self):
             setattr(self, each.name, getattr(other, each.name))
 
@@ -103,16 +99,9 @@ class HloModule:
             parsed = mlir.parse(module)
             if callbacks := mlir.host_callbacks(parsed):
                 raise errors.HostCallbackError(name, callbacks)
-            remove_key_constraints(parsed)
-            inline_calls(parsed)
-            split_complex_constants(parsed)
-            begin_with_identities(parsed)
-            clamp_starts(parsed)
+            normalize(parsed)
             main = mlir.main_function(parsed)
-            shape = ProgramShape(
-                tuple(array_shape(v.type) for v in mlir.entry_block(main).arguments),
-                tuple(array_shape(v.type) for v in mlir.terminator(main).operands),
-            )
+            shape = program_shape(mlir.entry_block(main).arguments, mlir.terminator(main).operands)
             bytecode = mlir.to_bytecode(parsed)
         return cls(name, bytecode, shape, tuple(bool(d) for d in donated) or (False,) * len(shape.parameters))
 
@@ -127,8 +116,7 @@ class HloModule:
         if self.phases:
             return "\n".join(phase.with_exchanges(phase.module.to_string()) for phase in self.phases)
         with mlir.context():
-            source = self.partitioned.bytecode if self.partitioned is not None else self.bytecode
-            return mlir.to_text(mlir.parse(source))
+            return mlir.to_text(mlir.parse((self.partitioned or self).bytecode))
 
     def setup_alias(self, output_index: Sequence[int], parameter: int, parameter_index: Sequence[int]) -> None:
         """Let result `output_index` reuse the buffer of `parameter`; both then have the parameter's sharding."""
@@ -151,14 +139,12 @@ class HloModule:
         """Nothing: the shardings of parameters and results are known since auto-sharding."""
 
     def set_spmd_parameters_shardings(self, shardings: Sequence[HloSharding]) -> None:
-        """What alpa says where a partitioned module has come from another process: the shardings that it has.
+        """Check the shardings that alpa sets on a partitioned module from another process: those that it has already.
 
         Raises:
             errors.InternalError: they are others.
         """
-        given = [sharding.to_proto().SerializeToString() for sharding in shardings]
-        if given != [sharding.to_proto().SerializeToString() for sharding in self.spmd_parameters_shardings()]:
-            raise errors.InternalError(f"{self.name} was partitioned for other shardings of its parameters")
+        self._require_same(shardings, self.spmd_parameters_shardings(), "parameters")
 
     def set_spmd_output_sharding(self, sharding: HloSharding) -> None:
         """As `set_spmd_parameters_shardings`, with one sharding, a tuple, of the results.
@@ -166,8 +152,12 @@ class HloModule:
         Raises:
             errors.InternalError: it is another.
         """
-        if sharding.to_proto().SerializeToString() != self.spmd_output_sharding().to_proto().SerializeToString():
-            raise errors.InternalError(f"{self.name} was partitioned for other shardings of its results")
+        self._require_same([sharding], [self.spmd_output_sharding()], "results")
+
+    def _require_same(self, given: Sequence[HloSharding], own: Sequence[HloSharding], what: str) -> None:
+        given_bytes, own_bytes = ([each.to_proto().SerializeToString() for each in all_] for all_ in (given, own))
+        if given_bytes != own_bytes:
+            raise errors.InternalError(f"{self.name} was partitioned for other shardings of its {what}")
 
     def as_serialized_hlo_module_proto(self) -> bytes:
         """Bytes from which `XlaComputation(...).get_hlo_module()` makes an equal value in another process."""
@@ -216,4 +206,9 @@ def set_hlo_module_output_shardings(module: HloModule, protos: Sequence[Any]) ->
 def array_shape(mlir_type: Any) -> Shape:
     """The `Shape` of a ranked tensor type."""
     tensor = ir.RankedTensorType(mlir_type)
-    return Shape(tuple(tensor.shape), np.dtype(numpy_dtype(tensor.element_type)))
+    return Shape(tuple(tensor.shape), numpy_dtype(tensor.element_type))
+
+
+def program_shape(parameters: Iterable[Value], results: Iterable[Value]) -> ProgramShape:
+    """The shapes of a program with these parameters and results."""
+    return ProgramShape(*(tuple(array_shape(value.type) for value in values) for values in (parameters, results)))

@@ -1,7 +1,12 @@
-"""What partitioning gives: the program of one device, and what it leaves to be done across devices."""
+"""The result of partitioning: the program of one device, its communication, and what is left to do across devices."""
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.builders import dtype_of
+from alpa_cfp.spmd.ir.mlir import Operation, Value
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 
 
@@ -20,12 +25,38 @@ class Collective:
     Attributes:
         kind: XLA's name: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
         size_bytes: Size of one device's operand.
-        group_size: How many devices take part together (two in a permutation).
+        group_size: The number of devices that take part together (two in a permutation).
     """
 
     kind: str
     size_bytes: int
     group_size: int
+
+
+_KINDS = {
+    f"stablehlo.{kind.replace('-', '_')}": kind
+    for kind in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+}
+
+
+def collectives_of_block(block: Any) -> tuple[Collective, ...]:
+    """The communication ops of one device's program as it will be compiled, in program order."""
+    return tuple(
+        Collective(_KINDS[op.name], sum(map(size_bytes, op.operands)), group_size(op))
+        for op in mlir.block_operations(block)
+        if op.name in _KINDS
+    )
+
+
+def size_bytes(value: Value) -> int:
+    """The size of one device's part of `value`."""
+    return math.prod(mlir.tensor_shape(value)) * dtype_of(value).itemsize
+
+
+def group_size(op: Operation) -> int:
+    """The number of devices that take part together in a collective: in a permutation a sender and a receiver."""
+    groups = mlir.replica_groups(op)
+    return 2 if groups is None else len(groups[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +69,14 @@ class PartitionedProgram:
             XLA partitions while it compiles).
         bytecode: The module.
         mesh: The logical mesh.
-        input_shardings, output_shardings: How the global arrays lie on the mesh.
+        input_shardings, output_shardings: The shardings of the global arrays.
         unreduced_outputs: For each result the mesh axes over which the devices' parts still have to be summed.
         collectives: The communication in the module; empty where the partitioner is "xla", which decides later.
         draws_random: Whether the module has the hidden last parameter for the random state (see `random_ops`).
         fallback_reason: Why Shardy's passes did not make it; empty where they did.
         prediction: Where XLA partitions, what Shardy's passes make of it when each op that they do not cover is
             computed whole on every device. It is read for what devices may do and communicate, and never run. None
-            where it was not asked for, or cannot be made.
+            where it was not requested, or cannot be made.
     """
 
     partitioner: str
@@ -61,5 +92,5 @@ class PartitionedProgram:
 
     @property
     def counted(self) -> "PartitionedProgram":
-        """The program that says best what devices do and communicate: the prediction, where there is one."""
+        """The program from which work and communication are best counted: the prediction, where there is one."""
         return self.prediction or self

@@ -1,20 +1,20 @@
-"""What a planner says of one of the programs of a pipeline stage: what it costs, and how its boundary is sharded."""
+"""A planner's results for one of the programs of a pipeline stage: its cost, and the shardings of its boundary."""
 
 from dataclasses import dataclass
 
 from alpa_cfp.spmd.shardings.sharding import ArraySharding
 
-# What a device has of which nothing is known: alpa divides what is left by what a micro-batch needs.
+# The memory of a device of which nothing is known: alpa divides the memory that is left by that of a micro-batch.
 NO_LIMIT_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseCost:
-    """What one of a stage's programs costs on its mesh.
+    """The cost of one of a stage's programs on its mesh.
 
     Attributes:
         time_s: Of one micro-batch, without the sums of gradients that are done once a step.
-        temporary_bytes: What a device holds beside arguments and results while it runs.
+        temporary_bytes: Memory that a device uses beside arguments and results while it runs.
     """
 
     time_s: float

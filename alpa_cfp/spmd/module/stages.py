@@ -7,15 +7,14 @@ program into a stage, or from one stage into another, has the same sharding on b
 """
 
 import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxlib.mlir import ir
 
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Operation, Value
-from alpa_cfp.spmd.ir.shapes import ProgramShape
-from alpa_cfp.spmd.module.hlo_module import HloModule, array_shape
+from alpa_cfp.spmd.module.hlo_module import HloModule, program_shape
 from alpa_cfp.spmd.shardings import annotations
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 
@@ -42,13 +41,13 @@ class _Stage:
 
     @property
     def computed(self) -> list[Value]:
-        """What goes through the end marker, before it does."""
+        """The operands of the end marker."""
         return [value for op in self.end for value in op.operands]
 
 
 @dataclass(frozen=True, slots=True)
 class StageEnds:
-    """What goes into a stage and comes out of it, behind its markers.
+    """The inputs and outputs of a stage, behind its markers.
 
     Attributes:
         name: The stage's name.
@@ -92,14 +91,11 @@ def slice_stages(module: HloModule) -> list[tuple[str, HloModule]]:
     if module.mesh is None:
         raise ValueError("slice_stages needs an annotated module: run the auto-sharding pass on it first")
     mesh = module.mesh
-    result = []
     with mlir.context(), ir.Location.unknown():
         parsed = mlir.parse(module.bytecode)
         main = mlir.main_function(parsed)
         shardings = _boundary_shardings(main, mesh)
-        for stage in _find_stages(main):
-            result.append((stage.name, _cut(module, mesh, stage, shardings)))
-    return result
+        return [(stage.name, _cut(module, mesh, stage, shardings)) for stage in _find_stages(main)]
 
 
 def has_stages(module: HloModule) -> bool:
@@ -140,9 +136,9 @@ def _boundary_shardings(main: Operation, mesh: LogicalMesh) -> dict[Value, Array
 
 
 def _accumulator(value: Value, known: dict[Value, ArraySharding]) -> ArraySharding | None:
-    """Where `value` is `old + gradient` and `old` a parameter that is used for nothing else: the sharding of `old`.
+    """The sharding of `old` if `value` is `old + gradient` and `old` a parameter that is used for nothing else.
 
-    A sum that is accumulated over calls has to lie in the same way before and after each of them.
+    A sum that is accumulated over calls needs the same sharding before and after each of them.
     """
     op = mlir.defining_op(value)
     if op is None or op.name != "stablehlo.add":
@@ -158,24 +154,12 @@ def _fixed_results(module: HloModule, stage: _Stage) -> frozenset[int]:
 
 
 def _cut(module: HloModule, mesh: LogicalMesh, stage: _Stage, shardings: dict[Value, ArraySharding]) -> HloModule:
-    operations = _operations_between(stage)
     inputs = tuple(shardings[value] for value in stage.inputs)
     outputs = tuple(shardings[value] for value in stage.outputs)
-    cut = ir.Module.create()
-    input_types = [value.type for value in stage.inputs]
-    output_types = [value.type for value in stage.computed]
-    function, block = mlir.add_main(cut, input_types, output_types)
-    mapping: dict[Value, Value] = dict(zip(stage.inputs, block.arguments, strict=True))
-    with ir.InsertionPoint(block):
-        for op in operations:
-            mlir.clone_into(op, mapping)
-        mlir.create("func.return", [], [mapping[value] for value in stage.computed])
-    annotations.declare_mesh(cut, mesh)
-    annotations.set_boundary(function, inputs, outputs)
     return HloModule(
         name=f"{module.name}-{stage.name}",
-        bytecode=mlir.to_bytecode(cut),
-        shape=_program_shape(block),
+        bytecode=annotated_program(mesh, stage.inputs, _operations_between(stage), stage.computed, inputs, outputs),
+        shape=program_shape(stage.inputs, stage.computed),
         donated=(False,) * len(inputs),
         mesh=mesh,
         input_shardings=inputs,
@@ -186,11 +170,25 @@ def _cut(module: HloModule, mesh: LogicalMesh, stage: _Stage, shardings: dict[Va
     )
 
 
-def _program_shape(block: Any) -> ProgramShape:
-    return ProgramShape(
-        tuple(array_shape(value.type) for value in block.arguments),
-        tuple(array_shape(value.type) for value in mlir.block_operations(block)[-1].operands),
-    )
+def annotated_program(
+    mesh: LogicalMesh,
+    parameters: Sequence[Value],
+    operations: Iterable[Operation],
+    results: Sequence[Value],
+    inputs: Sequence[ArraySharding],
+    outputs: Sequence[ArraySharding],
+) -> bytes:
+    """The program that computes `results` of `parameters` by copies of `operations`, with its boundary's shardings."""
+    module = ir.Module.create()
+    function, block = mlir.add_main(module, [v.type for v in parameters], [v.type for v in results])
+    mapping: dict[Value, Value] = dict(zip(parameters, block.arguments, strict=True))
+    with ir.InsertionPoint(block):
+        for op in operations:
+            mlir.clone_into(op, mapping)
+        mlir.create("func.return", [], [mapping[value] for value in results])
+    annotations.declare_mesh(module, mesh)
+    annotations.set_boundary(function, inputs, outputs)
+    return mlir.to_bytecode(module)
 
 
 def _operations_between(stage: _Stage) -> list[Operation]:
@@ -227,14 +225,8 @@ def _exchanges_between(stage: _Stage) -> list[Operation]:
 
 def operands_from_outside(op: Operation) -> list[Value]:
     """The operands of `op` and of operations inside its regions, as far as they are defined outside `op`."""
-    operands = list(op.operands)
-    for region in op.regions:
-        for block in region.blocks:
-            inner = list(mlir.walk(block))
-            local = set(block.arguments).union(*(set(o.results) for o in inner))
-            for nested in inner:
-                for nested_region in nested.regions:
-                    for nested_block in nested_region.blocks:
-                        local |= set(nested_block.arguments)
-            operands += [value for o in inner for value in o.operands if value not in local]
-    return operands
+    inner = mlir.inner_operations(op)
+    local = {value for nested in inner for value in nested.results}
+    for each in (op, *inner):
+        local.update(argument for region in each.regions for block in region.blocks for argument in block.arguments)
+    return [*op.operands, *(value for nested in inner for value in nested.operands if value not in local)]

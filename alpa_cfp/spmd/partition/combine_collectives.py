@@ -2,7 +2,7 @@
 
 Input: one device's program. All-reduces (of one reducer), all-gathers and reduce-scatters over the same groups and of
 one element type are combined, in program order, up to a size; StableHLO's all-reduce and all-gather take several
-arrays, and for a reduce-scatter the arrays are laid side by side. A combined op stands where the last of its inputs is
+arrays, and for a reduce-scatter the arrays are concatenated. A combined op stands where the last of its inputs is
 ready, and what used the first ones comes after it. Invariant: every value of the program stays the same.
 """
 
@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.builders import reshaped, transposed, typed
 from alpa_cfp.spmd.ir.mlir import Operation, Value
-from alpa_cfp.spmd.ir.reducers import region_reducer
+from alpa_cfp.spmd.ir.op_kinds import region_reducer
 from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
-from alpa_cfp.spmd.partition.read_collectives import group_size, size_bytes
+from alpa_cfp.spmd.module.partitioned import group_size, size_bytes
 
 _ALL_REDUCE, _ALL_GATHER, _REDUCE_SCATTER = (
     f"stablehlo.{name}" for name in ("all_reduce", "all_gather", "reduce_scatter")
@@ -30,15 +32,14 @@ def combine_collectives(block: Any, limits: CombinerLimits) -> None:
     collectives = [op for op in mlir.block_operations(block) if _key(op) is not None]
     groups = _Groups(block, collectives)
     for name in (_ALL_REDUCE, _ALL_GATHER, _REDUCE_SCATTER):
+        limit_bytes = limits.all_gather_bytes if name == _ALL_GATHER else limits.all_reduce_bytes
         open_groups: dict[tuple[Any, ...], list[int]] = {}
         for i, op in enumerate(collectives):
-            if op.name == name and not _is_too_large(op, limits):
-                candidates = open_groups.setdefault(_key(op) or (), [])
-                joined = next(
-                    (group for group in candidates if groups.join(group, i, _limit_bytes(limits, name))), None
-                )
-                if joined is None:
-                    candidates.append(groups.of[i])
+            if op.name != name or (name == _REDUCE_SCATTER and size_bytes(op.operands[0]) > limits.scattered_bytes):
+                continue
+            candidates = open_groups.setdefault(_key(op) or (), [])
+            if not any(groups.join(group, i, limit_bytes) for group in candidates):
+                candidates.append(groups.of[i])
     combined = [members for members in groups.members if len(members) > 1]
     for members in combined:
         _COMBINE[collectives[members[0]].name]([collectives[i] for i in members])
@@ -46,18 +47,8 @@ def combine_collectives(block: Any, limits: CombinerLimits) -> None:
         _sort(block)
 
 
-def _limit_bytes(limits: CombinerLimits, name: str) -> int:
-    """The limit for the op `name`; reduce-scatters have that of all-reduces."""
-    return limits.all_gather_bytes if name == _ALL_GATHER else limits.all_reduce_bytes
-
-
-def _is_too_large(op: Operation, limits: CombinerLimits) -> bool:
-    """Whether `op` scatters a sum that is not to be laid beside others."""
-    return op.name == _REDUCE_SCATTER and size_bytes(op.operands[0]) > limits.scattered_bytes
-
-
 def _key(op: Operation) -> tuple[Any, ...] | None:
-    """What collectives that can be combined have in common; None for an op that is not combined."""
+    """A key that collectives which can be combined share; None for an op that is not combined."""
     if op.name not in _COMBINE or len(op.operands) != 1:
         return None
     reducer = region_reducer(op) if len(op.regions) else ""
@@ -133,10 +124,7 @@ def _combine_all_reduces(ops: Sequence[Operation]) -> None:
     # Without a channel: XLA finds no layout for an all-reduce of several arrays that has one.
     attributes = {"replica_groups": first.attributes["replica_groups"]}
     with ir.InsertionPoint(first), first.location:
-        new = ir.Operation.create(
-            _ALL_REDUCE, results=[v.type for v in values], operands=values, attributes=attributes, regions=1
-        )
-    mlir.create_reducer(new, str(region_reducer(first)), mlir.tensor_type(values[0]).element_type)
+        new = mlir.create(_ALL_REDUCE, [v.type for v in values], values, attributes, reducer=region_reducer(first))
     _replace(ops, list(new.results))
 
 
@@ -151,26 +139,20 @@ def _combine_all_gathers(ops: Sequence[Operation]) -> None:
     first = ops[0]
     count = group_size(first)
     with ir.InsertionPoint(first), first.location:
-        # As arrays of one dim, which lie in memory in one way: XLA on CPUs lets the first of several arrays have any
-        # layout in which its gathered dim comes first, and gives it to the others, of which theirs may not.
-        values = [_reshape(op.operands[0], [math.prod(mlir.tensor_shape(op.operands[0]))]) for op in ops]
-        stacked = _all_gather(first, values, count)
-        gathered = [_parts_side_by_side(value, op, count) for value, op in zip(stacked, ops, strict=True)]
+        # As arrays of one dim, which have one layout: XLA on CPUs lets the first of several arrays have any layout in
+        # which its gathered dim comes first, and gives it to the others, of which theirs may not.
+        values = [reshaped(op.operands[0], [math.prod(mlir.tensor_shape(op.operands[0]))]) for op in ops]
+        types = [typed(value, [count * mlir.tensor_shape(value)[0]]) for value in values]
+        attributes = mlir.attributes_of(first) | {"all_gather_dim": mlir.i64(0)}
+        stacked = mlir.create(_ALL_GATHER, types, values, attributes).results
+        gathered = [_result_of_parts(value, op, count) for value, op in zip(stacked, ops, strict=True)]
     _replace(ops, gathered)
 
 
-def _all_gather(like: Operation, values: Sequence[Value], count: int) -> Sequence[Value]:
-    """The parts of each of `values`, which have one dim, one after the other."""
-    attributes = {name: like.attributes[name] for name in like.attributes}
-    attributes["all_gather_dim"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0)
-    types = [_with_shape(value, [count * mlir.tensor_shape(value)[0]]) for value in values]
-    return mlir.create(_ALL_GATHER, types, list(values), attributes).results
-
-
-def _parts_side_by_side(value: Value, op: Operation, count: int) -> Value:
-    """What `op` gives, of its parts one after the other."""
-    parts = _reshape(value, [count, *mlir.tensor_shape(op.operands[0])])
-    return _reshape(_move_dim(parts, 0, mlir.integer(op, "all_gather_dim")), mlir.tensor_shape(op.results[0]))
+def _result_of_parts(value: Value, op: Operation, count: int) -> Value:
+    """The result of the all-gather `op`, made of its parts one after the other in one dim."""
+    parts = reshaped(value, [count, *mlir.tensor_shape(op.operands[0])])
+    return reshaped(_move_dim(parts, 0, mlir.integer(op, "all_gather_dim")), mlir.tensor_shape(op.results[0]))
 
 
 def _combine_reduce_scatters(ops: Sequence[Operation]) -> None:
@@ -178,22 +160,13 @@ def _combine_reduce_scatters(ops: Sequence[Operation]) -> None:
     with ir.InsertionPoint(first), first.location:
         blocks = [_blocks(op.operands[0], mlir.integer(op, "scatter_dimension"), count) for op in ops]
         widths = [mlir.tensor_shape(block)[1] for block in blocks]
-        along = {"dimension": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 1)}
-        joined_type = _with_shape(blocks[0], [count, sum(widths)])
-        joined = mlir.create("stablehlo.concatenate", [joined_type], blocks, along).results[0]
-        attributes = {name: first.attributes[name] for name in first.attributes}
-        attributes["scatter_dimension"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0)
-        new = ir.Operation.create(
-            _REDUCE_SCATTER,
-            results=[_with_shape(joined, [1, sum(widths)])],
-            operands=[joined],
-            attributes=attributes,
-            regions=1,
-        )
-        mlir.create_reducer(new, str(region_reducer(first)), mlir.tensor_type(joined).element_type)
+        joined = stablehlo.concatenate(blocks, 1)
+        attributes = mlir.attributes_of(first) | {"scatter_dimension": mlir.i64(0)}
+        result = typed(joined, [1, sum(widths)])
+        row = mlir.create(_REDUCE_SCATTER, [result], [joined], attributes, reducer=region_reducer(first)).results[0]
         starts = itertools.accumulate(widths, initial=0)
         parts = [
-            _reshape(_columns(new.results[0], start, width), mlir.tensor_shape(op.results[0]))
+            reshaped(stablehlo.slice(row, [0, start], [1, start + width], [1, 1]), mlir.tensor_shape(op.results[0]))
             for op, start, width in zip(ops, starts, widths, strict=False)
         ]
     _replace(ops, parts)
@@ -209,43 +182,19 @@ _COMBINE = {
 def _blocks(value: Value, dim: int, count: int) -> Value:
     """`value` as [count, elements]: row i has what part i of dim `dim` holds."""
     shape = list(mlir.tensor_shape(value))
-    cut = _reshape(value, [*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]])
-    return _reshape(_move_dim(cut, dim, 0), [count, math.prod(shape) // count])
-
-
-def _columns(value: Value, start: int, width: int) -> Value:
-    """Columns `start` to `start + width` of the single row `value`."""
-    attributes = {
-        name: ir.DenseI64ArrayAttr.get(numbers)
-        for name, numbers in (("start_indices", [0, start]), ("limit_indices", [1, start + width]), ("strides", [1, 1]))
-    }
-    return mlir.create("stablehlo.slice", [_with_shape(value, [1, width])], [value], attributes).results[0]
+    cut = reshaped(value, [*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]])
+    return reshaped(_move_dim(cut, dim, 0), [count, math.prod(shape) // count])
 
 
 def _move_dim(value: Value, source: int, target: int) -> Value:
-    shape = mlir.tensor_shape(value)
-    permutation = [dim for dim in range(len(shape)) if dim != source]
+    permutation = [dim for dim in range(len(mlir.tensor_shape(value))) if dim != source]
     permutation.insert(target, source)
-    if permutation == list(range(len(shape))):
-        return value
-    attributes = {"permutation": ir.DenseI64ArrayAttr.get(permutation)}
-    result = _with_shape(value, [shape[dim] for dim in permutation])
-    return mlir.create("stablehlo.transpose", [result], [value], attributes).results[0]
-
-
-def _reshape(value: Value, shape: Sequence[int]) -> Value:
-    result = _with_shape(value, shape)
-    return value if result == value.type else mlir.create("stablehlo.reshape", [result], [value]).results[0]
-
-
-def _with_shape(value: Value, shape: Sequence[int]) -> Any:
-    return ir.RankedTensorType.get(list(shape), mlir.tensor_type(value).element_type)
+    return transposed(value, permutation)
 
 
 def _replace(ops: Sequence[Operation], values: Sequence[Value]) -> None:
     for op, value in zip(ops, values, strict=True):
-        op.results[0].replace_all_uses_with(value)
-        op.erase()
+        mlir.replace(op, value)
 
 
 def _sort(block: Any) -> None:

@@ -1,4 +1,4 @@
-"""Move the reductions of gradients out of the accumulate step, to be made once a step.
+"""Move the reductions of gradients out of the accumulate step, into a program that is run once a step.
 
 In the annotated program of one micro-batch, `result_k = old_k + g_k`, where `g_k` comes from partial sums that
 `sdy.all_reduce` sums over devices. Where everything between such an all-reduce and the results is linear, the sum can
@@ -11,16 +11,20 @@ program without deferral gives, if `old_k` is a sum over the devices in the same
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
 
 from alpa_cfp.spmd.ir import mlir
-from alpa_cfp.spmd.ir.element_types import numpy_dtype
+from alpa_cfp.spmd.ir.builders import dtype_of, element_type
+from alpa_cfp.spmd.ir.constants import is_zero
 from alpa_cfp.spmd.ir.mlir import Operation, Value
-from alpa_cfp.spmd.ir.reducers import region_reducer
+from alpa_cfp.spmd.ir.op_kinds import region_reducer
+from alpa_cfp.spmd.ir.shapes import Shape
 from alpa_cfp.spmd.module.hlo_module import HloModule
-from alpa_cfp.spmd.partition.local_contractions import is_zero
+from alpa_cfp.spmd.module.partitioned import PartitionedProgram
+from alpa_cfp.spmd.partition.local_context import LocalContext
 from alpa_cfp.spmd.shardings import annotations
 from alpa_cfp.spmd.shardings.sharding import Axis, LogicalMesh
 
@@ -84,9 +88,7 @@ def defer_reductions(main: Operation, mesh: LogicalMesh, results: Iterable[int])
 
 def _accumulation(result: Value) -> tuple[Operation, Value] | None:
     """The op `old + g` behind a result, and `g`, where `old` is a parameter that is used for nothing else."""
-    op = mlir.defining_op(result)
-    while op is not None and op.name == "stablehlo.optimization_barrier":
-        op = mlir.defining_op(op.operands[list(op.results).index(result)])
+    op = _behind_barriers(result)
     if op is None or op.name != "stablehlo.add":
         return None
     for old, gradient in (list(op.operands), list(op.operands)[::-1]):
@@ -95,11 +97,20 @@ def _accumulation(result: Value) -> tuple[Operation, Value] | None:
     return None
 
 
+def _behind_barriers(value: Value) -> Operation | None:
+    """The op that makes `value`, looked for behind optimization barriers."""
+    op = mlir.defining_op(value)
+    while op is not None and op.name == "stablehlo.optimization_barrier":
+        value = op.operands[list(op.results).index(value)]
+        op = mlir.defining_op(value)
+    return op
+
+
 def _is_sum(op: Operation) -> bool:
     """Whether `op` sums partial sums of floating-point numbers over devices."""
     if op.name != "sdy.all_reduce":
         return False
-    kind = np.dtype(numpy_dtype(mlir.tensor_type(op.results[0]).element_type)).kind
+    kind = dtype_of(op.results[0]).kind
     source = mlir.defining_op(op.operands[0])
     if source is None or kind in "iub":
         return False
@@ -107,7 +118,7 @@ def _is_sum(op: Operation) -> bool:
 
 
 class _Analysis:
-    """Which values are partial over which axes if the all-reduces in `candidates` are left out."""
+    """Finds the axes over which each value is partial if the all-reduces in `candidates` are left out."""
 
     def __init__(
         self, main: Operation, mesh: LogicalMesh, candidates: set[Operation], accumulators: dict[int, Operation]
@@ -159,16 +170,8 @@ class _Analysis:
     def _check_returned(self, operands: Sequence[Value]) -> None:
         for i, value in enumerate(operands):
             op = self._accumulators.get(i)
-            if self._partial(value) and (op is None or self._behind_barriers(value) != op.results[0]):
+            if self._partial(value) and (op is None or _behind_barriers(value) != op):
                 self.rejected |= self._sources[value]
-
-    @staticmethod
-    def _behind_barriers(value: Value) -> Value:
-        op = mlir.defining_op(value)
-        while op is not None and op.name == "stablehlo.optimization_barrier":
-            value = op.operands[list(op.results).index(value)]
-            op = mlir.defining_op(value)
-        return value
 
     def _pass_on(self, op: Operation, partial: Sequence[Axes]) -> None:
         axes = frozenset().union(*partial)
@@ -202,5 +205,45 @@ def _is_linear(op: Operation, partial: Sequence[Axes]) -> bool:
 
 def _widens(op: Operation) -> bool:
     """Whether a conversion keeps every value of its operand (so that it is linear on them)."""
-    before, after = (np.dtype(numpy_dtype(mlir.tensor_type(v).element_type)) for v in (op.operands[0], op.results[0]))
+    before, after = map(dtype_of, (op.operands[0], op.results[0]))
     return np.can_cast(before, after, "safe") or (before.itemsize < after.itemsize and after.kind == "f")
+
+
+def unreduced_results(program: PartitionedProgram) -> list[int]:
+    """The results of `program` that are still to be summed over devices."""
+    return [i for i, axes in enumerate(program.unreduced_outputs) if axes]
+
+
+def grad_sync_bytecode(program: PartitionedProgram, shapes: Sequence[Shape]) -> bytes:
+    """One device's program that sums the unreduced results of `program` in place.
+
+    XLA's combiner puts the all-reduces together while it compiles.
+
+    Args:
+        program: The accumulate step.
+        shapes: The global shapes of its results.
+
+    Returns:
+        A module that takes the unreduced results, in order, and gives them back summed, each in its own buffer.
+    """
+    results = unreduced_results(program)
+    with mlir.context(), ir.Location.unknown():
+        module = ir.Module.create()
+        types: list[Any] = [
+            ir.RankedTensorType.get(
+                program.output_shardings[i].local_shape(shapes[i].dims), element_type(shapes[i].dtype)
+            )
+            for i in results
+        ]
+        function, block = mlir.add_main(module, types, types)
+        ctx = LocalContext(program.mesh, block)
+        with ir.InsertionPoint(block):
+            summed = [
+                ctx.all_reduce(value, program.unreduced_outputs[result], "add")
+                for result, value in zip(results, block.arguments, strict=True)
+            ]
+            mlir.create("func.return", [], summed)
+        aliases = [{"tf.aliasing_output": mlir.i32(i)} for i in range(len(types))]
+        mlir.set_function_arguments_attributes(function, "arg_attrs", aliases)
+        module.operation.attributes["sym_name"] = ir.StringAttr.get("grad_sync")
+        return mlir.to_bytecode(module)

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.builders import typed
 from alpa_cfp.spmd.ir.mlir import Operation, Value
 from alpa_cfp.spmd.module.partitioned import UnsupportedByShardyError
 from alpa_cfp.spmd.partition.grad_sync import DEFERRED
@@ -21,21 +23,21 @@ def _all_reduce(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]
     axes = annotations.axes_attribute(op, "reduction_axes", ctx.mesh)
     operand = op.operands[0]
     if ctx.is_reduced(operand, axes):
-        ctx.replace(op, [operand])
+        ctx.replace(op, operand)
         return
     reducer = ctx.take_partial(operand, axes)
     if DEFERRED in op.attributes:
         # The sum is made later, once a step: what follows is linear in it and works on the parts. The barrier keeps
         # XLA from folding the transpose behind a weight's gradient into the dot, which on CPU is then a slow one.
         with ir.InsertionPoint(op), op.location:
-            part = mlir.create("stablehlo.optimization_barrier", [operand.type], [operand]).results[0]
-        ctx.replace(op, [part])
+            part = stablehlo.optimization_barrier([operand])
+        ctx.replace(op, part)
         ctx.mark_partial(part, axes, reducer)
         ctx.defer(part)
         return
     with ir.InsertionPoint(op), op.location:
         reduced = ctx.all_reduce(operand, axes, reducer)
-    ctx.replace(op, [reduced])
+    ctx.replace(op, reduced)
 
 
 @handles("sdy.reduce_scatter")
@@ -47,7 +49,7 @@ def _reduce_scatter(ctx: LocalContext, op: Operation, shardings: list[ArrayShard
         for dim, axes in enumerate(split):
             if axes:
                 value = reduce_scatter(ctx, value, dim, axes, reducer)
-    ctx.replace(op, [value])
+    ctx.replace(op, value)
     ctx.mark_partial(value, rest, reducer)
 
 
@@ -56,43 +58,29 @@ def reduce_scatter(ctx: LocalContext, value: Value, dim: int, axes: Sequence[Axi
     groups = ctx.mesh.groups(axes)
     shape = list(mlir.tensor_shape(value))
     shape[dim] //= len(groups[0])
-    element_type = mlir.tensor_type(value).element_type
-    attributes = ctx.channel(groups) | {"scatter_dimension": _i64(dim)}
-    new = ir.Operation.create(
-        "stablehlo.reduce_scatter",
-        results=[ir.RankedTensorType.get(shape, element_type)],
-        operands=[value],
-        attributes=attributes,
-        regions=1,
-    )
-    mlir.create_reducer(new, reducer, element_type)
-    return new.results[0]
+    attributes = ctx.channel(groups) | {"scatter_dimension": mlir.i64(dim)}
+    return mlir.create("stablehlo.reduce_scatter", [typed(value, shape)], [value], attributes, reducer=reducer).results[
+        0
+    ]
 
 
 @handles("sdy.all_gather")
 def _all_gather(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
-    value = op.operands[0]
-    ctx.require_reduced(op, [value])
+    split = parse_axis_lists(ctx.mesh, str(op.attributes["gathering_axes"]))
     with ir.InsertionPoint(op), op.location:
-        for dim, axes in enumerate(parse_axis_lists(ctx.mesh, str(op.attributes["gathering_axes"]))):
-            if axes:
-                value = ctx.all_gather(value, dim, axes)
-    ctx.replace(op, [value])
+        ctx.replace(op, ctx.all_gather(op.operands[0], split))
 
 
 @handles("sdy.all_slice")
 def _all_slice(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
-    ctx.require_reduced(op, op.operands)
     split = parse_axis_lists(ctx.mesh, str(op.attributes["slicing_axes"]))
     with ir.InsertionPoint(op), op.location:
-        part = slice_part(ctx, op.operands[0], dict(enumerate(split)))
-    ctx.replace(op, [part])
+        ctx.replace(op, slice_part(ctx, op.operands[0], split))
 
 
 @handles("sdy.all_to_all")
 def _all_to_all(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     value = op.operands[0]
-    ctx.require_reduced(op, [value])
     params = re.findall(r"(\{[^}]*\}): (\d+)->(\d+)", str(op.attributes["params"]))
     with ir.InsertionPoint(op), op.location:
         for axes_text, source, target in params:
@@ -102,23 +90,21 @@ def _all_to_all(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]
             require(shape[int(target)] % size == 0, op, f"dim {target} is not divided by {size}")
             shape[int(target)] //= size
             shape[int(source)] *= size
-            attributes = ctx.channel(groups) | {
-                "split_dimension": _i64(int(target)),
-                "concat_dimension": _i64(int(source)),
-                "split_count": _i64(size),
+            # Without a channel, with which its groups would be of partitions: a replica has one partition.
+            attributes = {
+                "replica_groups": ctx.channel(groups)["replica_groups"],
+                "split_dimension": mlir.i64(int(target)),
+                "concat_dimension": mlir.i64(int(source)),
+                "split_count": mlir.i64(size),
             }
-            # With a channel and no global numbers its groups would be of partitions, and a replica has one partition.
-            del attributes["use_global_device_ids"], attributes["channel_handle"]
-            result = ir.RankedTensorType.get(shape, mlir.tensor_type(value).element_type)
-            value = mlir.create("stablehlo.all_to_all", [result], [value], attributes).results[0]
-    ctx.replace(op, [value])
+            value = mlir.create("stablehlo.all_to_all", [typed(value, shape)], [value], attributes).results[0]
+    ctx.replace(op, value)
 
 
 @handles("sdy.collective_permute")
 def _collective_permute(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     """Send each device the part that it has under the new sharding, from a device that has it under the old one."""
     value = op.operands[0]
-    ctx.require_reduced(op, [value])
     mesh, before, after = ctx.mesh, ctx.sharding(value), shardings[0]
 
     def part(sharding: ArraySharding, device: int) -> tuple[int, ...]:
@@ -138,21 +124,12 @@ def _collective_permute(ctx: LocalContext, op: Operation, shardings: list[ArrayS
         pairs.append([source, device])
     with ir.InsertionPoint(op), op.location:
         # With a channel the numbers would be those of partitions, and a replica has one partition.
-        moved = mlir.create(
-            "stablehlo.collective_permute",
-            [value.type],
-            [value],
-            {"source_target_pairs": mlir.dense(np.array(pairs, dtype=np.int64))},
-        ).results[0]
-    ctx.replace(op, [moved])
+        moved = stablehlo.collective_permute(value, mlir.dense(np.array(pairs, dtype=np.int64)))
+    ctx.replace(op, moved)
 
 
 @handles("sdy.sharding_constraint", "sdy.propagation_barrier", "sdy.reshard")
 def _already_done(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     operand = op.operands[0]
     require(ctx.sharding(operand).dims == shardings[0].dims, op, "a resharding was left over")
-    ctx.replace(op, [operand])
-
-
-def _i64(value: int) -> ir.Attribute:
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+    ctx.replace(op, operand)

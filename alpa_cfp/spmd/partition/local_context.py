@@ -1,20 +1,22 @@
-"""What the rewriting of a global program into one device's program keeps track of.
+"""The state of rewriting a global program into one device's program.
 
-`LocalContext` knows the sharding of every value and which values are partial sums, and builds the few ops that depend
-on which device runs them. Invariant: every partial sum goes into exactly the
-reduction over the mesh axes that it is partial over, or is one whose reduction was deferred.
+`LocalContext` records the sharding of every value and which values are partial sums, and builds the few ops that depend
+on which device runs them. Invariant: every partial sum goes into exactly the reduction over the mesh axes that it is
+partial over, or is one whose reduction was deferred.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from alpa_cfp.spmd.ir import mlir
-from alpa_cfp.spmd.ir.builders import binary, compare, constant, tensor_type_of
-from alpa_cfp.spmd.ir.element_types import numpy_dtype
+from alpa_cfp.spmd.ir.builders import compare, constant, converted, dtype_of, index, reshaped, typed
 from alpa_cfp.spmd.ir.mlir import Operation, Value
 from alpa_cfp.spmd.module.partitioned import UnsupportedByShardyError
 from alpa_cfp.spmd.shardings import annotations
@@ -30,7 +32,13 @@ class Partial:
 
 
 class LocalContext:
-    """The state of one rewriting."""
+    """The state of one rewriting.
+
+    Attributes:
+        mesh: The logical mesh.
+        random_state: The hidden parameter that the program's random numbers come from, where it draws any.
+        random_op_numbers: Numbers the random ops in the order of the program.
+    """
 
     def __init__(self, mesh: LogicalMesh, block: Any, random_state: Value | None = None):
         self.mesh = mesh
@@ -40,10 +48,9 @@ class LocalContext:
         self._reduced: dict[Value, tuple[Axis, ...]] = {}
         self._deferred: set[Value] = set()
         self._coordinates: dict[tuple[Axis, ...], Value] = {}
-        self._device_id: Value | None = None
-        self._channels = 0
-        self._random_state = random_state
-        self._random_numbers = 0
+        self.random_state = random_state
+        self.random_op_numbers = itertools.count()
+        self._channels = itertools.count(1)
 
     # Shardings
 
@@ -69,25 +76,31 @@ class LocalContext:
 
     def local_type(self, global_type: Any, sharding: ArraySharding) -> Any:
         tensor = ir.RankedTensorType(global_type)
-        try:
-            shape = sharding.local_shape(tensor.shape)
-        except ValueError as error:
-            raise UnsupportedByShardyError(str(error)) from error
-        return ir.RankedTensorType.get(shape, tensor.element_type)
+        return ir.RankedTensorType.get(self.local_shape(tensor.shape, sharding), tensor.element_type)
 
-    def replace(self, op: Operation, values: Sequence[Value]) -> None:
-        """Let `values` stand for the results of `op`, and erase `op`.
+    @staticmethod
+    def local_shape(shape: Sequence[int], sharding: ArraySharding) -> tuple[int, ...]:
+        """The shape of one device's part of an array of `shape`.
 
         Raises:
-            UnsupportedByShardyError: a value is not of the type of one device's part of the result.
+            UnsupportedByShardyError: the sharding does not divide it.
         """
-        shardings = annotations.result_shardings(op, self.mesh)
-        for result, value, sharding in zip(op.results, values, shardings, strict=True):
-            if value.type != self.local_type(result.type, sharding):
-                raise UnsupportedByShardyError(f"{op.name}: a part of {result.type} became {value.type}")
-            result.replace_all_uses_with(value)
-            self.set_sharding(value, sharding)
-        op.erase()
+        try:
+            return sharding.local_shape(shape)
+        except ValueError as error:
+            raise UnsupportedByShardyError(str(error)) from error
+
+    def replace(self, op: Operation, value: Value) -> None:
+        """Let `value` stand for the one result of `op`, and erase `op`.
+
+        Raises:
+            UnsupportedByShardyError: the value is not of the type of one device's part of the result.
+        """
+        (sharding,), (result,) = annotations.result_shardings(op, self.mesh), op.results
+        if value.type != self.local_type(result.type, sharding):
+            raise UnsupportedByShardyError(f"{op.name}: a part of {result.type} became {value.type}")
+        self.set_sharding(value, sharding)
+        mlir.replace(op, value)
 
     # Partial sums
 
@@ -128,19 +141,16 @@ class LocalContext:
     def is_reduced(self, value: Value, axes: Sequence[Axis]) -> bool:
         return self._reduced.get(value) == merged(axes)
 
-    def is_partial(self, value: Value) -> bool:
-        return value in self._partials
-
     def defer(self, value: Value) -> None:
         """Let ordinary ops use the partial sum `value`: `grad_sync` has shown that its sum can be made later."""
         self._deferred.add(value)
 
-    def is_deferred(self, value: Value) -> bool:
-        return value in self._deferred
+    def require_reduced(self, op: Operation) -> None:
+        """Raises UnsupportedByShardyError where `op`, or an op in it, uses a value that is still partial.
 
-    def require_reduced(self, op: Operation, operands: Sequence[Value]) -> None:
-        """Raises UnsupportedByShardyError where an ordinary op uses a value that is still partial."""
-        for operand in operands:
+        After a deferred reduction a value counts as reduced.
+        """
+        for operand in mlir.operands_deep(op):
             if operand in self._partials and operand not in self._deferred:
                 raise UnsupportedByShardyError(f"{op.name} uses a partial sum that was not reduced")
 
@@ -150,80 +160,53 @@ class LocalContext:
         """This device's number along `axes` (i32 scalar), made once at the start of the program."""
         key = tuple(axes)
         if key not in self._coordinates:
-            with self._after_device_id():
+            with ir.InsertionPoint.after(self._device_id.owner):
                 table = [self.mesh.linear_coordinate(device, key) for device in range(self.mesh.num_devices)]
-                values = constant(np.array(table, dtype=np.int32))
-                one = mlir.create(
-                    "stablehlo.dynamic_slice",
-                    [tensor_type_of([1], "i32")],
-                    [values, self._device_id],
-                    {"slice_sizes": ir.DenseI64ArrayAttr.get([1])},
-                ).results[0]
-                self._coordinates[key] = mlir.create("stablehlo.reshape", [tensor_type_of([], "i32")], [one]).results[0]
+                one = stablehlo.dynamic_slice(constant(np.array(table, dtype=np.int32)), [self._device_id], [1])
+                self._coordinates[key] = reshaped(one, [])
         return self._coordinates[key]
 
-    def _after_device_id(self) -> Any:
-        """An insertion point after the ops that read the device's number, before the program's own ops."""
-        if self._device_id is None:
-            with ir.InsertionPoint.at_block_begin(self._block):
-                replica = mlir.create("stablehlo.replica_id", [tensor_type_of([], "ui32")], []).results[0]
-                self._device_id = mlir.create("stablehlo.convert", [tensor_type_of([], "i32")], [replica]).results[0]
-        converted = mlir.defining_op(self._device_id)
-        following = mlir.block_operations(self._block)
-        return ir.InsertionPoint(following[following.index(converted) + 1])
+    @cached_property
+    def _device_id(self) -> Value:
+        """This device's number (i32 scalar), made once at the start of the program."""
+        with ir.InsertionPoint.at_block_begin(self._block):
+            return converted(stablehlo.replica_id(), ir.IntegerType.get_signless(32))
 
-    def offset(self, axes: Sequence[Axis], local_size: int, like: Any = None) -> Value:
-        """Where this device's part starts in a dim that `axes` split into parts of `local_size`.
-
-        A scalar of element type `like`, by default i32.
-        """
-        return binary("multiply", self.coordinate(axes), constant(np.array(local_size, np.int32)), like)
+    def offset(self, axes: Sequence[Axis], local_size: int) -> Value:
+        """The start (i32 scalar) of this device's part in a dim that `axes` split into parts of `local_size`."""
+        return stablehlo.multiply(self.coordinate(axes), index(local_size)) if axes else index(0)
 
     def on_first(self, value: Value, axes: Sequence[Axis], elsewhere: int = 0) -> Value:
         """`value` on the devices whose coordinate along `axes` is 0, the number `elsewhere` on the others."""
-        tensor = mlir.tensor_type(value)
-        zero = constant(np.array(0, np.int32))
+        zero = index(0)
         first = compare(self.coordinate(axes), zero, "EQ")
-        others = constant(np.full(tensor.shape, elsewhere, numpy_dtype(tensor.element_type)))
-        return mlir.create("stablehlo.select", [tensor], [first, value, others]).results[0]
-
-    def random_state(self) -> Value:
-        """The hidden parameter that the program's random numbers come from."""
-        if self._random_state is None:
-            raise ValueError("the program draws random numbers and has no parameter for the random state")
-        return self._random_state
-
-    def next_random_number(self) -> int:
-        """The number, in the program, of the random op that is being rewritten."""
-        self._random_numbers += 1
-        return self._random_numbers - 1
+        others = constant(np.full(mlir.tensor_shape(value), elsewhere, dtype_of(value)))
+        return stablehlo.select(first, value, others)
 
     # Communication
 
     def channel(self, groups: Sequence[Sequence[int]]) -> dict[str, Any]:
         """Attributes of a new collective of `groups`."""
-        self._channels += 1
+        channel = f"#stablehlo.channel_handle<handle = {next(self._channels)}, type = 1>"
         return {
             "replica_groups": mlir.dense(np.array(groups, dtype=np.int64)),
-            "channel_handle": ir.Attribute.parse(f"#stablehlo.channel_handle<handle = {self._channels}, type = 1>"),
+            "channel_handle": ir.Attribute.parse(channel),
             "use_global_device_ids": ir.UnitAttr.get(),
         }
 
     def all_reduce(self, operand: Value, axes: Sequence[Axis], reducer: str) -> Value:
         """`operand` reduced over `axes`, at the current insertion point."""
         attributes = self.channel(self.mesh.groups(axes))
-        op = ir.Operation.create(
-            "stablehlo.all_reduce", results=[operand.type], operands=[operand], attributes=attributes, regions=1
-        )
-        mlir.create_reducer(op, reducer, mlir.tensor_type(operand).element_type)
-        return op.results[0]
+        return mlir.create("stablehlo.all_reduce", [operand.type], [operand], attributes, reducer=reducer).results[0]
 
-    def all_gather(self, value: Value, dim: int, axes: Sequence[Axis]) -> Value:
-        """The devices' parts of `value` along `axes`, one after the other in `dim`, at the current insertion point."""
-        groups = self.mesh.groups(axes)
-        shape = list(mlir.tensor_shape(value))
-        shape[dim] *= len(groups[0])
-        result = ir.RankedTensorType.get(shape, mlir.tensor_type(value).element_type)
-        along = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
-        attributes = self.channel(groups) | {"all_gather_dim": along}
-        return mlir.create("stablehlo.all_gather", [result], [value], attributes).results[0]
+    def all_gather(self, value: Value, split: Sequence[Sequence[Axis]]) -> Value:
+        """The devices' parts of `value` along the axes given for each dim, put together in that dim, at the current
+        insertion point."""
+        for dim, axes in enumerate(split):
+            if axes:
+                groups = self.mesh.groups(axes)
+                shape = list(mlir.tensor_shape(value))
+                shape[dim] *= len(groups[0])
+                attributes = self.channel(groups) | {"all_gather_dim": mlir.i64(dim)}
+                value = mlir.create("stablehlo.all_gather", [typed(value, shape)], [value], attributes).results[0]
+        return value

@@ -10,37 +10,16 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from alpa_cfp.spmd.ir import mlir
-from alpa_cfp.spmd.ir.mlir import Operation, Value
-from alpa_cfp.spmd.ir.reducers import is_made_over_devices, region_reducer
+from alpa_cfp.spmd.ir.builders import reshaped
+from alpa_cfp.spmd.ir.constants import is_zero
+from alpa_cfp.spmd.ir.mlir import Operation
+from alpa_cfp.spmd.ir.op_kinds import is_made_over_devices, region_reducer
 from alpa_cfp.spmd.partition.local_context import LocalContext
 from alpa_cfp.spmd.partition.local_ops import handles, localize_results, require, require_unsplit
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis
 
 # Reducing the initial value once on every device changes nothing for these.
 _IDEMPOTENT = frozenset({"maximum", "minimum", "and", "or"})
-
-
-def is_zero(value: Value) -> bool:
-    """Whether `value` is a constant zero, possibly broadcast."""
-    op = mlir.defining_op(value)
-    while op is not None and op.name in ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.convert"):
-        op = mlir.defining_op(op.operands[0])
-    if op is not None and op.name == "stablehlo.complex":
-        return all(is_zero(part) for part in op.operands)
-    if op is None or op.name not in ("stablehlo.constant", "sdy.constant"):
-        return False
-    attribute = ir.DenseElementsAttr(op.attributes["value"])
-    if not attribute.is_splat:
-        return False
-    literal = str(attribute.get_splat_value()).split(":", 1)[0].strip()
-    return literal == "false" or (literal not in ("true",) and _number(literal) == 0.0)
-
-
-def _number(literal: str) -> float:
-    try:
-        return float(literal)
-    except ValueError:  # a hexadecimal bit pattern (NaN, infinities): not zero
-        return float("nan")
 
 
 @handles("stablehlo.reduce")
@@ -85,10 +64,9 @@ def _reduce_parts(ctx: LocalContext, op: Operation, shardings: list[ArrayShardin
     with ir.InsertionPoint(op), op.location:
         part = op.clone()
         for i, result in enumerate(part.results):
-            tensor = mlir.tensor_type(result)
-            one = ir.RankedTensorType.get([1, *tensor.shape], tensor.element_type)
-            op.operands[i] = ctx.all_gather(mlir.create("stablehlo.reshape", [one], [result]).results[0], 0, axes)
-    op.attributes["dimensions"] = ir.DenseI64ArrayAttr.get([0])
+            shape = mlir.tensor_shape(result)
+            op.operands[i] = ctx.all_gather(reshaped(result, [1, *shape]), [axes, *([()] * len(shape))])
+    mlir.set_int_array(op, "dimensions", [0])
     for result in op.results:
         ctx.mark_reduced(result, axes)
 
@@ -154,4 +132,4 @@ def _convolution(ctx: LocalContext, op: Operation, shardings: list[ArraySharding
 def _divide_groups(op: Operation, name: str, groups: int, sharding: ArraySharding, dim: int) -> None:
     parts = sharding.num_shards(dim)
     require(groups % parts == 0, op, f"{groups} groups are split in {parts}")
-    op.attributes[name] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), groups // parts)
+    op.attributes[name] = mlir.i64(groups // parts)

@@ -1,7 +1,7 @@
 """From a global op to one device's op: gather and scatter.
 
 A split of the dim that is indexed (an embedding table's vocabulary) is handled as XLA's SPMD partitioner does: each
-device looks up what lies in its part, the rest counts as zero, and a sum over the devices follows. A scatter-add of
+device looks up the indices in its part, the others give zero, and a sum over the devices follows. A scatter-add of
 updates that are split (the gradient of an embedding, data parallel) gives partial sums; so that the array that
 is added to counts once, only the first device keeps it.
 """
@@ -15,12 +15,11 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from alpa_cfp.spmd.ir import mlir
-from alpa_cfp.spmd.ir.builders import binary, broadcast, compare, constant
-from alpa_cfp.spmd.ir.element_types import numpy_dtype
+from alpa_cfp.spmd.ir.builders import broadcast, compare, constant, converted, dtype_of, reshaped
+from alpa_cfp.spmd.ir.constants import is_zero
 from alpa_cfp.spmd.ir.mlir import Operation, Value
-from alpa_cfp.spmd.ir.reducers import region_reducer
+from alpa_cfp.spmd.ir.op_kinds import region_reducer
 from alpa_cfp.spmd.partition.local_context import LocalContext
-from alpa_cfp.spmd.partition.local_contractions import is_zero
 from alpa_cfp.spmd.partition.local_ops import handles, localize_results, require
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis
 
@@ -95,25 +94,24 @@ def _gather(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) ->
         moved, inside = _local_indices(ctx, indices, numbers.index_vector_dim, indexed, clamp=True)
         attributes = {name: op.attributes[name] for name in ("dimension_numbers", "indices_are_sorted", "slice_sizes")}
         found = mlir.create("stablehlo.gather", [local_result], [table, moved], attributes).results[0]
-        zeros = constant(np.zeros(local_result.shape, numpy_dtype(local_result.element_type)))
+        zeros = constant(np.zeros(local_result.shape, dtype_of(found)))
         mask = broadcast(inside, local_result.shape, batch_dims)
-        masked = mlir.create("stablehlo.select", [local_result], [mask, found, zeros]).results[0]
-    ctx.replace(op, [masked])
+        masked = stablehlo.select(mask, found, zeros)
+    ctx.replace(op, masked)
     ctx.mark_partial(masked, axes, "add")
 
 
 def _local_indices(
     ctx: LocalContext, indices: Value, index_vector_dim: int, indexed: Sequence[_IndexedDim], *, clamp: bool
 ) -> tuple[Value, Value]:
-    """Indices into this device's part, and (without the index vector dim) whether each of them lies in it.
+    """Indices into this device's part, and (without the index vector dim) whether each of them is in it.
 
     With `clamp` a global index outside the array first becomes the nearest one inside, as gather defines it. Without
     it, an index outside this device's part becomes one that a scatter skips.
     """
     shape = list(mlir.tensor_shape(indices))
     vector_length = shape[index_vector_dim] if index_vector_dim < len(shape) else 1
-    element_type = mlir.tensor_type(indices).element_type
-    dtype = numpy_dtype(element_type)
+    dtype = dtype_of(indices)
     # Clamped in their own type before they become i32: gather takes the nearest element for an index outside, and a
     # scatter's stays outside, on the next place before or after.
     lows = np.full(vector_length, np.iinfo(np.int32).min // 2, np.int64)
@@ -126,32 +124,24 @@ def _local_indices(
         unit = np.zeros(vector_length, np.int32)
         unit[dim.component] = 1
         start = broadcast(ctx.offset(dim.axes, dim.local_size), [vector_length])
-        offset = binary("add", offset, binary("multiply", start, constant(unit)))
+        offset = stablehlo.add(offset, stablehlo.multiply(start, constant(unit)))
     place = [index_vector_dim] if index_vector_dim < len(shape) else []
 
     def along_vector(vector: Value) -> Value:
-        if not place:
-            scalar = ir.RankedTensorType.get([], mlir.tensor_type(vector).element_type)
-            vector = mlir.create("stablehlo.reshape", [scalar], [vector]).results[0]
-        return broadcast(vector, shape, place)
+        return broadcast(vector if place else reshaped(vector, []), shape, place)
 
-    wide = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))
     low, high = (
         along_vector(constant(np.clip(bounds, np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)))
         for bounds in (lows, highs)
     )
-    current = mlir.create("stablehlo.clamp", [indices.type], [low, indices, high]).results[0]
-    if np.dtype(dtype) != np.int32:
-        current = mlir.create("stablehlo.convert", [wide], [current]).results[0]
-    current = binary("subtract", current, along_vector(offset))
+    current = converted(stablehlo.clamp(low, indices, high), ir.IntegerType.get_signless(32))
+    current = stablehlo.subtract(current, along_vector(offset))
     inside = _inside(current, index_vector_dim, indexed)
     if not clamp:
-        # A scatter skips what lies outside; a negative number would do as well, but not for unsigned indices.
+        # A scatter skips an index outside; a negative number would do as well, but not for unsigned indices.
         outside = along_vector(constant(np.full(vector_length, np.iinfo(np.int32).max // 2, np.int32)))
         vector_dims = [dim for dim in range(len(shape)) if dim != index_vector_dim]
-        current = mlir.create(
-            "stablehlo.select", [wide], [broadcast(inside, shape, vector_dims), current, outside]
-        ).results[0]
+        current = stablehlo.select(broadcast(inside, shape, vector_dims), current, outside)
     return current, inside
 
 
@@ -164,23 +154,10 @@ def _inside(indices: Value, index_vector_dim: int, indexed: Sequence[_IndexedDim
         if index_vector_dim < len(shape):
             starts, limits = [0] * len(shape), list(shape)
             starts[index_vector_dim], limits[index_vector_dim] = dim.component, dim.component + 1
-            sliced = [*shape]
-            sliced[index_vector_dim] = 1
-            element_type = mlir.tensor_type(indices).element_type
-            attributes = {
-                "start_indices": ir.DenseI64ArrayAttr.get(starts),
-                "limit_indices": ir.DenseI64ArrayAttr.get(limits),
-                "strides": ir.DenseI64ArrayAttr.get([1] * len(shape)),
-            }
-            one = mlir.create(
-                "stablehlo.slice", [ir.RankedTensorType.get(sliced, element_type)], [indices], attributes
-            ).results[0]
-            component = mlir.create(
-                "stablehlo.reshape", [ir.RankedTensorType.get(batch_shape, element_type)], [one]
-            ).results[0]
+            component = reshaped(stablehlo.slice(indices, starts, limits, [1] * len(shape)), batch_shape)
         low = compare(component, constant(np.zeros(batch_shape, np.int32)), "GE")
         high = compare(component, constant(np.full(batch_shape, dim.local_size, np.int32)), "LT")
-        result = binary("and", result, binary("and", low, high))
+        result = stablehlo.and_(result, stablehlo.and_(low, high))
     return result
 
 

@@ -7,15 +7,15 @@ left to XLA's partitioner.
 """
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from alpa_cfp.spmd.ir import mlir, random_ops
-from alpa_cfp.spmd.ir.builders import binary, broadcast, constant
+from alpa_cfp.spmd.ir.builders import broadcast, converted
 from alpa_cfp.spmd.ir.mlir import Operation, Value
+from alpa_cfp.spmd.ir.op_kinds import WORKED_DIMS
 from alpa_cfp.spmd.module.partitioned import UnsupportedByShardyError
 from alpa_cfp.spmd.partition.local_context import LocalContext
 from alpa_cfp.spmd.shardings import annotations
@@ -23,59 +23,6 @@ from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis
 
 Handler = Callable[[LocalContext, Operation, list[ArraySharding]], None]
 HANDLERS: dict[str, Handler] = {}
-
-ELEMENTWISE = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "abs",
-        "add",
-        "and",
-        "atan2",
-        "bitcast_convert",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "compare",
-        "complex",
-        "convert",
-        "cosine",
-        "count_leading_zeros",
-        "divide",
-        "exponential",
-        "exponential_minus_one",
-        "floor",
-        "imag",
-        "is_finite",
-        "log",
-        "log_plus_one",
-        "logistic",
-        "maximum",
-        "minimum",
-        "multiply",
-        "negate",
-        "not",
-        "or",
-        "popcnt",
-        "power",
-        "real",
-        "reduce_precision",
-        "remainder",
-        "round_nearest_afz",
-        "round_nearest_even",
-        "rsqrt",
-        "select",
-        "shift_left",
-        "shift_right_arithmetic",
-        "shift_right_logical",
-        "sign",
-        "sine",
-        "sqrt",
-        "subtract",
-        "tan",
-        "tanh",
-        "xor",
-    )
-)
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
@@ -100,6 +47,11 @@ def localize_results(ctx: LocalContext, op: Operation, shardings: Iterable[Array
         ctx.localize(result, sharding)
 
 
+def require_equal(ctx: LocalContext, op: Operation, value: Value, sharding: ArraySharding) -> None:
+    """Raises UnsupportedByShardyError unless `value` is split as `sharding` says."""
+    require(ctx.sharding(value).dims == sharding.dims, op, "operand and result are split differently")
+
+
 def require_unsplit(ctx: LocalContext, op: Operation, value: Value, dims: Iterable[int]) -> None:
     """Raises UnsupportedByShardyError where one of `dims` of `value` is split."""
     sharding = ctx.sharding(value)
@@ -122,7 +74,7 @@ def elementwise(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]
 
 
 @handles("stablehlo.optimization_barrier")
-def _each_alone(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
+def _barrier(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     for operand, sharding in zip(op.operands, shardings, strict=True):
         require(ctx.sharding(operand).dims == sharding.dims, op, "it would reshard")
     localize_results(ctx, op, shardings)
@@ -135,31 +87,19 @@ def _constant(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) 
     with ir.InsertionPoint(op), op.location:
         if value.is_splat:
             local = ctx.local_type(op.results[0].type, sharding)
-            attribute = ir.DenseElementsAttr.get_splat(local, value.get_splat_value())
-            new = mlir.create("stablehlo.constant", [local], [], {"value": attribute}).results[0]
+            new = stablehlo.constant(ir.DenseElementsAttr.get_splat(local, value.get_splat_value()))
         else:
-            new = mlir.create("stablehlo.constant", [op.results[0].type], [], {"value": value}).results[0]
-            new = slice_part(ctx, new, dict(enumerate(sharding.dims)))
-    ctx.replace(op, [new])
+            new = slice_part(ctx, stablehlo.constant(value), sharding.dims)
+    ctx.replace(op, new)
 
 
-def slice_part(ctx: LocalContext, value: Value, split: dict[int, Sequence[Axis]]) -> Value:
-    """This device's part of `value`, with each dim in `split` cut along the mesh axes given for it."""
-    shape = list(mlir.tensor_shape(value))
-    if not any(split.values()):
+def slice_part(ctx: LocalContext, value: Value, split: Sequence[Sequence[Axis]]) -> Value:
+    """This device's part of `value`, with each dim cut along the mesh axes given for it in `split`."""
+    if not any(split):
         return value
-    starts = []
-    local = list(shape)
-    for dim, size in enumerate(shape):
-        axes = split.get(dim, ())
-        parts = math.prod(axis.size for axis in axes)
-        if size % parts:
-            raise UnsupportedByShardyError(f"dim {dim} of size {size} is not divided by its {parts} shards")
-        local[dim] = size // parts
-        starts.append(ctx.offset(axes, local[dim]) if axes else constant(np.array(0, np.int32)))
-    result = ir.RankedTensorType.get(local, mlir.tensor_type(value).element_type)
-    attributes = {"slice_sizes": ir.DenseI64ArrayAttr.get(local)}
-    return mlir.create("stablehlo.dynamic_slice", [result], [value, *starts], attributes).results[0]
+    local = list(ctx.local_shape(mlir.tensor_shape(value), ArraySharding(ctx.mesh, tuple(map(tuple, split)))))
+    starts = [ctx.offset(axes, size) for axes, size in zip(split, local, strict=True)]
+    return stablehlo.dynamic_slice(value, starts, local)
 
 
 @handles("stablehlo.iota")
@@ -174,11 +114,10 @@ def _iota(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> N
     # Counted in i32 and converted then: a narrow float would round the count and the start apart from each other.
     counted = ir.RankedTensorType.get(local.shape, ir.IntegerType.get_signless(32))
     with ir.InsertionPoint(op), op.location:
-        attributes = {"iota_dimension": op.attributes["iota_dimension"]}
-        count = mlir.create("stablehlo.iota", [counted], [], attributes).results[0]
+        count = stablehlo.iota(counted, dim)
         start = broadcast(ctx.offset(axes, local.shape[dim]), local.shape)
-        shifted = binary("add", count, start, local.element_type)
-    ctx.replace(op, [shifted])
+        shifted = converted(stablehlo.add(count, start), local.element_type)
+    ctx.replace(op, shifted)
 
 
 @handles("stablehlo.broadcast_in_dim")
@@ -262,44 +201,8 @@ def _slice(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> 
             limits[dim] = local[dim]
         else:
             require_unsplit(ctx, op, op.operands[0], [dim])
-    require(operand.dims == shardings[0].dims, op, "operand and result are split differently")
+    require_equal(ctx, op, op.operands[0], shardings[0])
     mlir.set_int_array(op, "limit_indices", limits)
-    localize_results(ctx, op, shardings)
-
-
-@handles("stablehlo.pad")
-def _pad(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
-    amounts = zip(
-        *(mlir.int_array(op, name) for name in ("edge_padding_low", "edge_padding_high", "interior_padding")),
-        strict=True,
-    )
-    require_unsplit(ctx, op, op.operands[0], [dim for dim, padding in enumerate(amounts) if any(padding)])
-    require(ctx.sharding(op.operands[0]).dims == shardings[0].dims, op, "operand and result are split differently")
-    localize_results(ctx, op, shardings)
-
-
-@handles("stablehlo.concatenate")
-def _concatenate(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
-    dim = mlir.integer(op, "dimension")
-    for operand in op.operands:
-        require_unsplit(ctx, op, operand, [dim])
-        require(ctx.sharding(operand).dims == shardings[0].dims, op, "operand and result are split differently")
-    localize_results(ctx, op, shardings)
-
-
-@handles("stablehlo.reverse")
-def _reverse(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
-    require_unsplit(ctx, op, op.operands[0], mlir.int_array(op, "dimensions"))
-    require(ctx.sharding(op.operands[0]).dims == shardings[0].dims, op, "operand and result are split differently")
-    localize_results(ctx, op, shardings)
-
-
-@handles("stablehlo.sort")
-def _sort(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
-    dim = mlir.integer(op, "dimension")
-    for operand, sharding in zip(op.operands, shardings, strict=True):
-        require_unsplit(ctx, op, operand, [dim])
-        require(ctx.sharding(operand).dims == sharding.dims, op, "operand and result are split differently")
     localize_results(ctx, op, shardings)
 
 
@@ -312,7 +215,7 @@ def _dynamic_slice(ctx: LocalContext, op: Operation, shardings: list[ArrayShardi
         if operand.dims[dim]:
             require(size == local[dim] * operand.num_shards(dim), op, f"dim {dim} is split and not taken whole")
             sizes[dim] = local[dim]
-    require(operand.dims == shardings[0].dims, op, "operand and result are split differently")
+    require_equal(ctx, op, op.operands[0], shardings[0])
     mlir.set_int_array(op, "slice_sizes", sizes)
     localize_results(ctx, op, shardings)
 
@@ -327,25 +230,22 @@ def _dynamic_update_slice(ctx: LocalContext, op: Operation, shardings: list[Arra
             require(
                 operand.dims[dim] == update.dims[dim] and whole == part, op, f"dim {dim} is split and not set whole"
             )
-    require(operand.dims == shardings[0].dims, op, "operand and result are split differently")
+    require_equal(ctx, op, op.operands[0], shardings[0])
     localize_results(ctx, op, shardings)
 
 
-@handles("stablehlo.reduce_window", "stablehlo.select_and_scatter")
-def _windowed(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
-    window = mlir.int_array(op, "window_dimensions")
-    moved = [dim for dim, size in enumerate(window) if size != 1]
-    for name in ("window_strides", "base_dilations", "window_dilations"):
-        if name in op.attributes:
-            moved += [dim for dim, step in enumerate(mlir.int_array(op, name)) if step != 1]
-    if "padding" in op.attributes:
-        padding = np.array(ir.DenseElementsAttr(op.attributes["padding"]))
-        moved += [dim for dim in range(len(window)) if padding.reshape(-1, 2)[dim].any()]
+@handles(
+    *("stablehlo.pad", "stablehlo.concatenate", "stablehlo.reverse", "stablehlo.sort"),
+    *("stablehlo.reduce_window", "stablehlo.select_and_scatter"),
+)
+def _along_dims(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
+    """Ops that work along dims, which have to be whole; their attributes name these, whatever the sizes are."""
     require(all(sharding == shardings[0] for sharding in shardings), op, "its results are split differently")
-    arrays = [operand for operand in op.operands if mlir.tensor_type(operand).rank == len(window)]
-    for operand in arrays:
-        require_unsplit(ctx, op, operand, moved)
-        require(ctx.sharding(operand).dims == shardings[0].dims, op, "operand and result are split differently")
+    dims = sorted(WORKED_DIMS[op.name](op))
+    for operand in op.operands:
+        if mlir.tensor_type(operand).rank == len(shardings[0].dims):
+            require_unsplit(ctx, op, operand, dims)
+            require_equal(ctx, op, operand, shardings[0])
     localize_results(ctx, op, shardings)
 
 
@@ -354,23 +254,21 @@ def _rng(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> No
     """Random numbers: every device draws those of its own part, so devices that hold the same part agree."""
     (sharding,) = shardings
     local = ctx.local_type(op.results[0].type, sharding)
-    zero = np.array(0, np.int32)
     with ir.InsertionPoint(op), op.location:
-        offsets = [
-            ctx.offset(axes, local.shape[dim]) if axes else constant(zero) for dim, axes in enumerate(sharding.dims)
-        ]
-        drawn = random_ops.draw(op, ctx.random_state(), ctx.next_random_number(), local, offsets)
-    ctx.replace(op, [drawn])
+        offsets = [ctx.offset(axes, size) for axes, size in zip(sharding.dims, local.shape, strict=True)]
+        drawn = random_ops.draw(op, ctx.random_state, next(ctx.random_op_numbers), local, offsets)
+    ctx.replace(op, drawn)
 
 
 @handles("stablehlo.custom_call", "stablehlo.if", "stablehlo.case", "stablehlo.rng_bit_generator")
 def whole_on_every_device(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     """Ops that are only taken where every device computes the whole of them."""
-    require(not mlir.bool_attribute(op, "has_side_effect"), op, "it has side effects")
-    for nested in inner_operations(op):
+    side_effect = "has_side_effect" in op.attributes and ir.BoolAttr(op.attributes["has_side_effect"]).value
+    require(not side_effect, op, "it has side effects")
+    for nested in mlir.inner_operations(op):
         if nested.name == "sdy.constant":
             annotations.make_plain_constant(nested)
-    inner = inner_operations(op)
+    inner = mlir.inner_operations(op)
     replicated = itertools.chain(
         shardings,
         (ctx.sharding(operand) for operand in op.operands),
@@ -384,8 +282,3 @@ def whole_on_every_device(ctx: LocalContext, op: Operation, shardings: list[Arra
             known = ctx.known_sharding(operand)
             require(known is None or known.is_replicated, op, "it uses a split value from outside")
     localize_results(ctx, op, shardings)
-
-
-def inner_operations(op: Operation) -> list[Operation]:
-    """The ops in the regions of `op`, at any depth."""
-    return [nested for region in op.regions for block in region.blocks for nested in mlir.walk(block)]

@@ -12,15 +12,12 @@ from typing import Any
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.random_ops import add_state_parameter
 from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
-from alpa_cfp.spmd.module.partitioned import Collective, UnsupportedByShardyError
+from alpa_cfp.spmd.module.partitioned import Collective, UnsupportedByShardyError, collectives_of_block
 from alpa_cfp.spmd.partition import local_collectives, local_contractions, local_indexing, local_loops, local_ops
 from alpa_cfp.spmd.partition.combine_collectives import combine_collectives
 from alpa_cfp.spmd.partition.local_context import LocalContext
-from alpa_cfp.spmd.partition.local_dispatch import localize_op, require_partials_deferred
-from alpa_cfp.spmd.partition.merge_sums import merge_sums
-from alpa_cfp.spmd.partition.read_collectives import collectives_of_block
-from alpa_cfp.spmd.partition.share_collectives import share_collectives
-from alpa_cfp.spmd.partition.transpose_first import transpose_first
+from alpa_cfp.spmd.partition.local_dispatch import localize_op
+from alpa_cfp.spmd.partition.simplify_collectives import merge_sums, share_collectives, transpose_first
 from alpa_cfp.spmd.shardings import annotations
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from alpa_cfp.spmd.simplify import simplify
@@ -66,9 +63,7 @@ def localize(
     if limits is not None:
         share_collectives(block)
         combine_collectives(block, limits)
-    mlir.set_function_type(
-        main, [argument.type for argument in block.arguments], [v.type for v in mlir.terminator(main).operands]
-    )
+    mlir.update_function_type(main)
     _drop_annotations(module, main)
     module.operation.verify()
     if limits is not None:
@@ -78,7 +73,7 @@ def localize(
 
 
 def _check_results(ctx: LocalContext, op: mlir.Operation, outputs: Sequence[ArraySharding]) -> None:
-    require_partials_deferred(ctx, op)
+    ctx.require_reduced(op)
     for i, (operand, sharding) in enumerate(zip(op.operands, outputs, strict=True)):
         if ctx.sharding(operand).dims != sharding.dims:
             raise UnsupportedByShardyError(f"result {i} is {ctx.sharding(operand).to_sdy()}, not {sharding.to_sdy()}")
@@ -93,6 +88,6 @@ def _drop_annotations(module: Any, main: mlir.Operation) -> None:
         for attribute in attributes:
             attribute.pop(annotations.SHARDING, None)
         mlir.set_function_arguments_attributes(main, kind, attributes)
-    for op in mlir.walk(mlir.entry_block(main)):
+    for op in mlir.inner_operations(main):
         for name in [name for name in op.attributes if name.startswith("sdy.")]:
             del op.attributes[name]

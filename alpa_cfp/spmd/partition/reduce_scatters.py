@@ -1,8 +1,9 @@
 """Sum and split in one communication: an all-reduce of which each device keeps a part becomes a reduce-scatter.
 
-Works on the global program with Shardy's collectives, where `sdy.all_slice` behind `sdy.all_reduce` says so; Shardy has
+Works on the global program with Shardy's collectives, where an `sdy.all_slice` follows an `sdy.all_reduce`; Shardy has
 no pass for it in jaxlib 0.10.2 and 0.11.2. Alpa's pass GenerateReduceScatter decides where gradients are kept in parts
-(ZeRO); this makes the communication that is meant. Invariant: every value of the program stays the same up to rounding.
+(ZeRO); this makes the communication that it intends. Invariant: every value of the program stays the same up to
+rounding.
 """
 
 from collections.abc import Sequence
@@ -11,10 +12,10 @@ from jaxlib.mlir import ir
 
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Operation, Value
+from alpa_cfp.spmd.ir.op_kinds import ELEMENTWISE
 from alpa_cfp.spmd.partition.grad_sync import DEFERRED
-from alpa_cfp.spmd.partition.local_ops import ELEMENTWISE
 from alpa_cfp.spmd.shardings import annotations
-from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh, parse_axis_lists
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh, joined, parse_axis_lists
 
 Split = tuple[tuple[Axis, ...], ...]
 
@@ -65,7 +66,7 @@ def _is_free_sum(op: Operation) -> bool:
 
 
 def _before(move: Operation, split: Split) -> Split:
-    """How the operand of `move` is to be split so that its result is split as `split`."""
+    """The split of the operand of `move` with which its result is split as `split`."""
     if move.name != "stablehlo.transpose":
         return split
     operand: list[tuple[Axis, ...]] = [()] * len(split)
@@ -106,7 +107,9 @@ def _reduce_scatter(
             if name == "sdy.all_reduce":
                 text = f"#sdy<axis_ref_list{text[1:-1]}>"
             else:
-                sharding = ArraySharding(mesh, tuple(map(_joined, sharding.dims, axes)))
+                sharding = ArraySharding(
+                    mesh, tuple(joined((*own, *more)) for own, more in zip(sharding.dims, axes, strict=True))
+                )
                 text = f"#sdy<list_of_axis_ref_lists{text}>"
             attributes = {attribute: ir.Attribute.parse(text), "out_sharding": ir.Attribute.parse(sharding.to_sdy())}
             value = mlir.create(name, [value.type], [value], attributes).results[0]
@@ -117,13 +120,6 @@ def _lists_text(mesh: LogicalMesh, lists: Sequence[Sequence[Axis]]) -> str:
     """Shardy's text of lists of axes, such as `[{"x"}, {}]`."""
     text = ArraySharding(mesh, tuple(map(tuple, lists))).to_sdy()
     return text[text.index("[") : text.rindex("]") + 1]
-
-
-def _joined(own: Sequence[Axis], more: Sequence[Axis]) -> tuple[Axis, ...]:
-    """The axes of a dim that is split further; a part of an axis that continues the one before it is one with it."""
-    if own and more and own[-1].index == more[0].index and own[-1].pre * own[-1].size == more[0].pre:
-        return (*own[:-1], Axis(own[-1].index, own[-1].pre, own[-1].size * more[0].size), *more[1:])
-    return (*own, *more)
 
 
 def _slice_moves(mesh: LogicalMesh, moves: Sequence[Operation], total: Operation, part: Value) -> None:

@@ -1,6 +1,6 @@
 """Keep XLA's own partitioner from splitting dims along which it computes an op wrongly, or ends the process.
 
-Takes the function that is left to XLA, and what is known of where its values lie; puts a constraint around each such
+Takes the function that is left to XLA, and the known shardings of its values; puts a constraint around each such
 op that keeps the dims it works along whole and leaves the others to propagation. Invariant: the function computes what
 it did. Each kind of op here was seen to be wrong, or to end the process, with jaxlib 0.10.2 and 0.11.2, on whole
 numbers, when the dims were split:
@@ -9,19 +9,18 @@ numbers, when the dims were split:
 - a product that sums over several dims comes out wrong where its sides are split along these in different ways;
 - a slice of a split dim that its parts do not divide ends in a program that XLA's own verifier refuses;
 - a pad that cuts off at an edge, or spreads elements out, ends the process, as does a gather by bytes;
-- a reduction of a kind that no collective makes is UNIMPLEMENTED, or ends the process (see `reducers`).
+- a reduction of a kind that no collective makes is UNIMPLEMENTED, or ends the process (see `op_kinds`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir.dialects import sdy, stablehlo
 
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.builders import converted
 from alpa_cfp.spmd.ir.mlir import Operation, Value
-from alpa_cfp.spmd.ir.reducers import is_made_over_devices
-from alpa_cfp.spmd.ir.worked_dims import Dims, padded_dims, windowed_dims
+from alpa_cfp.spmd.ir.op_kinds import Dims, changed_dims, is_made_over_devices, padded_dims, windowed_dims
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, axes_text
 
 # The dims that have to be whole, of each operand and of each result.
@@ -34,9 +33,9 @@ def make_whole_for_xla(main: Operation, shardings: Shardings) -> None:
 
     Args:
         main: The function.
-        shardings: Where its arguments and its ops' results are to lie; what lacks here may lie in any way.
+        shardings: Those of its arguments and its ops' results; a value without one may be sharded in any way.
     """
-    for op in list(mlir.walk(mlir.entry_block(main))):
+    for op in mlir.inner_operations(main):
         if op.name == "stablehlo.dot_general":
             _split_sides_alike(op, shardings)
         elif op.name == "stablehlo.slice":
@@ -64,11 +63,11 @@ def _whole(value: Value, dims: Dims) -> Value:
 def _constrained(value: Value, splits: Sequence[str]) -> Value:
     """`value` with its dims split as Shardy's texts say."""
     sharding = ir.Attribute.parse(f"#sdy.sharding<@{mlir.MESH_SYMBOL}, [{', '.join(splits)}]>")
-    return mlir.create("sdy.sharding_constraint", [value.type], [value], {"sharding": sharding}).results[0]
+    return sdy.sharding_constraint(value, sharding)
 
 
 def _split_sides_alike(op: Operation, shardings: Shardings) -> None:
-    """Let the right side lie along the summed dims as the left one does; along none where that is not known."""
+    """Shard the right side along the summed dims as the left one; along none where that is not known."""
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     summed = list(numbers.lhs_contracting_dimensions), list(numbers.rhs_contracting_dimensions)
     if len(summed[0]) < 2:
@@ -92,11 +91,11 @@ def _split_sides_alike(op: Operation, shardings: Shardings) -> None:
 def _divide_slice(op: Operation, shardings: Shardings) -> None:
     """Gather the dims of what is sliced whose parts do not divide the slice."""
     sharding = shardings.get(op.operands[0])
-    shapes = mlir.tensor_shape(op.operands[0]), mlir.tensor_shape(op.results[0])
+    sizes = mlir.tensor_shape(op.results[0])
     dims = {
         dim
-        for dim, (before, after) in enumerate(zip(*shapes, strict=True))
-        if before != after and (sharding is None or after % sharding.num_shards(dim))
+        for dim in changed_dims(op.operands[0], op.results[0])
+        if sharding is None or sizes[dim] % sharding.num_shards(dim)
     }
     if dims:
         with ir.InsertionPoint(op), op.location:
@@ -159,6 +158,5 @@ def _widen_indices(op: Operation) -> None:
     tensor = mlir.tensor_type(op.operands[place])
     if ir.IntegerType(tensor.element_type).width >= 32:
         return
-    wide: Any = ir.RankedTensorType.get(tensor.shape, ir.IntegerType.get_signless(32))
     with ir.InsertionPoint(op), op.location:
-        op.operands[place] = mlir.create("stablehlo.convert", [wide], [op.operands[place]]).results[0]
+        op.operands[place] = converted(op.operands[place], ir.IntegerType.get_signless(32))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
 
 from alpa_cfp.spmd.ir import mlir, random_ops
 from alpa_cfp.spmd.ir.mlir import Operation, Value
@@ -37,7 +38,7 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
         main = mlir.main_function(parsed)
         shardings = dict(zip(mlir.entry_block(main).arguments, inputs, strict=True))
         shardings |= _shardings(main, mesh)
-        for op in list(mlir.walk(mlir.entry_block(main))):
+        for op in mlir.inner_operations(main):
             # The compiler ignores annotations on ordinary ops, and does not know Shardy's constants.
             if annotations.SHARDING in op.attributes:
                 if module.solved and op.parent == main:
@@ -46,7 +47,9 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
             if op.name == "sdy.constant":
                 annotations.make_plain_constant(op)
             elif op.name == "sdy.reshard":
-                annotations.make_constraint(op)
+                # The compiler does not know reshards.
+                with ir.InsertionPoint(op), op.location:
+                    mlir.replace(op, sdy.sharding_constraint(op.operands[0], op.attributes["sharding"]))
         make_whole_for_xla(main, shardings | _shardings(main, mesh))
         annotations.set_boundary(main, inputs, outputs)
         state = random_ops.add_state_parameter(main)
@@ -69,7 +72,7 @@ def leave_to_xla(module: HloModule, reason: str) -> PartitionedProgram:
 
 
 def _shardings(main: Operation, mesh: LogicalMesh) -> dict[Value, ArraySharding]:
-    """Where results of ops lie, as far as that is written at the ops."""
+    """The shardings of ops' results, as far as the ops have annotations."""
     found: dict[Value, ArraySharding] = {}
     for op in mlir.block_operations(mlir.entry_block(main)):
         if annotations.SHARDING in op.attributes or op.name in ("sdy.reshard", "sdy.sharding_constraint"):
@@ -86,7 +89,5 @@ def _constrain_results(op: Operation, shardings: Sequence[ArraySharding]) -> Non
         if not sharding.dims:
             continue
         with following, op.location:
-            constraint = mlir.create(
-                "sdy.sharding_constraint", [result.type], [result], {"sharding": ir.Attribute.parse(sharding.to_sdy())}
-            )
-        result.replace_all_uses_except(constraint.results[0], constraint)
+            constraint = sdy.sharding_constraint(result, ir.Attribute.parse(sharding.to_sdy()))
+        result.replace_all_uses_except(constraint, mlir.defining_op(constraint))

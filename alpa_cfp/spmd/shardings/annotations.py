@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy, stablehlo
 
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Operation, Value
@@ -18,17 +19,9 @@ def declare_mesh(module: Any, mesh: LogicalMesh) -> None:
     for op in mlir.block_operations(module.body):
         if op.name == "sdy.mesh":
             op.erase()
-    axes = ", ".join(f'"{name}"={size}' for name, size in zip(mesh.axis_names, mesh.shape, strict=True))
+    axes = [sdy.MeshAxisAttr.get(name, size) for name, size in zip(mesh.axis_names, mesh.shape, strict=True)]
     with ir.InsertionPoint.at_block_begin(module.body):
-        mlir.create(
-            "sdy.mesh",
-            [],
-            [],
-            {
-                "sym_name": ir.StringAttr.get(mlir.MESH_SYMBOL),
-                "mesh": ir.Attribute.parse(f"#sdy.mesh<[{axes}]>"),
-            },
-        )
+        sdy.mesh(mlir.MESH_SYMBOL, sdy.MeshAttr.get(axes))
 
 
 def set_boundary(
@@ -48,18 +41,16 @@ def set_boundary(
 
 def boundary(function: Operation, mesh: LogicalMesh) -> tuple[tuple[ArraySharding, ...], tuple[ArraySharding, ...]]:
     """The shardings of a function's arguments and results; what has none is replicated."""
-    values = {
-        "arg_attrs": list(mlir.entry_block(function).arguments),
-        "res_attrs": list(mlir.terminator(function).operands),
-    }
-    shardings = {
-        kind: tuple(
-            _read(attribute.get(SHARDING), mesh, value)
-            for attribute, value in zip(mlir.function_arguments_attributes(function, kind), values[kind], strict=True)
-        )
-        for kind in values
-    }
-    return shardings["arg_attrs"], shardings["res_attrs"]
+
+    def shardings(kind: str, values: Sequence[Value]) -> tuple[ArraySharding, ...]:
+        attributes = mlir.function_arguments_attributes(function, kind)
+        pairs = zip(attributes, values, strict=True)
+        return tuple(_read(attribute.get(SHARDING), mesh, value) for attribute, value in pairs)
+
+    return (
+        shardings("arg_attrs", list(mlir.entry_block(function).arguments)),
+        shardings("res_attrs", list(mlir.terminator(function).operands)),
+    )
 
 
 def result_shardings(op: Operation, mesh: LogicalMesh) -> list[ArraySharding]:
@@ -68,15 +59,12 @@ def result_shardings(op: Operation, mesh: LogicalMesh) -> list[ArraySharding]:
         if name in op.attributes:
             return [_read(op.attributes[name], mesh, op.results[0])]
     if SHARDING not in op.attributes:
-        return [_replicated(mesh, value) for value in op.results]
+        return [_read(None, mesh, value) for value in op.results]
     text = str(op.attributes[SHARDING])
     if text.startswith("#sdy.sharding<"):
         return [_read(op.attributes[SHARDING], mesh, op.results[0])]
-    parts = [f"<{part}" for part in text.split("<@")[1:]]
-    return [
-        ArraySharding.from_sdy(mesh, part, _rank(value)) if _is_tensor(value) else ArraySharding.replicated(mesh, 0)
-        for part, value in zip(parts, op.results, strict=True)
-    ]
+    parts = text.split("<@")[1:]
+    return [_read(part, mesh, value) for part, value in zip(parts, op.results, strict=True)]
 
 
 def set_result_shardings(op: Operation, shardings: Sequence[ArraySharding]) -> None:
@@ -88,18 +76,7 @@ def set_result_shardings(op: Operation, shardings: Sequence[ArraySharding]) -> N
 def make_plain_constant(op: Operation) -> None:
     """Put an ordinary constant in place of Shardy's own `sdy.constant`."""
     with ir.InsertionPoint(op), op.location:
-        new = mlir.create("stablehlo.constant", [op.results[0].type], [], {"value": op.attributes["value"]})
-    op.results[0].replace_all_uses_with(new.results[0])
-    op.erase()
-
-
-def make_constraint(op: Operation) -> None:
-    """Put an `sdy.sharding_constraint`, which the compiler knows, in place of an `sdy.reshard`."""
-    with ir.InsertionPoint(op), op.location:
-        types, attributes = [op.results[0].type], {"sharding": op.attributes["sharding"]}
-        new = mlir.create("sdy.sharding_constraint", types, [op.operands[0]], attributes)
-    op.results[0].replace_all_uses_with(new.results[0])
-    op.erase()
+        mlir.replace(op, stablehlo.constant(op.attributes["value"]))
 
 
 def axes_attribute(op: Operation, name: str, mesh: LogicalMesh) -> tuple[Axis, ...]:
@@ -108,18 +85,8 @@ def axes_attribute(op: Operation, name: str, mesh: LogicalMesh) -> tuple[Axis, .
 
 
 def _read(attribute: Any, mesh: LogicalMesh, value: Value) -> ArraySharding:
-    if attribute is None or not _is_tensor(value):
-        return _replicated(mesh, value)
-    return ArraySharding.from_sdy(mesh, str(attribute), _rank(value))
-
-
-def _replicated(mesh: LogicalMesh, value: Value) -> ArraySharding:
-    return ArraySharding.replicated(mesh, _rank(value) if _is_tensor(value) else 0)
-
-
-def _is_tensor(value: Value) -> bool:
-    return isinstance(value.type, ir.RankedTensorType)
-
-
-def _rank(value: Value) -> int:
-    return mlir.tensor_type(value).rank
+    """The sharding that an attribute, or its text, gives to `value`; replicated where there is none, or no tensor."""
+    rank = mlir.tensor_type(value).rank if isinstance(value.type, ir.RankedTensorType) else 0
+    if attribute is None or not rank:
+        return ArraySharding.replicated(mesh, rank)
+    return ArraySharding.from_sdy(mesh, str(attribute), rank)

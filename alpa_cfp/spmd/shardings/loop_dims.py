@@ -14,7 +14,7 @@ from jaxlib.mlir.dialects import sdy
 
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Operation, Value
-from alpa_cfp.spmd.ir.worked_dims import WORKED_DIMS
+from alpa_cfp.spmd.ir.op_kinds import WORKED_DIMS
 from alpa_cfp.spmd.shardings.annotations import RULE
 
 WHILE = "stablehlo.while"
@@ -106,16 +106,8 @@ class LoopDims:
     def _tie_by_rule(self, op: Operation) -> None:
         rule = sdy.OpShardingRuleAttr(op.attributes[RULE])
         sizes = rule.factor_sizes
-        special = {
-            factor
-            for factors in (
-                rule.reduction_factors,
-                rule.need_replication_factors,
-                rule.permutation_factors,
-                rule.blocked_propagation_factors,
-            )
-            for factor in factors
-        }
+        special = {*rule.reduction_factors, *rule.need_replication_factors}
+        special |= {*rule.permutation_factors, *rule.blocked_propagation_factors}
         dims: dict[int, list[Dim]] = {}
         for values, mappings in ((op.operands, rule.operand_mappings), (op.results, rule.result_mappings)):
             for value, tensor in zip(values, mappings, strict=True):

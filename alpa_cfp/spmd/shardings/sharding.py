@@ -1,4 +1,4 @@
-"""How one array lies on a logical mesh, and its forms: XLA's `OpSharding`, Shardy's attribute, and local shapes.
+"""The sharding of one array on a logical mesh, and its forms: XLA's `OpSharding`, Shardy's attribute, local shapes.
 
 `ArraySharding` is the form that everything here computes with: for each tensor dim the mesh axes (or parts of them)
 that split it, major to minor. Invariants: an axis part is used at most once, and axes of size 1 never appear.
@@ -57,7 +57,7 @@ class LogicalMesh:
         return tuple(Axis(i, 1, size) for i, size in enumerate(self.shape) if size > 1)
 
     def coordinate(self, device: int, axis: Axis) -> int:
-        """Where `device` (its row-major number) lies along `axis`."""
+        """The coordinate of `device` (its row-major number) along `axis`."""
         stride = math.prod(self.shape[axis.index + 1 :])
         full = device // stride % self.shape[axis.index]
         return full // (self.shape[axis.index] // (axis.pre * axis.size)) % axis.size
@@ -90,7 +90,7 @@ class LogicalMesh:
                 covered = any(a.index == whole.index and a.pre <= low and high <= a.pre * a.size for a in used)
                 if not covered:
                     result.append(Axis(whole.index, low, high // low))
-        return tuple(_merge_adjacent(result))
+        return joined(result)
 
 
 @dataclass(frozen=True)
@@ -235,18 +235,18 @@ def axes_text(mesh: LogicalMesh, axes: Sequence[Axis]) -> str:
 
 def merged(axes: Iterable[Axis]) -> tuple[Axis, ...]:
     """The set `axes` with the parts of one mesh axis joined, so that equal sets of devices have equal axes."""
-    return tuple(_merge_adjacent(sorted(axes)))
+    return joined(sorted(axes))
 
 
-def _merge_adjacent(axes: Sequence[Axis]) -> list[Axis]:
-    """Join neighbouring parts of one mesh axis where the second continues the first."""
+def joined(axes: Iterable[Axis]) -> tuple[Axis, ...]:
+    """`axes` in their order, with neighbouring parts of one mesh axis joined where the second continues the first."""
     result: list[Axis] = []
     for axis in axes:
         if result and result[-1].index == axis.index and result[-1].pre * result[-1].size == axis.pre:
             result[-1] = Axis(axis.index, result[-1].pre, result[-1].size * axis.size)
         else:
             result.append(axis)
-    return result
+    return tuple(result)
 
 
 def _prime_parts(mesh: LogicalMesh) -> list[Axis]:
@@ -268,9 +268,7 @@ def _axes_of_tiles(mesh: LogicalMesh, coordinates: np.ndarray, tiles: Sequence[i
         delta = coordinates[step] - coordinates[0]
         for dim in np.flatnonzero(delta):
             strides[dim].append((int(delta[dim]), part))
-    dims = tuple(
-        tuple(_merge_adjacent([part for _, part in sorted(split, key=lambda item: -item[0])])) for split in strides
-    )
+    dims = tuple(joined(part for _, part in sorted(split, key=lambda item: -item[0])) for split in strides)
     for device in range(mesh.num_devices):
         for dim, axes in enumerate(dims):
             if mesh.linear_coordinate(device, axes) != coordinates[device, dim]:

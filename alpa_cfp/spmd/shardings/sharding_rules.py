@@ -4,7 +4,7 @@ Shardy's passes take an op's `sdy.sharding_rule` attribute where it has one. Thr
 their own names, so that no pass ever sees another op in their place:
 
 - elementwise ops that Shardy has no rule for (`chlo.erf` and its like), at which its passes stop;
-- reductions that no backend makes over devices (`reducers.is_made_over_devices`): Shardy would give each device a part
+- reductions that no backend makes over devices (`op_kinds.is_made_over_devices`): Shardy would give each device a part
   of such a result. Their dims are gathered before instead;
 - loops, which are split along the dims that no iteration works along (`loop_dims`).
 
@@ -21,42 +21,11 @@ from jaxlib.mlir.dialects import sdy
 
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Operation
-from alpa_cfp.spmd.ir.reducers import is_made_over_devices
+from alpa_cfp.spmd.ir.op_kinds import RULELESS_ELEMENTWISE, is_made_over_devices
 from alpa_cfp.spmd.shardings.annotations import RULE
 from alpa_cfp.spmd.shardings.loop_dims import LoopDims, loops_of
 
 _POPULATE = "func.func(sdy-populate-op-sharding-rules)"
-
-# CHLO ops that compute each element of the result from the elements at the same place of the operands.
-RULELESS_ELEMENTWISE = frozenset(
-    f"chlo.{name}"
-    for name in (
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atan_exp",
-        "atanh",
-        "bessel_i1e",
-        "conj",
-        "cosh",
-        "digamma",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "is_inf",
-        "is_neg_inf",
-        "is_pos_inf",
-        "lgamma",
-        "next_after",
-        "polygamma",
-        "sinh",
-        "square",
-        "tan",
-        "zeta",
-    )
-)
 
 
 def run_shardy_passes(module: Any, pipeline: str) -> None:
@@ -71,13 +40,11 @@ def run_shardy_passes(module: Any, pipeline: str) -> None:
 
 def give_rules(module: Any) -> None:
     """Give rules to the ops of `module` that this module has one for; where it has loops, Shardy's to all others."""
-    for function in mlir.functions(module).values():
-        block = mlir.entry_block(function)
-        for op in mlir.walk(block):
-            if op.name in RULELESS_ELEMENTWISE:
-                op.attributes[RULE] = _elementwise_rule(op)
-            elif op.name == "stablehlo.reduce" and not is_made_over_devices(op):
-                op.attributes[RULE] = _whole_reduction_rule(op)
+    for op in mlir.all_operations(module):
+        if op.name in RULELESS_ELEMENTWISE:
+            op.attributes[RULE] = _elementwise_rule(op)
+        elif op.name == "stablehlo.reduce" and not is_made_over_devices(op):
+            op.attributes[RULE] = _whole_reduction_rule(op)
     loops = [loop for function in mlir.functions(module).values() for loop in loops_of(mlir.entry_block(function))]
     if loops:
         mlir.run_passes(module, _POPULATE)

@@ -2,22 +2,23 @@
 
 Takes any `stablehlo.dot_general`. Gives one whose batch dims come first and in order on both sides, and which has
 exactly one free dim on each side and one contracting dim; several dims become one by a reshape, behind a transpose
-where they do not lie side by side, and one that is missing is inserted with size 1. A transpose that does nothing but
+where they are not neighbours, and one that is missing is inserted with size 1. A transpose that does nothing but
 exchange an operand's free and contracting dim, or a result's two free dims, is read through. Invariant: each element of
 the result is the same sum of products. The forked jaxlib had this from XLA's DotDecomposer, TransposeFolding and
 AlgebraicSimplifier and from its own NormalizeDotDimension.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.builders import reshaped, transposed
 from alpa_cfp.spmd.ir.mlir import Operation, Value
-from alpa_cfp.spmd.simplify.rewriting import live_users, made_by, reshaped, transposed
+from alpa_cfp.spmd.simplify.rewriting import live_users, made_by
 
 _NUMBERS = "dot_dimension_numbers"
 
@@ -72,7 +73,7 @@ def make_dot_canonical(op: Operation) -> Value | None:
     values = [_merged(side) for side in (lhs, rhs)]
     free = [_size(side, side.free) for side in (lhs, rhs)]
     result = ir.RankedTensorType.get([*batch, *free], mlir.tensor_type(op.results[0]).element_type)
-    attributes = {name: op.attributes[name] for name in op.attributes} | {_NUMBERS: _numbers(len(batch), lhs, rhs)}
+    attributes = mlir.attributes_of(op) | {_NUMBERS: _numbers(len(batch), lhs, rhs)}
     dot = mlir.create("stablehlo.dot_general", [result], values, attributes)
     return reshaped(dot.results[0], mlir.tensor_shape(op.results[0]))
 
@@ -88,7 +89,7 @@ def exchange_operands(op: Operation) -> Value | None:
     if permutation != [*range(batch), batch + 1, batch] or len(live_users(dot.results[0])) != 1:
         return None
     lhs, rhs = _sides(dot)
-    attributes = {name: dot.attributes[name] for name in dot.attributes} | {_NUMBERS: _numbers(batch, rhs, lhs)}
+    attributes = mlir.attributes_of(dot) | {_NUMBERS: _numbers(batch, rhs, lhs)}
     if "precision_config" in attributes:
         attributes["precision_config"] = ir.ArrayAttr.get(list(ir.ArrayAttr(attributes["precision_config"]))[::-1])
     return mlir.create("stablehlo.dot_general", [op.results[0].type], [rhs.value, lhs.value], attributes).results[0]
@@ -127,10 +128,8 @@ def _same_contracting_order(lhs: _Side, rhs: _Side) -> tuple[_Side, _Side]:
 
     def ordered(by: _Side) -> tuple[_Side, _Side]:
         order = sorted(range(len(by.contracting)), key=lambda i: by.contracting[i])
-        sorted_sides = (
-            _Side(side.value, side.batch, side.free, tuple(side.contracting[i] for i in order)) for side in (lhs, rhs)
-        )
-        return next(sorted_sides), next(sorted_sides)
+        left, right = (replace(side, contracting=tuple(side.contracting[i] for i in order)) for side in (lhs, rhs))
+        return left, right
 
     return max((ordered(lhs), ordered(rhs)), key=lambda sides: sum(side.in_order for side in sides))
 

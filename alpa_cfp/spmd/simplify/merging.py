@@ -8,6 +8,7 @@ it.
 from typing import Any
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.stages import EXCHANGE, MARKER
@@ -30,12 +31,11 @@ def shield_markers(block: Any) -> None:
     """
     markers = [op for op in mlir.block_operations(block) if MARKER in op.attributes or EXCHANGE in op.attributes]
     for number, marker in enumerate(markers):
-        marker.attributes[_NUMBER] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+        marker.attributes[_NUMBER] = mlir.i64(number)
     if markers:
         kept = [value for marker in markers for value in marker.results]
-        attributes = {"call_target_name": ir.StringAttr.get(_KEEPER), "has_side_effect": ir.BoolAttr.get(True)}
         with ir.InsertionPoint.at_block_terminator(block), ir.Location.unknown():
-            mlir.create("stablehlo.custom_call", [], kept, attributes)
+            stablehlo.custom_call([], kept, _KEEPER, has_side_effect=True)
 
 
 def unshield_markers(block: Any) -> None:
@@ -43,5 +43,5 @@ def unshield_markers(block: Any) -> None:
     for op in mlir.block_operations(block):
         if _NUMBER in op.attributes:
             del op.attributes[_NUMBER]
-        elif op.name == "stablehlo.custom_call" and ir.StringAttr(op.attributes["call_target_name"]).value == _KEEPER:
+        elif op.name == "stablehlo.custom_call" and mlir.call_target(op) == _KEEPER:
             op.erase()

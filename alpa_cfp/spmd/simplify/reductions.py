@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from jaxlib.mlir import ir
 
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.builders import reshaped
+from alpa_cfp.spmd.ir.constants import number
 from alpa_cfp.spmd.ir.mlir import Operation, Value
-from alpa_cfp.spmd.ir.reducers import region_reducer
-from alpa_cfp.spmd.simplify.constants import number
-from alpa_cfp.spmd.simplify.rewriting import made_by, reshaped
+from alpa_cfp.spmd.ir.op_kinds import region_reducer
+from alpa_cfp.spmd.simplify.rewriting import made_by
 
 _NEUTRAL = {"add": 0, "multiply": 1, "maximum": -math.inf, "minimum": math.inf}
 
@@ -106,14 +107,6 @@ def _neutral(reducer: str, element_type: ir.Type) -> float | None:
 
 def _reduced(op: Operation, value: Value, dims: Sequence[int]) -> Value:
     """`value` reduced over `dims` as `op` reduces its operand."""
-    attributes = {name: op.attributes[name] for name in op.attributes}
-    attributes["dimensions"] = ir.DenseI64ArrayAttr.get(sorted(dims))
-    reduction = ir.Operation.create(
-        "stablehlo.reduce",
-        results=[op.results[0].type],
-        operands=[value, op.operands[1]],
-        attributes=attributes,
-        regions=1,
-    )
-    mlir.create_reducer(reduction, region_reducer(op) or "", mlir.tensor_type(value).element_type)
-    return reduction.results[0]
+    attributes = mlir.attributes_of(op) | {"dimensions": ir.DenseI64ArrayAttr.get(sorted(dims))}
+    operands, reducer = [value, op.operands[1]], region_reducer(op)
+    return mlir.create(op.name, [op.results[0].type], operands, attributes, reducer=reducer).results[0]

@@ -100,31 +100,3 @@ def made_by(value: Value, name: str) -> Operation | None:
     """The operation that made `value` if its name is `stablehlo.<name>`, else None."""
     op = mlir.defining_op(value)
     return op if op is not None and op.name == f"stablehlo.{name}" else None
-
-
-def typed(like: Value, shape: Sequence[int]) -> Any:
-    """The tensor type of `shape` with the element type of `like`."""
-    return ir.RankedTensorType.get(list(shape), mlir.tensor_type(like).element_type)
-
-
-def reshaped(value: Value, shape: Sequence[int]) -> Value:
-    """`value` in another shape of as many elements: `value` itself where it has that shape already."""
-    if tuple(shape) == mlir.tensor_shape(value):
-        return value
-    return mlir.create("stablehlo.reshape", [typed(value, shape)], [value]).results[0]
-
-
-def transposed(value: Value, permutation: Sequence[int]) -> Value:
-    """`value` with result dim i being its dim `permutation[i]`: `value` itself where that changes nothing."""
-    if list(permutation) == list(range(len(permutation))):
-        return value
-    shape = mlir.tensor_shape(value)
-    attributes = {"permutation": ir.DenseI64ArrayAttr.get(list(permutation))}
-    type_ = typed(value, [shape[dim] for dim in permutation])
-    return mlir.create("stablehlo.transpose", [type_], [value], attributes).results[0]
-
-
-def broadcast(value: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
-    """`value`, its dim i laid along dim `dims[i]` of a result of `shape`."""
-    attributes = {"broadcast_dimensions": ir.DenseI64ArrayAttr.get(list(dims))}
-    return mlir.create("stablehlo.broadcast_in_dim", [typed(value, shape)], [value], attributes).results[0]

@@ -1,1 +1,1 @@
-"""What tracing of JAX functions needs: kinds of random keys, callbacks into Python."""
+"""Helpers for tracing JAX functions: kinds of random keys, callbacks into Python."""

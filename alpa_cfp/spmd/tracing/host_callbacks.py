@@ -1,14 +1,15 @@
 """Jaxprs without calls back into Python, where a program can do without them.
 
-Takes a closed jaxpr; gives one with the same arguments and results that calls back less, and says what became of each
-call. A planned program runs on all devices of a mesh, in other processes too, where the Python functions are not. What
-only looks on (`jax.debug.print`, `io_callback` without results) is left out. A check (`equinox.error_if`: a condition
-with a branch that only raises, beside one that hands its operands on) becomes a selection: values that fail it are NaN,
-the largest integer, or True, as with equinox on TPUs, which raise no errors either. Invariant: whoever uses what Python
-gives in any other way keeps the call, which is then refused (`HloModule.from_stablehlo`): no value is made up.
+Takes a closed jaxpr; gives one with the same arguments and results that calls back less, and a sentence on each kind of
+change. A planned program runs on all devices of a mesh, in other processes too, where the Python functions are not. A
+callback whose results nothing uses (`jax.debug.print`, `io_callback` without results) is left out. A check
+(`equinox.error_if`: a condition with a branch that only raises, beside one that hands its operands on) becomes a
+selection: values that fail it are NaN, the largest integer, or True, as with equinox on TPUs, which raise no errors
+either. Invariant: where a result of Python is used in any other way, the call stays, and is then refused
+(`HloModule.from_stablehlo`): no value is made up.
 
-Of JAX's insides this uses `dce_jaxpr`, how equations are bound, the parameters of `cond`, and names of effects; tested
-with 0.10.2 and 0.11.2.
+Of JAX's insides this uses `dce_jaxpr`, `jaxprs_in_params`, how equations are bound, the parameters of `cond`, and names
+of effects; tested with 0.10.2 and 0.11.2.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,20 +35,28 @@ def without_callbacks(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[
         return closed, []
     rewriter = _Rewriter()
     rewritten = rewriter.closed(_without_dead(closed))
-    return rewritten, rewriter.said()
+    return rewritten, rewriter.warnings()
 
 
 class _Rewriter:
-    """Rewrites jaxprs, and remembers where it found what; each place is named once."""
+    """Rewrites jaxprs, and records the places of what it changed, each once."""
 
     def __init__(self) -> None:
         self._left_out: dict[str, None] = {}
         self._checks: dict[str, None] = {}
 
-    def said(self) -> list[str]:
-        """What was done, in sentences."""
-        left_out = [_left_out_warning(", ".join(self._left_out))] if self._left_out else []
-        return [*left_out, _checks_warning(", ".join(self._checks))] if self._checks else left_out
+    def warnings(self) -> list[str]:
+        """A sentence for each kind of change."""
+        sentences = []
+        if self._left_out:
+            places = ", ".join(self._left_out)
+            sentences.append(f"calls back into Python whose results nothing uses are left out of the program: {places}")
+        if self._checks:
+            sentences.append(
+                "checks that call back into Python raise no error; what fails them becomes NaN (an integer the largest "
+                f"of its type, a truth value True): {', '.join(self._checks)}"
+            )
+        return sentences
 
     def closed(self, closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
         """The same function with fewer callbacks."""
@@ -91,17 +100,6 @@ class _Rewriter:
         if isinstance(value, tuple):
             return tuple(map(self._parameter, value))
         return value
-
-
-def _left_out_warning(places: str) -> str:
-    return f"calls back into Python whose results nothing uses are left out of the program: {places}"
-
-
-def _checks_warning(places: str) -> str:
-    return (
-        "checks that call back into Python raise no error; what fails them becomes NaN (an integer the largest of its "
-        f"type, a truth value True): {places}"
-    )
 
 
 def _without_dead(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
@@ -161,22 +159,16 @@ def _or_invalid(fails: Any, value: Any) -> Any:
 
 
 def _calls_back(jaxpr: core.Jaxpr) -> bool:
-    return any(eqn.primitive.name in _CALLBACKS or any(map(_calls_back, _inner(eqn))) for eqn in jaxpr.eqns)
+    return any(
+        eqn.primitive.name in _CALLBACKS or any(map(_calls_back, core.jaxprs_in_params(eqn.params)))
+        for eqn in jaxpr.eqns
+    )
 
 
 def _places(eqn: core.JaxprEqn) -> Iterator[str]:
     """The callbacks in an equation with the user's lines: "debug_print (step.py:12 (loss))"."""
     if eqn.primitive.name in _CALLBACKS:
         yield f"{eqn.primitive.name} ({source_info_util.summarize(eqn.source_info)})"
-    for jaxpr in _inner(eqn):
+    for jaxpr in core.jaxprs_in_params(eqn.params):
         for inner in jaxpr.eqns:
             yield from _places(inner)
-
-
-def _inner(eqn: core.JaxprEqn) -> Iterator[core.Jaxpr]:
-    for value in eqn.params.values():
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(each, core.ClosedJaxpr):
-                yield each.jaxpr
-            elif isinstance(each, core.Jaxpr):
-                yield each

@@ -1,4 +1,4 @@
-"""What `jax.random.wrap_key_data` calls the kind of typed random keys, given their dtype."""
+"""The kinds of typed random keys, by the names that `jax.random.wrap_key_data` takes."""
 
 import functools
 from typing import Any

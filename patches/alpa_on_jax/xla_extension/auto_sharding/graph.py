@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from alpa_cfp.spmd.ir import mlir
-from alpa_cfp.spmd.ir.element_types import numpy_dtype
+from alpa_cfp.spmd.ir.builders import numpy_dtype
 from alpa_cfp.spmd.ir.mlir import Operation, Value
-from alpa_cfp.spmd.ir.reducers import is_made_over_devices
+from alpa_cfp.spmd.ir.op_kinds import is_made_over_devices
 from alpa_cfp.spmd.module.stages import MARKER
 
 
@@ -130,7 +129,7 @@ def build_graph(main: Operation) -> Graph:
 
     def add(opcode: str, value: Value, operands: Sequence[Instruction]) -> Instruction:
         tensor = mlir.tensor_type(value)
-        dtype = np.dtype(numpy_dtype(tensor.element_type))
+        dtype = numpy_dtype(tensor.element_type)
         shape = tuple(tensor.shape)
         size_bytes = float(math.prod(shape) * dtype.itemsize)
         new = Instruction(len(instructions), opcode, shape, size_bytes, value, list(operands))

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from alpa_cfp.spmd.compile.executable import compile_zeros
+from alpa_cfp.spmd.compile.executable import ZerosExecutable
 from alpa_cfp.spmd.partition.shardy import partition_with_shardy
 from alpa_cfp.spmd.partition.xla import leave_to_xla
 from alpa_on_jax.xla_extension import Client, CompileOptions, XlaComputation, get_grad_sync_channel_ids
@@ -121,7 +121,7 @@ def test_a_program_without_gradients_has_no_sum_after_it():
 
 
 def test_zeros_are_allocated_on_every_device():
-    zeros = compile_zeros(tuple(jax.devices()), [(2, 3), (4,)], [np.float32, np.int8])
+    zeros = ZerosExecutable(tuple(jax.devices()), [(2, 3), (4,)], [np.float32, np.int8])
     first, second = zeros.execute_sharded_on_local_devices([])
     assert_parts_equal([first, second], [np.zeros((2, 3), np.float32), np.zeros(4, np.int8)])
     assert len(first.addressable_shards) == 8

@@ -18,8 +18,7 @@ from alpa_cfp.spmd.compile.executable import MeshExecutable
 from alpa_cfp.spmd.compile.phased_executable import PhasedExecutable
 from alpa_cfp.spmd.compile.phases import needs_exchange, split_at_exchanges
 from alpa_cfp.spmd.distributed.host_array import HostArray
-from alpa_cfp.spmd.distributed.host_client import HostClient
-from alpa_cfp.spmd.distributed.host_phases import HostPhases
+from alpa_cfp.spmd.distributed.host_client import HostClient, HostPhases
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.module.stages import slice_stages

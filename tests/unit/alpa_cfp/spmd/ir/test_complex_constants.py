@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from jaxlib.mlir import ir
 
 from alpa_cfp.spmd.ir import mlir
-from alpa_cfp.spmd.ir.complex_constants import split_complex_constants
+from alpa_cfp.spmd.ir.lowered_form import split_complex_constants
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, width=32)
 NUMBERS = st.builds(complex, FINITE, FINITE)

@@ -6,8 +6,7 @@ import pytest
 from jaxlib.mlir import ir
 
 from alpa_cfp.spmd.ir import mlir
-from alpa_cfp.spmd.ir.builders import constant, element_name
-from alpa_cfp.spmd.ir.element_types import numpy_dtype
+from alpa_cfp.spmd.ir.builders import constant, element_type, numpy_dtype
 
 _NAMES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32")
 _WIDE_NAMES = ("float64", "complex64", "complex128")
@@ -18,7 +17,7 @@ DTYPES = [np.dtype(name) for name in (*_NAMES, *_WIDE_NAMES, *_NARROW)]
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_dtypes_element_type_has_that_dtype(dtype):
     with mlir.context():
-        assert np.dtype(numpy_dtype(ir.Type.parse(element_name(dtype)))) == dtype
+        assert numpy_dtype(element_type(dtype)) == dtype
 
 
 def test_an_element_type_without_a_dtype_is_refused():

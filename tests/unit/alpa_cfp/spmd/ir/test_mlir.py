@@ -13,6 +13,6 @@ def test_a_module_that_is_not_valid_is_refused() -> None:
         module = mlir.parse(VALID)
         mlir.run_passes(module, "cse")
         narrow = ir.RankedTensorType.get([2], ir.F32Type.get())
-        mlir.set_function_type(mlir.main_function(module), [narrow], [narrow])
+        mlir.entry_block(mlir.main_function(module)).arguments[0].set_type(narrow)
         with pytest.raises(ir.MLIRError):
             mlir.run_passes(module, "cse")

@@ -159,7 +159,7 @@ def _nested(a: jax.Array, b: jax.Array) -> Any:
 
 
 _LOOPS: dict[str, Any] = {
-    "elementwise": (lambda a: lax.fori_loop(0, 3, lambda i, c: c * 0.5 + i, a), (A,), None),
+    "elementwise loop": (lambda a: lax.fori_loop(0, 3, lambda i, c: c * 0.5 + i, a), (A,), None),
     "carried arrays that change places": (
         lambda a, b: lax.fori_loop(0, 3, lambda i, c: (c[1] + 1, c[0] * i), (a, b)),
         (A, B),

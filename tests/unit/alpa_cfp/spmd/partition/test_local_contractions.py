@@ -16,22 +16,8 @@ from unit.alpa_cfp.spmd.helpers import (
     all_shardings,
     annotate,
     assert_partitioned_right,
-    mesh_id,
-    seed_of,
     split,
 )
-from unit.alpa_cfp.spmd.partition.op_cases import CONTRACTIONS
-
-
-@pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
-@pytest.mark.parametrize("name", CONTRACTIONS)
-def test_every_device_computes_its_part_however_each_value_is_sharded(name, mesh):
-    CONTRACTIONS[name].assert_right_with_any_shardings(mesh, seed_of(f"{name} {mesh.shape}"))
-
-
-@pytest.mark.parametrize("name", CONTRACTIONS)
-def test_every_device_computes_its_part_with_propagated_shardings(name):
-    CONTRACTIONS[name].assert_right_with_propagated_shardings(MESH_2X4, seed_of(name))
 
 
 def _dot_dims(draw: st.DrawFn) -> tuple[list[int], list[int], jax.lax.DotDimensionNumbers]:

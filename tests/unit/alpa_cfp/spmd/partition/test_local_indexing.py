@@ -16,23 +16,9 @@ from unit.alpa_cfp.spmd.helpers import (
     all_shardings,
     annotate,
     assert_partitioned_right,
-    mesh_id,
-    seed_of,
     split,
 )
 from unit.alpa_cfp.spmd.partition.op_cases import INDEXING, SPLIT_UPDATES, raw_take, scatter
-
-
-@pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
-@pytest.mark.parametrize("name", INDEXING)
-def test_every_device_computes_its_part_however_each_value_is_sharded(name, mesh):
-    INDEXING[name].assert_right_with_any_shardings(mesh, seed_of(f"{name} {mesh.shape}"))
-
-
-@pytest.mark.parametrize("name", INDEXING)
-def test_every_device_computes_its_part_with_propagated_shardings(name):
-    INDEXING[name].assert_right_with_propagated_shardings(MESH_2X4, seed_of(name))
-
 
 EMBEDDING = INDEXING["lookup's gradient, numbers outside"]
 TABLE, TOKENS = EMBEDDING.arguments[0], EMBEDDING.arguments[1]

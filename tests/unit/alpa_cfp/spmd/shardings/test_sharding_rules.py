@@ -15,10 +15,11 @@ import pytest
 from jax import lax
 
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.op_kinds import RULELESS_ELEMENTWISE
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition.shardy import partition_with_shardy
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.spmd.shardings.sharding_rules import RULELESS_ELEMENTWISE, run_shardy_passes
+from alpa_cfp.spmd.shardings.sharding_rules import run_shardy_passes
 from unit.alpa_cfp.spmd.helpers import (
     MESH_2X4,
     Case,

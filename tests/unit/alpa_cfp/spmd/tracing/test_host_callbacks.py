@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import io_callback
+from jax.extend.core import jaxpr_as_fun
 
 from alpa_cfp.spmd.tracing.host_callbacks import without_callbacks
 
@@ -19,7 +20,7 @@ X = jnp.arange(12.0).reshape(3, 4)
 def rewritten(function: Callable[..., Any], *args: Any) -> tuple[Callable[..., list[Any]], str, list[str]]:
     """The function without callbacks, its jaxpr as text, and what was said."""
     closed, said = without_callbacks(jax.make_jaxpr(function)(*args))
-    return jax.core.jaxpr_as_fun(closed), str(closed), said
+    return jaxpr_as_fun(closed), str(closed), said
 
 
 def shape(x: Any) -> jax.ShapeDtypeStruct:
