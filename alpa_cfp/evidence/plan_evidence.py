@@ -87,7 +87,7 @@ class PlanEvidence:
 
     def _kind(self, unit: BlockCandidates, name: str, trained: frozenset[int], problem: SearchProblem) -> Kind:
         graph, block, variable = self.blocks.graph, self.blocks.blocks[unit.block], problem.variables[unit.block]
-        costs = self.choosing.known(unit)
+        costs = self.choosing.candidate_times(unit)
         of_factors = roles_of(graph, block, trained, name)
         roles = [_roles(candidate.strategy, of_factors) for candidate in unit.candidates]
         made = [cost.measured for cost in costs]

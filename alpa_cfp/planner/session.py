@@ -17,7 +17,7 @@ from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import Devices
 from alpa_cfp.profiling import MeasureOptions, Profiler, recorded_devices
 from alpa_cfp.select.calibration import calibration_programs
-from alpa_cfp.select.profile_source import Source, recorded
+from alpa_cfp.select.profile_source import TrackedSource, recorded
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
 
@@ -41,7 +41,7 @@ class Session:
         self.candidates: dict[Any, tuple[Candidate, ...]] = {}
         self._profilers: dict[Any, Profiler] = {}
 
-    def source(self, devices: Devices, mesh: LogicalMesh) -> Source | None:
+    def source(self, devices: Devices, mesh: LogicalMesh) -> TrackedSource | None:
         """What gives the profiles of programs for a mesh; None where costs are estimates.
 
         Args:
@@ -57,11 +57,11 @@ class Session:
             return None
         if options.costs == "replay":
             recorded_on = recorded_devices(self.database, mesh.shape, device_kind=options.device_kind)
-            return Source(recorded_on, recorded(recorded_on, self.database))
+            return TrackedSource(recorded_on, recorded(recorded_on, self.database))
         profiler = self._profiler(devices)
         # They are what is measured first, after the program has been looked at.
         profiler.expect(partial(calibration_programs, mesh))
-        return Source(profiler.devices, profiler.measure)
+        return TrackedSource(profiler.devices, profiler.measure)
 
     def _profiler(self, devices: Devices) -> Profiler:
         """What measures on devices, in their order; one for all ways to lay them out."""
