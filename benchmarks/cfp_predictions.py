@@ -85,7 +85,7 @@ def measure(step: Step, database: Path, plans: int, samples: int, seed: int) -> 
             continue
         program = module.partitioned
         assert program is not None
-        known = costs.with_whole(problem.solution(choices), work_of(program, read_local(program)))
+        known = costs.with_program_work(problem.solution(choices), work_of(program, read_local(program)))
         sizes = (profile.argument_bytes, profile.output_bytes, profile.temporary_bytes)
         rows.append(
             {

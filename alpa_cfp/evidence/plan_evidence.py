@@ -85,7 +85,7 @@ class PlanEvidence:
     def _kind(self, first: BlockCandidates, name: str, trained: frozenset[int], problem: SearchProblem) -> BlockKind:
         """The kind of which `first` is the first block."""
         graph, block, variable = self.blocks.graph, self.blocks.blocks[first.block], problem.variables[first.block]
-        costs = self.search.known(first)
+        costs = self.search.candidate_times(first)
         of_factors = roles_of(graph, block, trained, name)
         roles = [_roles(candidate.strategy, of_factors) for candidate in first.candidates]
         measured = [cost.measured for cost in costs]

@@ -29,7 +29,7 @@ from alpa_cfp.search import MemoryBudgetError, SearchProblem, Solution
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.calibration import calibration_programs, rates_of
 from alpa_cfp.select.plan_search import PlanSearch
-from alpa_cfp.select.profile_source import Source
+from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.select.refinement import MeasuredPlan, Refinement
 from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -176,7 +176,7 @@ def _made(
 
 
 def cache_key(
-    program: AnalysedProgram, mesh: LogicalMesh, source: Source, request: PlanRequest, options: PlanOptions
+    program: AnalysedProgram, mesh: LogicalMesh, source: TrackedSource, request: PlanRequest, options: PlanOptions
 ) -> str:
     """What decides about a plan beside the module, profiles and this code."""
     fields = (options.costs, options.samples, options.refine, options.pruning_margin, options.seed)
@@ -195,7 +195,7 @@ def _written(program: AnalysedProgram, plan: Plan) -> PlannedModule:
 def _planned(
     program: AnalysedProgram,
     mesh: LogicalMesh,
-    profiles: Source | None,
+    profiles: TrackedSource | None,
     request: PlanRequest,
     session: Session,
 ) -> Plan:
@@ -229,7 +229,7 @@ def _planned(
     boundaries, batches = find_boundaries(module, blocks, units), request.num_micro_batches
     choosing = PlanSearch(
         units, boundaries, rates, profiles, option.pruning_margin, limits[0], batches,
-        memory_bytes=limits[1], caveats=caveats, plain=plain,
+        memory_bytes=limits[1], caveats=caveats, baselines=plain,
     )  # fmt: skip
     if profiles is None or option.refine == 0:
         refined, tried = MeasuredPlan(choosing.best(1, budget)[0]), ()

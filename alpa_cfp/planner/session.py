@@ -18,7 +18,7 @@ from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import Devices
 from alpa_cfp.profiling import MeasureOptions, Profiler, recorded_devices
 from alpa_cfp.select.calibration import calibration_programs
-from alpa_cfp.select.profile_source import Source, recorded
+from alpa_cfp.select.profile_source import TrackedSource, recorded
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
 
@@ -53,7 +53,7 @@ class Session:
         with ProfileDatabase.open(options.database) as database, ExitStack() as profilers:
             yield cls(options, programs or AnalysedPrograms(), database, profilers)
 
-    def source(self, devices: Devices, mesh: LogicalMesh) -> Source | None:
+    def source(self, devices: Devices, mesh: LogicalMesh) -> TrackedSource | None:
         """The source of profiles of programs for a mesh; None where costs are estimates.
 
         Args:
@@ -69,11 +69,11 @@ class Session:
             return None
         if options.costs == "replay":
             recorded_on = recorded_devices(self.database, mesh.shape, device_kind=options.device_kind)
-            return Source(recorded_on, recorded(recorded_on, self.database))
+            return TrackedSource(recorded_on, recorded(recorded_on, self.database))
         profiler = self._profiler(devices)
         # These are measured first, once the program has been analysed.
         profiler.expect(partial(calibration_programs, mesh))
-        return Source(profiler.devices, profiler.measure)
+        return TrackedSource(profiler.devices, profiler.measure)
 
     def _profiler(self, devices: Devices) -> Profiler:
         """The profiler of devices in their order; one for all logical meshes over them."""

@@ -1,1 +1,1 @@
-"""Which plan: the search problem, which candidates are measured, trials of whole plans."""
+"""Selection of a plan: the search problem, which candidates are measured, trials of whole plans."""

@@ -1,17 +1,16 @@
-"""Which candidates are measured, and the search for the best plans among all (CFP, sections 5 and 6).
+"""The search for the best plans, which measures only the candidates that it needs (CFP, sections 5 and 6).
 
-Takes the units of a program, their boundaries and where profiles come from; gives the cheapest plans. Not every
-candidate is measured: those that are not count as much faster than estimated, with rates fitted to what has been
-measured already, and the search goes on until the best plans consist of measured ones only. So the plans are those that
-measuring everything would give, as long as no candidate is faster than its estimate by more than the margin. Invariant:
-the same profiles give the same plans, unless a search meets its time limit.
+Takes the units of a program (`BlockCandidates`), their boundaries and a source of profiles; gives the cheapest plans.
+A candidate that is not measured counts as `margin` times faster than estimated, with rates fitted to the candidates
+measured so far. The search is repeated, and the candidates of its plan are measured, until all of them are. So the
+plans are those that measuring everything would give, as long as no candidate is faster than its estimate by more than
+the margin. Invariant: the same profiles give the same plans, unless a search meets its time limit.
 """
 
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from alpa_cfp.candidates.accumulation import step_time_s
 from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate, distinct
@@ -20,33 +19,20 @@ from alpa_cfp.database import Profile
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.quantities import plural
 from alpa_cfp.search import MEMORY_BYTES, MemoryBudgetError, NoPlanError, SearchProblem, Solution, search
+from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.select.search_problem import Boundaries, make_problem
-from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
 
 logger = logging.getLogger(__name__)
 
 
-class Profiles(Protocol):
-    """Gives profiles."""
-
-    def __call__(self, modules: Sequence[HloModule], samples: int | None = None, /) -> Sequence[Profile | None]:
-        """The profile of each module, None where there is none to be had.
-
-        Args:
-            samples: Of so many samples where they are measured, on one mesh, interleaved, to be told apart by small
-                differences; None for what a candidate gets.
-        """
-        ...
-
-
-# How many of a kind's candidates are measured before there is anything to fit rates to.
+# Candidates of each kind of block that are measured first, to fit rates to.
 _FIRST = 2
-# What a program takes without the overhead of starting it is at least this part of all.
+# The least share of a measured time that remains when the overhead of starting a program is taken off.
 _LEAST_OF_MEASURED = 0.1
-# How many reasons why a block has no plan are said.
+# Reasons that a message names at most.
 _NAMED = 3
-# Why there is no plan without a candidate.
+# Reasons why there is no plan without a candidate.
 _REASONS = {
     NoPlanError: "nothing else of it can be run",
     MemoryBudgetError: "nothing else fits into the memory budget",
@@ -55,13 +41,13 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class CandidateTime:
-    """What is known of a candidate's time.
+    """The time of a candidate in a step, and its source.
 
     Attributes:
-        time_s: What it takes in a step; None where nothing is known.
-        measured: Whether it was profiled; otherwise `time_s` is an estimate.
-        failure: Why it could not be run, "" where it could, or was not tried.
-        compiled: What it communicates by its compiled program, where that was read: XLA has partitioned it.
+        time_s: Seconds in a step; None for a candidate that failed or has no profile.
+        measured: Whether `time_s` is measured; otherwise it is estimated.
+        failure: Why the candidate could not be run; "" if it could, or was not tried.
+        compiled: The collectives of the compiled program, if XLA partitioned it and they were read; else None.
     """
 
     time_s: float | None
@@ -71,25 +57,26 @@ class CandidateTime:
 
 
 class PlanSearch:
-    """The plans of a program, measured as far as they have to be.
+    """Searches for the plans of one program, and measures candidates as needed.
 
     Args:
-        units: The units of the program.
-        boundaries: Their boundaries.
-        rates: Of the mesh.
-        profiles: Where profiles come from; None: costs are estimates.
+        units: The candidates of each block of the program.
+        boundaries: The boundaries of the blocks.
+        rates: The rates of the mesh.
+        profiles: The source of profiles; None: costs are estimates.
         margin: How many times faster than estimated a candidate that is not measured may be; inf measures all.
-        limit_s: How long one search may take.
-        micro_batches: How many a step has.
-        memory_bytes: How much memory the tables of one search may take.
-        caveats: Where it is said what was done without.
-        plain: Gives plans by name that people write by hand: what is taken is never worse, even where the search is not
-            exact.
+        limit_s: The time limit of one search.
+        micro_batches: The number of micro-batches of a step.
+        memory_bytes: The memory limit of one search.
+        caveats: Receives what the plan was chosen without.
+        baselines: Gives hand-written plans by name for a search problem. The best of them is taken if a search that is
+            not exact finds nothing better.
 
     Attributes:
-        measured: How many programs were asked for.
-        gap_s: By how much at most another plan could be predicted to be faster than the cheapest one that was found
-            last; 0 where the search was exact.
+        caveats, micro_batches: As given.
+        limits: The limits of one search: seconds, and bytes.
+        gap_s: An upper bound on how much faster another plan could be predicted to be than the cheapest plan that was
+            found last; 0 if the search was exact.
     """
 
     def __init__(
@@ -97,46 +84,36 @@ class PlanSearch:
         units: Sequence[BlockCandidates],
         boundaries: Boundaries,
         rates: Rates,
-        profiles: Profiles | None,
+        profiles: ProfileSource | None,
         margin: float,
         limit_s: float = math.inf,
         micro_batches: int = 1,
         *,
         memory_bytes: int = MEMORY_BYTES,
         caveats: Caveats | None = None,
-        plain: Callable[[SearchProblem], Mapping[str, Solution]] | None = None,
+        baselines: Callable[[SearchProblem], Mapping[str, Solution]] | None = None,
     ) -> None:
-        self._memory_bytes, self._plain = memory_bytes, plain
         self.caveats, self.gap_s = Caveats() if caveats is None else caveats, 0.0
+        self.limits, self.micro_batches = (limit_s, memory_bytes), micro_batches
         self._units, self._boundaries, self._calibrated, self._rates = units, boundaries, rates, rates
-        self._profiles, self._margin, self._limit_s = profiles, margin, limit_s
-        self._micro_batches = micro_batches
+        self._profiles, self._margin, self._baselines = profiles, margin, baselines
         self._candidates = distinct(units)
-        self._numbers = _numbers(units)
+        self._numbers = _candidate_numbers(units)
+        # By the number of the candidate; seconds without overhead.
         self._seconds: dict[int, float] = {}
         self._failures: dict[int, str] = {}
         self._compiled: dict[int, tuple[Collective, ...]] = {}
         if profiles is not None:
-            first = self._first() if math.isfinite(margin) else list(range(len(self._candidates)))
-            self._measure(first)
-
-    @property
-    def limits(self) -> tuple[float, int]:
-        """How long one search may take, and how much memory."""
-        return self._limit_s, self._memory_bytes
-
-    @property
-    def micro_batches(self) -> int:
-        """How many a step has."""
-        return self._micro_batches
+            self._measure(self._first() if math.isfinite(margin) else range(len(self._candidates)))
 
     @property
     def measured(self) -> int:
+        """The number of candidates whose profiles were requested."""
         return len(self._seconds)
 
     @property
     def problem(self) -> SearchProblem:
-        """The search problem as far as it is known."""
+        """The search problem, with the costs known so far."""
         return self._problem()
 
     def _problem(self, without: int | None = None) -> SearchProblem:
@@ -145,13 +122,14 @@ class PlanSearch:
             costs[without] = math.inf
         times = [[costs[i] for i in numbers] for numbers in self._numbers]
         # Not with the fitted rates: those depend on what has been measured.
-        return make_problem(self._units, self._boundaries, times, self._calibrated, self._micro_batches)
+        return make_problem(self._units, self._boundaries, times, self._calibrated, self.micro_batches)
 
     def best(self, count: int, budget_bytes: int | None) -> list[Solution]:
-        """The cheapest plan within a budget, and up to `count - 1` others: the cheapest that do without what this plan
-        chooses for one of the kinds of blocks that take most of its time. All are of measured candidates only.
+        """The cheapest plan within a budget, and up to `count - 1` alternatives, all of measured candidates only.
 
-        The plans that come next to the best in cost alone differ from it in what hardly matters.
+        An alternative is the cheapest plan without the candidate that the first plan has for one kind of block; the
+        kinds that take most of its time come first. The plans that are next to the best in cost alone differ from it in
+        blocks that hardly matter.
 
         Raises:
             MemoryBudgetError: no plan fits into the budget.
@@ -162,8 +140,11 @@ class PlanSearch:
             number = self._numbers[kind][first.choices[kind]]
             try:
                 other = self._cheapest(budget_bytes, without=number)
-            except (NoPlanError, MemoryBudgetError) as error:  # then it is a plan without alternative
-                self.caveats.note(f"{self._instead(kind)}: {_REASONS[type(error)]}")
+            except (NoPlanError, MemoryBudgetError) as error:
+                self.caveats.note(
+                    f"what else block {kind} and those like it could be is not among the plans that are compared "
+                    f"whole: {_REASONS[type(error)]}"
+                )
             else:
                 found.setdefault(other.choices, other)
         return [first, *sorted(list(found.values())[1:], key=lambda plan: plan.time_s)]
@@ -173,39 +154,37 @@ class PlanSearch:
         while True:
             problem = self._problem(without)
             try:
-                found = search(problem, budget_bytes, time_limit_s=self._limit_s, memory_limit_bytes=self._memory_bytes)
+                time_s, memory_bytes = self.limits
+                found = search(problem, budget_bytes, time_limit_s=time_s, memory_limit_bytes=memory_bytes)
             except NoPlanError as error:
-                raise self._no_plan(error) from error
+                raise self._with_reasons(error) from error
             if found.gap_s > 0:
-                found = self._no_worse_than_plain(found, problem, budget_bytes)
+                found = self._or_baseline(found, problem, budget_bytes)
             if not self.measure([found.choices]):
                 if without is None:
                     self.gap_s = found.gap_s
                 return found
 
-    def _no_worse_than_plain(self, found: Solution, problem: SearchProblem, budget_bytes: int | None) -> Solution:
-        """The plan that a search which was not exact has found, or a plain one that is faster."""
-        for name, plan in ({} if self._plain is None else self._plain(problem)).items():
+    def _or_baseline(self, found: Solution, problem: SearchProblem, budget_bytes: int | None) -> Solution:
+        """The plan that a search found which was not exact, or a faster baseline."""
+        for name, plan in ({} if self._baselines is None else self._baselines(problem)).items():
             if plan.time_s < found.time_s and (budget_bytes is None or plan.memory.total <= budget_bytes):
                 logger.info("CFP: %s is predicted to be faster than what the search has found", name)
                 found = replace(plan, gap_s=max(found.gap_s - (found.time_s - plan.time_s), 0.0))
         return found
 
-    def _no_plan(self, error: NoPlanError) -> NoPlanError:
-        """The same with what is known of the reasons."""
+    def _with_reasons(self, error: NoPlanError) -> NoPlanError:
+        """The error with the known reasons."""
         why: dict[str, str] = {}
         for unit, variable in zip(self._units, self._problem().variables, strict=True):
             if variable.name in error.names:
                 failures = (self._failures.get(number) for number in self._numbers[unit.block])
-                said = dict.fromkeys(failure for failure in failures if failure)
-                why[variable.name] = "; ".join(list(said)[:_NAMED]) or "none of its programs has a profile"
+                reasons = dict.fromkeys(failure for failure in failures if failure)
+                why[variable.name] = "; ".join(list(reasons)[:_NAMED]) or "none of its programs has a profile"
         return NoPlanError(error.names, why)
 
-    def _instead(self, kind: int) -> str:
-        return f"what else block {kind} and those like it could be is not among the plans that are compared whole"
-
     def add_caveats(self) -> None:
-        """Says what the cheapest plan was chosen without, once all is measured."""
+        """Adds caveats: what the cheapest plan was chosen without. Call it after the last search."""
         failed = sum(bool(failure) for failure in self._failures.values())
         if failed:
             self.caveats.note(
@@ -235,7 +214,7 @@ class PlanSearch:
             )
 
     def _add_left_to_xla(self, reasons: Sequence[str], but: str) -> None:
-        """Says what holds of those candidates for which there is a reason why XLA partitions them."""
+        """Adds a caveat for the candidates that XLA partitions, those with a reason: `but` is the consequence."""
         left = [reason for reason in reasons if reason]
         if left:
             self.caveats.warn(
@@ -244,7 +223,7 @@ class PlanSearch:
             )
 
     def _kinds_by_time(self, plan: Solution) -> list[int]:
-        """The kinds of blocks, those first that take most of the time of a plan."""
+        """The kinds of blocks, by their share of the time of a plan, largest first."""
         costs = self._costs()
         total: dict[int, float] = {}
         for unit, numbers, choice in zip(self._units, self._numbers, plan.choices, strict=True):
@@ -252,7 +231,7 @@ class PlanSearch:
         return sorted(total, key=lambda kind: (-total[kind], kind))
 
     def measure(self, plans: Sequence[Sequence[int]]) -> bool:
-        """Measure what is not measured of the candidates in some plans; whether there was anything."""
+        """Measures the candidates of some plans that are not measured yet; returns whether there were any."""
         if self._profiles is None:
             return False
         wanted = {
@@ -263,7 +242,7 @@ class PlanSearch:
         return bool(wanted)
 
     def _first(self) -> list[int]:
-        """The fastest candidates of each kind by the usual rates."""
+        """The fastest candidates of each kind of block, as estimated."""
         estimates = [estimated_s(candidate.work, self._rates) for candidate in self._candidates]
         kinds = dict.fromkeys(map(tuple, self._numbers))
         return sorted(number for numbers in kinds for number in sorted(numbers, key=lambda i: estimates[i])[:_FIRST])
@@ -288,29 +267,29 @@ class PlanSearch:
         return work if compiled is None else replace(work, collectives=compiled)
 
     def _own_s(self, candidate: Candidate, profile: Profile | None) -> float:
-        """What a candidate takes inside a larger program; inf where that is not known."""
+        """The time of a candidate inside a larger program, without overhead; inf without a measurement."""
         if profile is None or profile.status == "failed":
             return math.inf
         arrays = len(candidate.inputs) + len(candidate.outputs)
-        # Noise must not make a small program free.
+        # Noise must not make a small program cost nothing.
         return max(
             profile.lower_half_mean_s - self._calibrated.overhead_s(arrays),
             _LEAST_OF_MEASURED * profile.lower_half_mean_s,
         )
 
     def _costs(self) -> list[float]:
-        """The seconds of each candidate: measured, or estimated and then optimistic where others are measured."""
+        """The step time of each candidate: measured, or estimated, then by `margin` too low if others are measured."""
         optimism = 1.0 if self._profiles is None else self._margin
         costs = []
         for number, candidate in enumerate(self._candidates):
-            known = self._seconds.get(number)
+            measured_s = self._seconds.get(number)
             work = candidate.work if self._profiles is None else candidate.lower_bound
-            total_s = estimated_s(work, self._rates) / optimism if known is None else known
+            total_s = estimated_s(work, self._rates) / optimism if measured_s is None else measured_s
             costs.append(self._step_time_s([candidate], total_s))
         return costs
 
-    def known(self, unit: BlockCandidates) -> list[CandidateTime]:
-        """What is known of the time of each candidate of a unit; estimates are not optimistic here."""
+    def candidate_times(self, unit: BlockCandidates) -> list[CandidateTime]:
+        """The time of each candidate of a unit; estimates are not optimistic here."""
         found = []
         for number in self._numbers[unit.block]:
             candidate, seconds = self._candidates[number], self._seconds.get(number)
@@ -321,18 +300,19 @@ class PlanSearch:
             found.append(CandidateTime(time_s, seconds is not None, failure, compiled))
         return found
 
-    def with_whole(self, plan: Solution, work: Work) -> Solution:
-        """`plan` with the time that it is predicted to take when the work of the whole program is known: the formula
-        for what moves between blocks gives way to what the program does beside the work of its blocks.
+    def with_program_work(self, plan: Solution, work: Work) -> Solution:
+        """`plan` with its time predicted from the work of the whole program.
+
+        The costs of edges are replaced by the work of the program beside that of its blocks.
         """
         costs, chosen = self._costs(), list(zip(self._units, self._numbers, plan.choices, strict=True))
         own_s = sum(costs[numbers[choice]] for _, numbers, choice in chosen)
         parts_s = sum(estimated_s(unit.candidates[choice].work, self._rates) for unit, _, choice in chosen)
-        between_s = self._micro_batches * (estimated_s(work, self._rates) - parts_s)
+        between_s = self.micro_batches * (estimated_s(work, self._rates) - parts_s)
         return replace(plan, time_s=max(own_s + between_s, _LEAST_OF_MEASURED * own_s))
 
     def step_time_s(self, choices: Sequence[int], total_s: float) -> float:
-        """What a step takes by a plan that takes `total_s` with one micro-batch, as far as that can be estimated."""
+        """The estimated time of a step by a plan whose time is `total_s` with one micro-batch."""
         return self._step_time_s(
             [u.candidates[choice] for u, choice in zip(self._units, choices, strict=True)], total_s
         )
@@ -340,11 +320,11 @@ class PlanSearch:
     def _step_time_s(self, candidates: Sequence[Candidate], total_s: float) -> float:
         once_s = sum(estimated_s(candidate.per_step, self._rates) for candidate in candidates)
         estimate_s = sum(estimated_s(candidate.work, self._rates) for candidate in candidates)
-        return step_time_s(once_s, estimate_s, total_s, self._micro_batches)
+        return step_time_s(once_s, estimate_s, total_s, self.micro_batches)
 
 
 def compiled_collectives(profile: Profile | None) -> tuple[Collective, ...] | None:
-    """What a program that XLA partitions communicates by its compiled program; None where that was not read."""
+    """The collectives of the compiled program, if XLA partitioned it; None if they were not read."""
     if profile is None or not profile.collectives_compiled:
         return None
     return tuple(
@@ -355,14 +335,14 @@ def compiled_collectives(profile: Profile | None) -> tuple[Collective, ...] | No
 
 
 def failure_of(profile: Profile | None) -> str:
-    """Why a program could not be run, in a line; "" where it could, or there is no profile."""
+    """Why a program could not be run, in one line; "" if it could, or if there is no profile."""
     if profile is None or profile.status != "failed":
         return ""
     return f"{profile.failure}: {profile.failure_message.partition(chr(10))[0]}"
 
 
-def _numbers(units: Sequence[BlockCandidates]) -> list[list[int]]:
-    """For each unit the places of its candidates in `distinct(units)`."""
+def _candidate_numbers(units: Sequence[BlockCandidates]) -> list[list[int]]:
+    """For each unit the indices of its candidates in `distinct(units)`."""
     of_kind: dict[int, list[int]] = {}
     start = 0
     for unit in units:

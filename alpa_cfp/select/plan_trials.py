@@ -1,9 +1,9 @@
-"""Run whole plans side by side, the nearer they are to each other the more often (CFP, section 7).
+"""Times whole plans by successive halving: the closer plans are, the more often they run (CFP, section 7).
 
-Takes plans with their programs; gives what a step takes by each. Of a step with several micro-batches the whole program
-is run, which is a step of one, and what each further micro-batch runs. Invariants: all plans of a race run on one mesh,
-interleaved, if the profiles' source can do that; every other sample has no part in who wins, since the fastest of many
-was also lucky in what it was chosen by.
+Takes plans with their programs; gives the step time of each. For a step with several micro-batches it times the whole
+program, which is a step with one, and the programs of each further micro-batch. Invariants: all plans of a round run on
+one mesh, interleaved, if the source of profiles can do that; every other sample is held out of the choice, since the
+fastest of many plans was also lucky in the samples that it was chosen by.
 """
 
 import itertools
@@ -12,100 +12,102 @@ from dataclasses import dataclass, replace
 
 from alpa_cfp.database import Profile
 from alpa_cfp.search import Solution
-from alpa_cfp.select.plan_search import PlanSearch, Profiles
+from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
-# How many times as often as a candidate each plan has run after a heat, and by what factor it may be slower than the
-# fastest one to be in the next. Runs of one program differ by 5% on a quiet machine.
+# For each round: how many times as often as a candidate each plan has run after it, and how many times slower than the
+# fastest one a plan of the next round may be. Runs of one program differ by 5% on a quiet machine.
 _ROUNDS = ((3, 1.08), (9, 1.04), (27, 1.02))
-# Samples by which plans are chosen, and those by which it is said what the chosen one takes.
+# The samples by which plans are chosen, and those by which the step time of the chosen one is reported.
 CHOOSING, HELD_OUT = slice(0, None, 2), slice(1, None, 2)
 
 
 @dataclass
 class PlanTrial:
-    """A plan in the race.
+    """A plan that is timed.
 
     Attributes:
         solution: The plan.
         module: The whole program.
-        further: What each micro-batch but the first runs; nothing where there is one, or where that is not known.
-        profiles: Those of the whole and of `further`; nothing before they are measured.
+        micro_batch_modules: The programs of each micro-batch but the first; empty if there is one micro-batch, or if
+            they are not known.
+        profiles: Those of `modules`; empty before they are measured.
     """
 
     solution: Solution
     module: HloModule
-    further: Sequence[HloModule]
+    micro_batch_modules: Sequence[HloModule]
     profiles: Sequence[Profile | None] = ()
 
     @property
     def modules(self) -> tuple[HloModule, ...]:
-        """All that is run."""
-        return (self.module, *self.further)
+        """All programs."""
+        return (self.module, *self.micro_batch_modules)
 
     @property
     def whole(self) -> Profile | None:
-        """The profile of the whole program; None where there is none to be had."""
+        """The profile of the whole program, or None."""
         return self.profiles[0] if self.profiles else None
 
     @property
     def needed_bytes(self) -> int:
-        """What a device needs by the whole program."""
+        """The memory of the whole program on one device."""
         return 0 if self.whole is None else self.whole.memory_bytes
 
 
 @dataclass(frozen=True)
 class PlanTrials:
-    """How plans race.
+    """Times plans against each other.
 
     Attributes:
-        choosing: What is known of their parts.
-        profiles: Where profiles come from.
+        search: The search that found the plans.
+        profiles: The source of profiles.
         samples: How often a candidate is run.
     """
 
-    choosing: PlanSearch
-    profiles: Profiles
+    search: PlanSearch
+    profiles: ProfileSource
     samples: int
 
-    def run(self, racers: Sequence[PlanTrial], budget_bytes: int | None) -> None:
-        """Measure all, and those again that are nearly as fast as the fastest one that fits into the budget."""
+    def run(self, trials: Sequence[PlanTrial], budget_bytes: int | None) -> None:
+        """Times all plans, and in further rounds those that are nearly as fast as the fastest one that fits."""
         for times, within in _ROUNDS:
-            self._measure(racers, times * self.samples)
-            able = [racer for racer in racers if racer.whole is not None and racer.whole.samples_s]
+            self._measure(trials, times * self.samples)
+            able = [trial for trial in trials if trial.whole is not None and trial.whole.samples_s]
             if budget_bytes is not None:
-                able = [racer for racer in able if racer.needed_bytes <= budget_bytes] or able
+                able = [trial for trial in able if trial.needed_bytes <= budget_bytes] or able
             limit = within * min(map(self.step_s, able), default=0.0)
-            racers = [racer for racer in able if self.step_s(racer) <= limit]
-            if len(racers) < 2:
+            trials = [trial for trial in able if self.step_s(trial) <= limit]
+            if len(trials) < 2:
                 break
 
-    def step_s(self, racer: PlanTrial, samples: slice = CHOOSING) -> float:
-        """What a step takes by a plan whose whole program was measured, by some of its samples.
+    def step_s(self, trial: PlanTrial, samples: slice = CHOOSING) -> float:
+        """The step time of a plan whose whole program was measured, from some of its samples.
 
-        Where what further micro-batches run was not, it is estimated what of the whole is done once a step.
+        If the programs of further micro-batches were not measured, their time is estimated from the whole program.
         """
-        assert racer.whole is not None
-        whole_s, further = _typical_s(racer.whole, samples), racer.profiles[1:]
-        measured_s = [_typical_s(each, samples) for each in further if each is not None and each.samples_s]
-        if measured_s and len(measured_s) == len(further):
-            return whole_s + (self.choosing.micro_batches - 1) * sum(measured_s)
-        if self.choosing.micro_batches > 1:
-            self.choosing.caveats.note(
+        assert trial.whole is not None
+        whole_s, micro_batch = _typical_s(trial.whole, samples), trial.profiles[1:]
+        measured_s = [_typical_s(each, samples) for each in micro_batch if each is not None and each.samples_s]
+        if measured_s and len(measured_s) == len(micro_batch):
+            return whole_s + (self.search.micro_batches - 1) * sum(measured_s)
+        if self.search.micro_batches > 1:
+            self.search.caveats.note(
                 "what further micro-batches run could not be measured: it is estimated from the whole program"
             )
-        return self.choosing.step_time_s(racer.solution.choices, whole_s)
+        return self.search.step_time_s(trial.solution.choices, whole_s)
 
-    def _measure(self, racers: Sequence[PlanTrial], samples: int) -> None:
-        profiles = iter(self.profiles([module for racer in racers for module in racer.modules], samples))
-        for racer in racers:
-            # The same for a database that has more of one than of another.
-            racer.profiles = [
+    def _measure(self, trials: Sequence[PlanTrial], samples: int) -> None:
+        profiles = iter(self.profiles([module for trial in trials for module in trial.modules], samples))
+        for trial in trials:
+            # A database may have more samples of one plan than of another.
+            trial.profiles = [
                 None if profile is None else replace(profile, samples_s=profile.samples_s[:samples])
-                for profile in itertools.islice(profiles, len(racer.modules))
+                for profile in itertools.islice(profiles, len(trial.modules))
             ]
 
 
 def _typical_s(profile: Profile, samples: slice) -> float:
-    """The typical time of some of the samples; of all where there is but one."""
+    """The typical time of some of the samples; of all if there is only one."""
     return replace(profile, samples_s=profile.samples_s[samples] or profile.samples_s).lower_half_mean_s

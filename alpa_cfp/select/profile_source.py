@@ -1,29 +1,44 @@
-"""Where profiles come from: `CFPOption(costs=...)`.
+"""The source of profiles: `CFPOption(costs=...)`.
 
-Takes a function that gives the profiles of modules: measured on a mesh's devices, or as they were recorded; keeps
-account of which it was asked for.
+Takes programs; gives their profiles, measured on a mesh's devices or recorded in a database. Invariant: `TrackedSource`
+records the key of each profile that was requested.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey
 from alpa_cfp.profiling import DeviceDescription, key_of, replay
-from alpa_cfp.select.plan_search import Profiles
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 
-class Source:
-    """Gives the profiles of modules, and knows of which it was asked.
+class ProfileSource(Protocol):
+    """A function that gives profiles."""
+
+    def __call__(self, modules: Sequence[HloModule], samples: int | None = None, /) -> Sequence[Profile | None]:
+        """The profile of each module, None if there is none.
+
+        Args:
+            modules: The programs.
+            samples: How often each is run if they are measured, on one mesh and interleaved, so that small differences
+                show; None: as often as a candidate.
+        """
+        ...
+
+
+class TrackedSource:
+    """A source of profiles that records what was requested.
 
     Args:
-        devices: The devices that the profiles are of.
-        profiles: Gives them.
+        devices: The devices of the profiles.
+        profiles: The source.
 
     Attributes:
-        keys: Those of all profiles that it was asked for.
+        devices: As given.
+        keys: The keys of all profiles that were requested.
     """
 
-    def __init__(self, devices: DeviceDescription, profiles: Profiles):
+    def __init__(self, devices: DeviceDescription, profiles: ProfileSource):
         self.devices, self._profiles = devices, profiles
         self.keys: list[ProfileKey] = []
 
@@ -32,13 +47,13 @@ class Source:
         return self._profiles(modules, samples)
 
 
-def recorded(devices: DeviceDescription, database: ProfileDatabase) -> Profiles:
-    """What gives profiles as they were recorded on such devices."""
+def recorded(devices: DeviceDescription, database: ProfileDatabase) -> ProfileSource:
+    """The source of the profiles that a database has of such devices."""
 
     def profiles(modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile | None]:
         del samples  # as many as were recorded
         found = [database.get(key_of(module, devices)[0]) for module in modules]
-        # What was left out because something else was better then is left out now; if all is, it is another program.
+        # Profiles of pruned candidates may be missing. If all are missing, the database is of another program.
         return found if any(found) else list(replay(modules, devices, database))
 
     return profiles

@@ -26,7 +26,7 @@ from alpa_cfp.plan.plan_report import Caveat
 from alpa_cfp.search import MEMORY_BYTES, Solution
 from alpa_cfp.select.calibration import calibration_programs, rates_of
 from alpa_cfp.select.plan_search import PlanSearch, compiled_collectives, failure_of
-from alpa_cfp.select.profile_source import Source
+from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge, find_boundaries
 from alpa_cfp.spmd.module.stage_programs import BoundaryShardings, PhaseCost
 from alpa_cfp.spmd.partition import Collective
@@ -107,7 +107,7 @@ class StageCostModel:
 
     mesh: LogicalMesh
     device_bytes: int
-    source: Source | None
+    source: TrackedSource | None
     rates: Rates = field(default_factory=Rates, init=False)
     fitted: Rates = field(default_factory=Rates, init=False)
     correction: dict[Kind, float] = field(default_factory=dict, init=False)
@@ -187,7 +187,12 @@ class StageCostModel:
         self._is_calibrated = True
 
     def _learn(
-        self, source: Source, stage: "_Stage", solution: Solution, parts: Sequence[Sequence[int]], caveats: Caveats
+        self,
+        source: TrackedSource,
+        stage: "_Stage",
+        solution: Solution,
+        parts: Sequence[Sequence[int]],
+        caveats: Caveats,
     ) -> None:
         """Measure parts of a stage, as they are in a plan, and learn how long blocks of their kinds take."""
         made = (segment_program(stage.program, stage.units, solution.choices, part, self.mesh) for part in parts)

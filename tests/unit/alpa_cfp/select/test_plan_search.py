@@ -155,14 +155,14 @@ def test_what_was_read_from_a_compiled_program_is_known_and_no_prediction_is_spo
     chosen = PlanSearch(
         units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [READ] * len(modules), math.inf
     )
-    assert {known.compiled for unit in units for known in chosen.known(unit)} == {(SUM, SUM)}
+    assert {known.compiled for unit in units for known in chosen.candidate_times(unit)} == {(SUM, SUM)}
     assert _said(chosen) == ""
 
 
 def test_of_a_profile_from_before_compiled_programs_were_read_the_prediction_stays() -> None:
     units, old = _changed(predicted="a sort"), dataclasses.replace(READ, collectives=(), collectives_compiled=False)
     chosen = PlanSearch(units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [old] * len(modules), math.inf)
-    assert {known.compiled for unit in units for known in chosen.known(unit)} == {None}
+    assert {known.compiled for unit in units for known in chosen.candidate_times(unit)} == {None}
     assert "as if each device computed whole what Shardy does not split" in _said(chosen)
 
 

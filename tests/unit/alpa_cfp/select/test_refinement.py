@@ -67,7 +67,7 @@ class Machine:
         self._later_samples, self._further_s = later_samples, further_s
         self._choices: dict[int, Choices] = {}
         self._further: dict[int, tuple[HloModule, float]] = {}
-        self.heats: list[list[Choices]] = []
+        self.rounds: list[list[Choices]] = []
 
     def planned(self, choices: Sequence[int]) -> HloModule:
         module = planned(tuple(choices))
@@ -81,7 +81,7 @@ class Machine:
         return programs
 
     def profiles(self, modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
-        self.heats.append([self._choices[id(module)] for module in modules if id(module) not in self._further])
+        self.rounds.append([self._choices[id(module)] for module in modules if id(module) not in self._further])
         return [
             self._further_profile(self._further[id(module)][1], samples or 1)
             if id(module) in self._further
@@ -96,7 +96,7 @@ class Machine:
     @property
     def run(self) -> list[Choices]:
         """What was run, in order."""
-        return list(dict.fromkeys(choices for heat in self.heats for choices in heat))
+        return list(dict.fromkeys(choices for round_ in self.rounds for choices in round_))
 
     def _profile(self, choices: Choices, samples: int) -> Profile:
         if self._fails(choices):
@@ -144,29 +144,29 @@ def test_the_fastest_measured_plan_is_taken_though_another_was_predicted_to_be()
 def test_the_more_alike_two_plans_are_the_more_often_they_run() -> None:
     machine = Machine(lambda predicted: 1.0)
     machine.best()
-    first, *later = machine.heats
+    first, *later = machine.rounds
     assert len(first) > 1
-    assert all(heat == first for heat in later)
+    assert all(round_ == first for round_ in later)
     assert len(later) > 1
 
 
-def test_a_plan_that_is_clearly_slower_runs_in_the_first_heat_only() -> None:
+def test_a_plan_that_is_clearly_slower_runs_in_the_first_round_only() -> None:
     machine = Machine()
     best = Machine().best().solution
     fastest = machine.choosing.problem.time(best.choices)
     machine = Machine(lambda predicted: 1.0 if predicted == fastest else 1.2)
     machine.best()
-    assert len(machine.heats) == 1
+    assert len(machine.rounds) == 1
 
 
-def test_samples_beyond_those_of_a_heat_decide_nothing_in_it() -> None:
+def test_samples_beyond_those_of_a_round_decide_nothing_in_it() -> None:
     """Another program's plan, or an earlier run, may have left more of them in the database."""
     before = Machine(lambda predicted: 1.0)
     before.best()
     slow = before.run[-1]
     machine = Machine(lambda predicted: 1.0, later_samples=lambda choices: [1e-3] * 99 if choices == slow else [])
     machine.best()
-    assert machine.heats == before.heats
+    assert machine.rounds == before.rounds
 
 
 def test_of_plans_that_are_as_fast_the_one_with_least_communication_is_taken() -> None:
@@ -217,7 +217,7 @@ def test_samples_that_choose_a_plan_do_not_say_what_it_takes() -> None:
     best = machine.best()
     predicted = [machine.choosing.problem.solution(choices).time_s for choices in machine.run]
     assert len(set(predicted)) > 1
-    assert best.raced_s == pytest.approx(1 / max(predicted))
+    assert best.selection_s == pytest.approx(1 / max(predicted))
     assert best.measured_s == pytest.approx(max(predicted))
 
 
@@ -285,10 +285,10 @@ def test_what_was_run_whole_is_known_by_name_afterwards() -> None:
     assert refinement.tried[best.solution.choices] == best
 
 
-def test_a_plain_plan_that_is_the_best_predicted_one_has_both_names() -> None:
+def test_a_baseline_that_is_the_best_predicted_one_has_both_names() -> None:
     refinement = Machine().refinement()
     refinement.best(None)
-    problem = refinement.choosing.problem
+    problem = refinement.search.problem
     found = baselines(two_layer_blocks().blocks, two_layer_units(), problem, MESH)
     both = {name: plan.choices for name, plan in found.items() if plan.choices in refinement.tried}
     assert both

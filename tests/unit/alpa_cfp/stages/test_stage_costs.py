@@ -17,7 +17,7 @@ from alpa_cfp.costs import Rates, estimated_s, read_local, work_of
 from alpa_cfp.database import Collective, Profile, utc_now
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.search import MemoryBudgetError
-from alpa_cfp.select.profile_source import Source
+from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.spmd import partition
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -63,7 +63,7 @@ class Machine:
 
 
 def composer(machine: Machine | None) -> StageCostModel:
-    return StageCostModel(MESH, 1 << 30, cast(Source, machine))
+    return StageCostModel(MESH, 1 << 30, cast(TrackedSource, machine))
 
 
 def composed(
