@@ -75,7 +75,6 @@ NOT_A_USERS = {
         "a logical mesh has at most <> axes",
         "a problem needs a fix",
         "a supervisor measures after its start",
-        "alpa compiled the step without asking for a plan",
         "no parameter of <> matches",
         "samples of different rounds",
         "a sharding over <> devices does not fit the logical mesh",
