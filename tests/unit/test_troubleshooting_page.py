@@ -68,7 +68,6 @@ NOT_A_USERS = {
         "a combined profile needs at least one session",
         "a logical mesh has at most <> axes",
         "a problem needs a fix",
-        "alpa compiled the step without asking for a plan",
         "no parameter of <> matches",
         "samples of different rounds",
         "a sharding over <> devices does not fit the logical mesh",
