@@ -57,8 +57,7 @@ NOT_A_USERS = {
     "a part of `the mesh on <hosts> has ended`": ("because it was lost (<>)",),
     "a mistake in these packages, found where it is made": (
         "<> needs what other meshes compute (<>), but runs on a mesh that knows no others",
-        "<> was partitioned for other shardings of its parameters",
-        "<> was partitioned for other shardings of its results",
+        "<> was partitioned for other shardings of its <>",
         "a virtual mesh is cut into the meshes of a pipeline twice",
         "the host has ended",
         "<> is not canonical: simplify the module first",
@@ -83,7 +82,6 @@ NOT_A_USERS = {
         "some strategies of <> need a spec of operand <> and some do not",
         "stage <> uses a value that does not come through its start marker",
         "the module has no shardings yet",
-        "the program draws random numbers and has no parameter for the random state",
         "tile assignment <> does not follow the axes of the logical mesh",
     ),
 }

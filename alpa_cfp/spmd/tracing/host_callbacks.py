@@ -47,16 +47,8 @@ class _Rewriter:
 
     def warnings(self) -> list[str]:
         """A sentence for each kind of change."""
-        sentences = []
-        if self._left_out:
-            places = ", ".join(self._left_out)
-            sentences.append(f"calls back into Python whose results nothing uses are left out of the program: {places}")
-        if self._checks:
-            sentences.append(
-                "checks that call back into Python raise no error; what fails them becomes NaN (an integer the largest "
-                f"of its type, a truth value True): {', '.join(self._checks)}"
-            )
-        return sentences
+        warnings = [_left_out_warning(", ".join(self._left_out))] if self._left_out else []
+        return [*warnings, _checks_warning(", ".join(self._checks))] if self._checks else warnings
 
     def closed(self, closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
         """The same function with fewer callbacks."""
@@ -100,6 +92,17 @@ class _Rewriter:
         if isinstance(value, tuple):
             return tuple(map(self._parameter, value))
         return value
+
+
+def _left_out_warning(places: str) -> str:
+    return f"calls back into Python whose results nothing uses are left out of the program: {places}"
+
+
+def _checks_warning(places: str) -> str:
+    return (
+        "checks that call back into Python raise no error; what fails them becomes NaN (an integer the largest of its "
+        f"type, a truth value True): {places}"
+    )
 
 
 def _without_dead(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:

@@ -12,7 +12,7 @@ from jaxlib.mlir import ir
 
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.partition import PartitionedProgram
-from alpa_cfp.spmd.partition.localize import localize
+from alpa_cfp.spmd.partition.shardy import localize
 from alpa_cfp.spmd.shardings import annotations
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis
 from unit.alpa_cfp.spmd.helpers import (
