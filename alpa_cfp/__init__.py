@@ -1,4 +1,4 @@
-"""CFP: Alpa's intra-operator pass, planned from profiled parts of a program instead of a symbolic cost model."""
+"""CFP (arXiv 2504.00598): plans how a JAX program is sharded over a mesh, from measured times of its parts."""
 
 from typing import TYPE_CHECKING
 

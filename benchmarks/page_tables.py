@@ -148,8 +148,8 @@ def _whose(cases: Sequence[_Runs]) -> str:
     if not by_hand:
         return ""
     return (
-        f" In {found.count(_SEARCH)} of the {found.count(_SEARCH) + by_hand} cases that say so the plan is one of "
-        f"CFP's search; in {by_hand} it is one made by hand, which CFP runs beside its own."
+        f" In {by_hand} of {found.count(_SEARCH) + by_hand} cases the selected plan is a hand-made baseline that CFP "
+        f"times beside its own plans; in {found.count(_SEARCH)} it comes from CFP's search."
     )
 
 

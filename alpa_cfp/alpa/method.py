@@ -40,8 +40,8 @@ class CFPPipeshardParallel(alpa.PipeshardParallel):
         devices: The devices, as alpa's `VirtualPhysicalMesh`; None for all of the cluster, or of this process.
         num_micro_batches: The number of micro-batches of a step.
         default_auto_sharding_option: How to plan; None for `CFPOption()`.
-        pipeline_schedule, layer_option, stage_option, stage_input_shardings, manual_sharding_option: As of
-            `alpa.PipeshardParallel`.
+
+    The other arguments are those of `alpa.PipeshardParallel`.
 
     Raises:
         OptionError: the option is not a `CFPOption`.

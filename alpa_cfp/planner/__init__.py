@@ -1,1 +1,1 @@
-"""The way of a module through CFP."""
+"""The planning pipeline: from an unoptimised module to the module with its plan."""

@@ -1,1 +1,1 @@
-"""How blocks are split, and where state is kept."""
+"""Strategies: which factor of a block each mesh axis splits, and how state is sharded."""
