@@ -1,1 +1,1 @@
-"""What can become of a block: its program under each strategy, with the work that it is."""
+"""Candidates: the program of each block under each strategy, with its work and memory."""

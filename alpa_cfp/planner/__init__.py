@@ -1,1 +1,1 @@
-"""The way of a module through CFP."""
+"""The planner: plans a module for a mesh."""

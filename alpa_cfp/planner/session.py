@@ -1,8 +1,8 @@
-"""What plans are made with, and what several plans share: profiles, what measures, candidates.
+"""A session: the resources that plans share, which are profiles, profilers and candidates.
 
-Takes options; opens its database, and starts what measures on a submesh when something has to be measured there. A
-context manager: after it the database is closed, and no process is left. Invariant: a plan does not depend on which
-others were made in the session.
+Takes options; opens the profile database, and starts a profiler on a submesh when something has to be measured there. A
+context manager: at its exit the database is closed, and no process is left. Invariant: a plan does not depend on the
+other plans of the session.
 """
 
 import contextlib
@@ -22,16 +22,16 @@ from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
 
 class Session:
-    """What plans are made with.
+    """The resources that plans share.
 
     Args:
         options: How to plan.
-        programs: Those that were planned before; new ones are added.
+        programs: The programs that were analysed before; new ones are added.
 
     Attributes:
         programs: The same.
         database: The profile database.
-        candidates: Those of the kinds of blocks that were seen, by what they depend on (see `find_block_candidates`).
+        candidates: The cache of candidates (see `find_block_candidates`).
     """
 
     def __init__(self, options: PlanOptions, programs: AnalysedPrograms | None = None) -> None:
@@ -42,15 +42,15 @@ class Session:
         self._profilers: dict[Any, Profiler] = {}
 
     def source(self, devices: Devices, mesh: LogicalMesh) -> Source | None:
-        """What gives the profiles of programs for a mesh; None where costs are estimates.
+        """Returns the source of profiles for a mesh; None if costs are estimates.
 
         Args:
-            devices: Those of the mesh.
-            mesh: How they are laid out.
+            devices: The devices of the mesh.
+            mesh: The logical mesh.
 
         Raises:
             NoDevicesError: costs are to be measured, and the mesh has no devices.
-            ReplayError: the database has nothing of such a mesh.
+            ReplayError: the database has no profiles of such a mesh.
         """
         options = self.options
         if options.costs == "estimate":
@@ -59,12 +59,12 @@ class Session:
             recorded_on = recorded_devices(self.database, mesh.shape, device_kind=options.device_kind)
             return Source(recorded_on, recorded(recorded_on, self.database))
         profiler = self._profiler(devices)
-        # They are what is measured first, after the program has been looked at.
+        # The calibration programs are measured first, after the analysis of the program.
         profiler.expect(partial(calibration_programs, mesh))
         return Source(profiler.devices, profiler.measure)
 
     def _profiler(self, devices: Devices) -> Profiler:
-        """What measures on devices, in their order; one for all ways to lay them out."""
+        """The profiler of some devices in their order, one for all shapes of their mesh."""
         if devices.key not in self._profilers:
             options = MeasureOptions(self.options.samples, seed=self.options.seed, progress=self.options.progress)
             self._profilers[devices.key] = self._open.enter_context(

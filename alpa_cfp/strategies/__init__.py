@@ -1,1 +1,1 @@
-"""How blocks are split, and where state is kept."""
+"""Strategies: the partition of each block, and the sharding of its state."""
