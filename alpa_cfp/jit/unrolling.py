@@ -233,7 +233,7 @@ def _preventing_cse(closed: Any) -> Any:
 
 
 def _behind_barrier(values: list[Any], prevent_cse: bool | tuple[bool, ...]) -> list[Any]:
-    """Returns the values behind a barrier, as `jax.checkpoint` does, so that ops before and behind it are not merged."""
+    """Returns the values behind a barrier, as `jax.checkpoint` does, so that ops on both sides are not merged."""
     wanted = (prevent_cse,) * len(values) if isinstance(prevent_cse, bool) else prevent_cse
     chosen = [value for value, is_wanted in zip(values, wanted, strict=True) if is_wanted]
     parts = [list(map(_as_array, value.parts)) if isinstance(value, _Stack) else value for value in chosen]
