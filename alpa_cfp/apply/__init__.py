@@ -1,1 +1,1 @@
-"""Writing a plan into a module."""
+"""Writes a plan into a module."""

@@ -1,10 +1,10 @@
-"""Write a choice of strategies into a module (CFP, section 8).
+"""Writes strategies into a module as sharding annotations (CFP, section 8).
 
-Takes an unoptimised module, its blocks and a strategy for each of them; annotates the module in place. Every entry of a
-block, its gradients and clones included, gets operands and results that lie as the strategy says; a parameter is kept
-as it is first used, or shared (see `strategies.state_sharding`); sharding propagation does the rest. Invariants: what
-alpa has set on the inputs and outputs of the module stays; a result that takes a donated buffer of a parameter lies as
-the parameter does.
+Takes an unoptimised module, its blocks and a strategy for each of them; annotates the module in place. The strategy
+decides the shardings of the operands and results of every entry of a block, gradients and rematerialised ones included.
+A parameter has the sharding of its first use, or is split further (see `strategies.state_sharding`). Sharding
+propagation does the rest. Invariants: shardings that alpa has set on inputs and outputs stay; a result that takes the
+donated buffer of a parameter has the sharding of the parameter.
 """
 
 from collections.abc import Container, Sequence
@@ -33,36 +33,37 @@ def annotate(
     used: Sequence[ArraySharding] | None = None,
     state_shardings: StateShardings | None = None,
 ) -> None:
-    """Annotate `module`, of which `blocks` are the blocks, in place.
+    """Annotates `module` in place.
 
     Args:
         module: An unoptimised module.
         blocks: Its blocks.
         mesh: The logical mesh.
         strategies: One for each block.
-        used: How the module's parameters lie under the same strategies where all state is kept as it is used, if that
-            is known.
-        shared: What is shared although the updates for which it is are not in the module.
+        used: The shardings of the module's parameters under the same strategies with `StateSharding.REPLICATED`; None
+            if they are not known yet.
+        state_shardings: The shardings of state that is split further, for a module without the updates that decide
+            them.
 
     Raises:
-        ValueError: there are not as many strategies as blocks.
+        ValueError: the numbers of strategies and blocks differ.
     """
-    given, original = _given(module, mesh), module.bytecode
+    preset, original = _preset(module, mesh), module.bytecode
     if used is None:
-        _place(module, blocks, mesh, strategies, given)
+        _annotate(module, blocks, mesh, strategies, preset)
         used = module.input_shardings
         assert used is not None
     if any(strategy.state_sharding is not StateSharding.REPLICATED for strategy in strategies):
-        fixed = frozenset(i for i, sharding in enumerate(given) if sharding is not None)
+        fixed = frozenset(i for i, sharding in enumerate(preset) if sharding is not None)
         updates = find_updates(blocks.graph, donation_pairs(module))
         state_shardings = state_shardings or find_state_shardings(blocks, updates, strategies, used, fixed)
     if state_shardings is not None and (state_shardings.parameters or state_shardings.ops or module.mesh is None):
         module.bytecode = original
-        _place(module, blocks, mesh, strategies, used, state_shardings)
+        _annotate(module, blocks, mesh, strategies, used, state_shardings)
     module.solved = True
 
 
-def _place(
+def _annotate(
     module: HloModule,
     blocks: Blocks,
     mesh: LogicalMesh,
@@ -70,12 +71,12 @@ def _place(
     used: Sequence[ArraySharding | None],
     state_shardings: StateShardings | None = None,
 ) -> None:
-    """Write what is decided, and propagate it.
+    """Writes shardings and propagates them.
 
     Args:
         module, blocks, mesh, strategies: As for `annotate`.
-        used: How parameters lie where state is kept as it is used; None for what propagation is to find.
-        shared: What is shared; then `used` has no None.
+        used: The shardings of parameters under `StateSharding.REPLICATED`; None for those that propagation decides.
+        state_shardings: The shardings of state that is split further; then `used` has no None.
     """
     inputs = list(used)
     for parameter, sharding in () if state_shardings is None else state_shardings.parameters.items():
@@ -85,19 +86,19 @@ def _place(
         annotations.declare_mesh(parsed, mesh)
         writer = _Writer(parsed, blocks, mesh, inputs)
         for block, strategy in zip(blocks.blocks, strategies, strict=True):
-            writer.place(block, strategy)
+            writer.partition(block, strategy)
         if state_shardings is not None:
-            writer.place_updates(state_shardings.ops)
+            writer.set_results(state_shardings.ops)
             for parameter in state_shardings.parameters:
                 writer.gather(parameter, used[parameter], state_shardings.ops)
 
     module.bytecode, _ = mlir.edit(module.bytecode, write)
     propagate(module, mesh, to_outputs=True, inputs=inputs)
-    _keep_donated_in_place(module)
+    _align_donated(module)
 
 
-def _given(module: HloModule, mesh: LogicalMesh) -> list[ArraySharding | None]:
-    """The shardings that alpa has set on the inputs."""
+def _preset(module: HloModule, mesh: LogicalMesh) -> list[ArraySharding | None]:
+    """The shardings that alpa has set on the inputs; None for the others."""
     if module.input_protos is None:
         return [None] * len(module.shape.parameters)
     result = []
@@ -108,8 +109,8 @@ def _given(module: HloModule, mesh: LogicalMesh) -> list[ArraySharding | None]:
     return result
 
 
-def _keep_donated_in_place(module: HloModule) -> None:
-    """Bring each result that takes a donated parameter's buffer to where the parameter lies."""
+def _align_donated(module: HloModule) -> None:
+    """Gives each result that takes a donated parameter's buffer the sharding of the parameter."""
     inputs, outputs = list(module.input_shardings or ()), list(module.output_shardings or ())
     for result, parameter in donation_pairs(module):
         if result not in module.fixed_outputs:
@@ -123,50 +124,50 @@ def _keep_donated_in_place(module: HloModule) -> None:
 
 
 class _Writer:
-    """Writes shardings of entries into a module, and those of the parameters that they use into `inputs`."""
+    """Writes the shardings of entries into a module, and those of the parameters that they use into `inputs`."""
 
     def __init__(self, parsed: Any, blocks: Blocks, mesh: LogicalMesh, inputs: list[ArraySharding | None]):
         block = mlir.entry_block(mlir.main_function(parsed))
         self._operations = mlir.block_operations(block)
         self._graph = blocks.graph
         self._mesh = mesh
-        self._axes = {axis.index: axis for axis in mesh.axes}  # without those of a single device
+        self._axes = {axis.index: axis for axis in mesh.axes}  # without axes of size 1
         self._inputs = inputs
 
-    def place(self, block: ParallelBlock, strategy: BlockStrategy) -> None:
-        """Make the entries of `block` compute what `strategy` says."""
-        split: dict[int, dict[int, tuple[int, ...]]] = {}
+    def partition(self, block: ParallelBlock, strategy: BlockStrategy) -> None:
+        """Partition the entries of `block` by `strategy`."""
+        axes_of: dict[int, dict[int, tuple[int, ...]]] = {}
         for number, factor in enumerate(block.factors):
             for op, rule_factor in factor.places:
-                split.setdefault(op, {})[rule_factor] = strategy.axes_of(number)
+                axes_of.setdefault(op, {})[rule_factor] = strategy.axes_of(number)
         for entry in block.entries:
-            self._place_entry(entry.op, split.get(entry.op, {}))
+            self._partition_entry(entry.op, axes_of.get(entry.op, {}))
 
-    def place_updates(self, shardings: dict[int, ArraySharding]) -> None:
-        """Make the ops with these indices compute results that lie as it says."""
+    def set_results(self, shardings: dict[int, ArraySharding]) -> None:
+        """Give the results of the ops with these indices their shardings."""
         for op, sharding in shardings.items():
             annotations.set_result_shardings(self._operations[op], [sharding])
 
     def gather(self, parameter: int, sharding: ArraySharding | None, updates: Container[int]) -> None:
-        """Give a parameter this sharding wherever an op that is not among `updates` uses it.
+        """Reshard a parameter to `sharding` at each use by an op that is not among `updates`.
 
-        Each use gathers for itself; but where gathers are combined, as small ones are, a gathered weight is kept from
-        the first use to the last.
+        Each use gathers for itself. Only where small gathers are combined, a gathered weight is held from its first use
+        to its last.
         """
         assert sharding is not None
-        waiting = [self._graph.parameters[parameter]]
-        while waiting:
-            value = waiting.pop()
+        worklist = [self._graph.parameters[parameter]]
+        while worklist:
+            value = worklist.pop()
             for user in self._graph.values[value].users:
                 op = self._graph.ops[user]
                 positions = [position for position, operand in enumerate(op.operands) if operand == value]
                 if op.name == BARRIER:
-                    waiting += [op.results[position] for position in positions]
+                    worklist += [op.results[position] for position in positions]
                 elif user not in updates:
                     for position in positions:
-                        self._constrain(self._operations[user], position, sharding)
+                        self._reshard(self._operations[user], position, sharding)
 
-    def _place_entry(self, index: int, axes_of_factor: dict[int, tuple[int, ...]]) -> None:
+    def _partition_entry(self, index: int, axes_of_factor: dict[int, tuple[int, ...]]) -> None:
         op, operation = self._graph.ops[index], self._operations[index]
         if op.rule is None:
             return
@@ -178,10 +179,10 @@ class _Writer:
             return ArraySharding(self._mesh, tuple(tuple(self._axes[axis] for axis in each) for each in axes))
 
         for position, (value, dims) in enumerate(zip(op.operands, op.rule.operands, strict=True)):
-            self._place_operand(operation, position, value, sharding(dims))
+            self._partition_operand(operation, position, value, sharding(dims))
         annotations.set_result_shardings(operation, [sharding(dims) for dims in op.rule.results])
 
-    def _place_operand(self, operation: Any, position: int, value: int, sharding: ArraySharding) -> None:
+    def _partition_operand(self, operation: Any, position: int, value: int, sharding: ArraySharding) -> None:
         producer = self._graph.values[value].op
         if producer is None:
             number = self._graph.values[value].position
@@ -191,13 +192,13 @@ class _Writer:
                 return
         elif self._graph.constant_derived[producer]:
             return
-        self._constrain(operation, position, sharding)
+        self._reshard(operation, position, sharding)
 
     @staticmethod
-    def _constrain(operation: Any, position: int, sharding: ArraySharding) -> None:
-        """Bring an operand to a sharding right before it is used."""
+    def _reshard(operation: Any, position: int, sharding: ArraySharding) -> None:
+        """Reshard an operand right before it is used."""
         attributes = {"sharding": ir.Attribute.parse(sharding.to_sdy())}
         with ir.InsertionPoint(operation), operation.location:
             operand = operation.operands[position]
-            moved = mlir.create("sdy.sharding_constraint", [operand.type], [operand], attributes)
-        operation.operands[position] = moved.results[0]
+            constraint = mlir.create("sdy.sharding_constraint", [operand.type], [operand], attributes)
+        operation.operands[position] = constraint.results[0]

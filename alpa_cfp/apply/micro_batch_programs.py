@@ -1,8 +1,8 @@
-"""The programs that a step runs for each further micro-batch, as alpa runs it: the marked stages without the update.
+"""The programs that alpa runs for each micro-batch of a step: the marked stages without the update.
 
-Takes a module with a plan, in which alpa has marked stages; gives the programs of one micro-batch. Sums of gradients
-over devices are left to the end of the step, and gradients are added up in place. Invariant: the module that is given
-does not change.
+Takes an annotated module in which alpa has marked stages; gives the programs of one micro-batch. Sums of gradients over
+devices are deferred to the end of the step, and gradients are accumulated in place. Invariant: the given module does
+not change.
 """
 
 from collections.abc import Sequence, Set
@@ -15,33 +15,32 @@ from alpa_cfp.spmd.partition import accumulators_of, partition_to_run
 
 
 def micro_batch_programs(module: HloModule, program: AnalysedProgram) -> list[HloModule]:
-    """The programs that are run for each micro-batch, partitioned; nothing if no update is marked apart from them.
+    """Returns the partitioned programs of a micro-batch; none if the update is not marked as a stage of its own.
 
     Args:
         module: An annotated module.
-        program: What is known of it, whatever it was annotated with.
+        program: The analysis of the module.
     """
-    each: list[HloModule] = []
+    found: list[HloModule] = []
     for (name, stage), ends in zip(slice_stages(module), program.stages, strict=True):
         if not is_update(name):
             partition_accumulating(stage, ends.outputs, program.gradients)
-            each.append(stage)
-    return each if len(each) < len(program.stages) else []
+            found.append(stage)
+    return found if len(found) < len(program.stages) else []
 
 
 def partition_accumulating(module: HloModule, outputs: Sequence[int], gradients: Set[int]) -> None:
-    """Partition an annotated module, in place, as what is run for each micro-batch, without an update.
+    """Partitions an annotated module, in place, as the program of a micro-batch, without an update.
 
     Args:
-        module: A part of a program.
+        module: A subprogram.
         outputs: For each result the value of the program that it is.
-        gradients: See `AnalysedProgram`. Another parameter to which something is added, as behind a skip connection,
-            is needed for each micro-batch.
+        gradients: See `AnalysedProgram`. Other sums with a parameter, such as a skip connection, are not accumulators.
     """
     in_place = {
         result: parameter for result, parameter in accumulators_of(module).items() if outputs[result] in gradients
     }
     module.aliases = tuple(in_place.items())
     program = partition_to_run(module, in_place)
-    # What is left to be summed is summed once a step, and not here.
+    # The remaining partial sums are reduced once a step, and not here.
     module.partitioned = replace(program, unreduced_outputs=((),) * len(program.unreduced_outputs))

@@ -1,7 +1,7 @@
-"""What of a block happens once a step, though the step has several micro-batches.
+"""The work of a block that is done once a step, however many micro-batches the step has.
 
-Gradients are summed over devices, and state is updated, after the last one. Takes a block under a strategy; gives the
-`Work` of that. Invariant: what shares state writes no more than what does not.
+Gradients are summed over devices, and state is updated, after the last micro-batch. Takes a block and a strategy; gives
+the `Work` of that. Invariant: with ZeRO it writes no more than without.
 """
 
 import math
@@ -16,10 +16,10 @@ from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 
-# Along these, each device has gradients of some samples.
+# Sides along which each device computes gradients of its own samples.
 _SAMPLES = (Side.LEFT, Side.BATCH)
-# Of what a micro-batch takes with everything, at least this part is taken again by each.
-LEAST_EACH = 0.2
+# The least share of a measured micro-batch, which includes the per-step work, that each further one takes.
+MIN_MICRO_BATCH_SHARE = 0.2
 
 
 def per_step_work(
@@ -30,7 +30,7 @@ def per_step_work(
     updates: Sequence[Update],
     used: Sequence[ArraySharding],
 ) -> Work:
-    """The work of the sum of gradients and of the update.
+    """Returns the work of the sum of gradients and of the update.
 
     Args:
         graph: The graph of the block.
@@ -38,7 +38,7 @@ def per_step_work(
         strategy: Its strategy.
         mesh: The logical mesh.
         updates: The updates in `graph`.
-        used: How its parameters lie where state is kept as it is used.
+        used: The shardings of its parameters under `StateSharding.REPLICATED`.
     """
     samples = {
         axis.index
@@ -51,8 +51,8 @@ def per_step_work(
         value, sharding = graph.values[graph.parameters[number]], used[number]
         size = math.prod(sharding.local_shape(value.shape)) * itemsize(value.dtype)
         others = sharding.mesh.remaining(sharding.axes)
-        shares = 1 if strategy.state_sharding is StateSharding.REPLICATED else math.prod(axis.size for axis in others)
-        written += size * (len(update.weights) + len(update.moments)) / shares
+        parts = 1 if strategy.state_sharding is StateSharding.REPLICATED else math.prod(axis.size for axis in others)
+        written += size * (len(update.weights) + len(update.moments)) / parts
         group = math.prod(axis.size for axis in others if axis.index in samples)
         if group > 1:
             sums[group] = sums.get(group, 0) + size
@@ -67,18 +67,24 @@ def per_step_work(
     return Work(0.0, written, tuple(collectives))
 
 
-def step_time_s(once_s: float, estimated_s: float, total_s: float, micro_batches: int) -> float:
-    """What a step takes of which `total_s` is one micro-batch with everything.
+def step_time_s(per_step_s: float, estimated_s: float, total_s: float, micro_batches: int) -> float:
+    """Extrapolates the step time from one micro-batch that was measured with the per-step work.
 
-    By estimates that is `estimated_s`, and `once_s` of it is done once a step. Their ratio counts: an estimate's error
-    is mostly one of the mesh's rates, in both alike, and what is left of a difference counts for each micro-batch.
+    Only the ratio of the two estimates counts, since an estimate's error is mostly an error of the mesh's rates, which
+    is in both alike.
+
+    Args:
+        per_step_s: The estimate of the per-step work.
+        estimated_s: The estimate of one micro-batch with the per-step work.
+        total_s: The measured time of one micro-batch with the per-step work.
+        micro_batches: The number of micro-batches of a step.
     """
     if micro_batches == 1 or math.isinf(total_s):
         return total_s
-    each = micro_batch_s(once_s, estimated_s) / estimated_s if estimated_s > 0 else 1.0
-    return total_s * (1 + (micro_batches - 1) * each)
+    share = micro_batch_s(per_step_s, estimated_s) / estimated_s if estimated_s > 0 else 1.0
+    return total_s * (1 + (micro_batches - 1) * share)
 
 
-def micro_batch_s(once_s: float, total_s: float) -> float:
-    """What a further micro-batch takes of which `total_s` is one with everything, and `once_s` of that is done once."""
-    return max(total_s - once_s, LEAST_EACH * total_s)
+def micro_batch_s(per_step_s: float, total_s: float) -> float:
+    """The time of one more micro-batch, if one with the per-step work takes `total_s` and that work `per_step_s`."""
+    return max(total_s - per_step_s, MIN_MICRO_BATCH_SHARE * total_s)

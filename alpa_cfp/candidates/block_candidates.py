@@ -1,10 +1,10 @@
 """Candidates: each kind of block under each of its strategies, as a program of its own (CFP, sections 4 and 5).
 
-Takes the parts of a program and a mesh; gives for every kind of block one partitioned program a strategy. Blocks of one
-kind share theirs. Where devices would keep the same state, there is one more for each way to share it. A candidate's
-program says how the values at its boundary lie when nothing but its own strategy decides, which is what a plan has to
-bring them to. Of two strategies that differ only in which of two equally long axes of the mesh is which, one is looked
-at. Invariant: candidates of a kind are in the order of its strategies.
+Takes the subprograms of a program's blocks and a mesh; gives for every kind of block one partitioned program a
+strategy. Where devices would hold copies of state, there is one more candidate for each other `StateSharding`. The
+boundary shardings of a candidate's program follow from its own strategy alone; a plan reshards to them. Strategies that
+differ by swapping two mesh axes of equal size are evaluated once. Invariant: candidates of a kind are in the order of
+its strategies.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,14 +32,14 @@ class Candidate:
 
     Attributes:
         strategy: The strategy.
-        inputs, outputs: How the values at its boundary lie, in the order of the part's.
-        work: What a device does.
-        memory: What a device holds for it.
-        lower_bound: The least that a device does; equal to `work` unless that is a prediction.
-        per_step: The part of `work` that is done once a step, however many micro-batches there are.
+        inputs, outputs: The shardings of the values at its boundary, in the order of the subprogram's.
+        work: The work of a device.
+        memory: The memory of a device.
+        lower_bound: A lower bound of `work`; less than it only if that is a prediction.
+        per_step: The subprogram of `work` that is done once a step, however many micro-batches there are.
         make: Makes `module`.
-        predicted: Why its work is that of a prediction, XLA partitioning it; "" where it is its program's.
-        unread: Why its communication is not known, and counts as none; "" where it is.
+        predicted: The reason why `work` is predicted, for a program that XLA partitions; "" if it is its program's.
+        unread: The reason why its communication is unknown, and counts as none; "" if it is known.
     """
 
     strategy: BlockStrategy
@@ -55,19 +55,19 @@ class Candidate:
 
     @cached_property
     def module(self) -> HloModule:
-        """The block alone, partitioned."""
+        """The partitioned program of the block alone."""
         return self.make()
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCandidates:
-    """A block of the program and what can become of it.
+    """A block of the program with its candidates.
 
     Attributes:
         block: Its index.
-        kind: The index of the first block that is the same program.
+        kind: The index of the first block that is an equal program.
         inputs, outputs: The values at its boundary, in the order of the candidates' shardings.
-        candidates: Those of its kind.
+        candidates: The candidates of its kind.
     """
 
     block: int
@@ -78,141 +78,143 @@ class BlockCandidates:
 
 
 def find_block_candidates(
-    parts: BlockSubprograms, mesh: LogicalMesh, known: dict[Any, tuple[Candidate, ...]] | None = None
+    subprograms: BlockSubprograms, mesh: LogicalMesh, cache: dict[Any, tuple[Candidate, ...]] | None = None
 ) -> tuple[BlockCandidates, ...]:
-    """The units of a program, one for each block.
+    """Returns the candidates of each block of a program.
 
     Args:
-        parts: Its blocks by themselves.
+        subprograms: The subprograms of its blocks.
         mesh: The logical mesh.
-        known: The candidates of blocks that were seen before, of this program or others; new ones are added.
+        cache: The candidates of kinds of blocks that were seen before, in this program or others; new ones are added.
     """
-    known = {} if known is None else known
-    units: list[BlockCandidates] = []
-    cutter = Extractor(parts.module, parts.blocks)
-    for number, part in enumerate(parts.subprograms):
-        outline = part.spec
-        if part.kind == number:
-            words = (
-                part.digest,
-                outline.aliases,
-                outline.blocks,
-                part.backward_inputs,
-                mesh,
-                parts.module.combiner_limits,
-            )
-            if words not in known:
-                known[words] = _candidates(cutter.cut(outline), part.backward_inputs, mesh)
-            candidates = known[words]
+    cache = {} if cache is None else cache
+    found: list[BlockCandidates] = []
+    extractor = Extractor(subprograms.module, subprograms.blocks)
+    for number, block in enumerate(subprograms.subprograms):
+        spec, backward_inputs = block.spec, block.backward_inputs
+        if block.kind == number:
+            key = (block.digest, spec.aliases, spec.blocks, backward_inputs, mesh, subprograms.module.combiner_limits)
+            if key not in cache:
+                cache[key] = _candidates(extractor.extract(spec), backward_inputs, mesh)
+            candidates = cache[key]
         else:
-            candidates = units[part.kind].candidates
-        units.append(BlockCandidates(number, part.kind, outline.inputs, outline.outputs, candidates))
-    return tuple(units)
+            candidates = found[block.kind].candidates
+        found.append(BlockCandidates(number, block.kind, spec.inputs, spec.outputs, candidates))
+    return tuple(found)
 
 
-def _candidates(part: Subprogram, late: BackwardInputs, mesh: LogicalMesh) -> tuple[Candidate, ...]:
-    (block,) = part.blocks.blocks
-    updates = find_updates(part.blocks.graph, donation_pairs(part.module))
+def _candidates(subprogram: Subprogram, backward_inputs: BackwardInputs, mesh: LogicalMesh) -> tuple[Candidate, ...]:
+    (block,) = subprogram.blocks.blocks
+    updates = find_updates(subprogram.blocks.graph, donation_pairs(subprogram.module))
     found: list[Candidate] = []
-    swapped = _equal_axes(mesh)
-    base: dict[BlockStrategy, Candidate] = {}
+    swap = _equal_axes(mesh)
+    replicated: dict[BlockStrategy, Candidate] = {}
     for strategy in strategies_of(block, mesh.shape):
-        mirror = base.get(swapped.of_strategy(strategy)) if swapped is not None else None
-        if swapped is None or mirror is None:
-            base[strategy] = _candidate(part, late, mesh, updates, strategy)
+        mirror = replicated.get(swap.of_strategy(strategy)) if swap is not None else None
+        if swap is None or mirror is None:
+            candidate = _candidate(subprogram, backward_inputs, mesh, updates, strategy)
         else:
-            base[strategy] = _mirrored(part, mesh, mirror, swapped, strategy)
-        found.append(base[strategy])
-        known = {found[-1].inputs}
-        for kept in (StateSharding.ZERO2, StateSharding.ZERO3):
-            variant = _sharing(part, mesh, updates, found[-len(known)], kept)
-            if variant.inputs not in known:
-                known.add(variant.inputs)
+            candidate = _mirrored(subprogram, mesh, mirror, swap, strategy)
+        replicated[strategy] = candidate
+        found.append(candidate)
+        distinct_inputs = {candidate.inputs}
+        for state_sharding in (StateSharding.ZERO2, StateSharding.ZERO3):
+            variant = _with_state_sharding(subprogram, mesh, updates, candidate, state_sharding)
+            if variant.inputs not in distinct_inputs:
+                distinct_inputs.add(variant.inputs)
                 found.append(variant)
     return tuple(found)
 
 
 def _candidate(
-    part: Subprogram, late: BackwardInputs, mesh: LogicalMesh, updates: Sequence[Update], strategy: BlockStrategy
+    subprogram: Subprogram,
+    backward_inputs: BackwardInputs,
+    mesh: LogicalMesh,
+    updates: Sequence[Update],
+    strategy: BlockStrategy,
 ) -> Candidate:
-    """The candidate that keeps its state as it is used."""
-    module = _partitioned(part, mesh, strategy)
+    """The candidate of a strategy with `StateSharding.REPLICATED`."""
+    module = _partitioned(subprogram, mesh, strategy)
     program = module.partitioned
     assert program is not None
     local = read_local(program.counted)
-    memory = memory_of(local, late.inputs, late.repeated)
+    memory = memory_of(local, backward_inputs.inputs, backward_inputs.rematerialised)
     work = work_of(program.counted, local)
-    # XLA mostly finds something better than what is predicted.
+    # XLA mostly partitions better than is predicted.
     lower_bound = work if program.prediction is None else work_of(program, read_local(program))
-    per_step = _per_step_work(part, mesh, updates, strategy, program.input_shardings)
-    # Empty for a program of Shardy's passes.
+    per_step = _per_step_work(subprogram, mesh, updates, strategy, program.input_shardings)
+    # For a program of Shardy's passes there is no reason.
     predicted, unread = ("", program.fallback_reason) if program.prediction is None else (program.fallback_reason, "")
     inputs, outputs = program.input_shardings, program.output_shardings
     return Candidate(strategy, inputs, outputs, work, memory, lower_bound, per_step, lambda: module, predicted, unread)
 
 
 @dataclass(frozen=True, slots=True)
-class _Swapped:
-    """Two axes of a mesh that take each other's place.
+class _AxisSwap:
+    """The swap of two mesh axes.
 
     Attributes:
-        first, second: Their indices.
+        first, second: The indices of the axes.
     """
 
     first: int
     second: int
 
     def of_axis(self, index: int) -> int:
-        """The axis in the place of another."""
+        """The axis that takes the place of an axis."""
         return {self.first: self.second, self.second: self.first}.get(index, index)
 
     def of_strategy(self, strategy: BlockStrategy) -> BlockStrategy:
-        """The strategy that splits along one what this one splits along the other."""
+        """The strategy with the axes swapped."""
         factors = tuple(strategy.factors[self.of_axis(index)] for index in range(len(strategy.factors)))
         return replace(strategy, factors=factors)
 
     def of_sharding(self, sharding: ArraySharding) -> ArraySharding:
-        """The same for an array."""
+        """The sharding with the axes swapped."""
         dims = (tuple(replace(axis, index=self.of_axis(axis.index)) for axis in axes) for axes in sharding.dims)
         return ArraySharding(sharding.mesh, tuple(dims))
 
 
-def _equal_axes(mesh: LogicalMesh) -> _Swapped | None:
-    """The two axes of a mesh if it has no others, and they are equally long."""
+def _equal_axes(mesh: LogicalMesh) -> _AxisSwap | None:
+    """The swap of the two axes of a mesh, if these are its only axes and of equal size."""
     if len(mesh.axes) != 2 or mesh.axes[0].size != mesh.axes[1].size:
         return None
-    return _Swapped(mesh.axes[0].index, mesh.axes[1].index)
+    return _AxisSwap(mesh.axes[0].index, mesh.axes[1].index)
 
 
 def _mirrored(
-    part: Subprogram, mesh: LogicalMesh, candidate: Candidate, swapped: _Swapped, strategy: BlockStrategy
+    subprogram: Subprogram, mesh: LogicalMesh, mirror: Candidate, swap: _AxisSwap, strategy: BlockStrategy
 ) -> Candidate:
-    """The candidate of a strategy of which there is the mirror image; its program is made only if it is asked for."""
+    """The candidate of a strategy, from that of the strategy with swapped axes. Its program is made on demand."""
     return replace(
-        candidate,
+        mirror,
         strategy=strategy,
-        inputs=tuple(map(swapped.of_sharding, candidate.inputs)),
-        outputs=tuple(map(swapped.of_sharding, candidate.outputs)),
-        make=partial(_partitioned, part, mesh, strategy),
+        inputs=tuple(map(swap.of_sharding, mirror.inputs)),
+        outputs=tuple(map(swap.of_sharding, mirror.outputs)),
+        make=partial(_partitioned, subprogram, mesh, strategy),
     )
 
 
-def _sharing(
-    part: Subprogram, mesh: LogicalMesh, updates: Sequence[Update], candidate: Candidate, kept: StateSharding
+def _with_state_sharding(
+    subprogram: Subprogram,
+    mesh: LogicalMesh,
+    updates: Sequence[Update],
+    candidate: Candidate,
+    state_sharding: StateSharding,
 ) -> Candidate:
-    """The same candidate with its state kept otherwise; its program is made only if it is asked for."""
-    strategy = replace(candidate.strategy, state_sharding=kept)
-    state_shardings = find_state_shardings(part.blocks, updates, [strategy], candidate.inputs)
+    """The same candidate with another `StateSharding`. Its program is made on demand."""
+    strategy = replace(candidate.strategy, state_sharding=state_sharding)
+    state_shardings = find_state_shardings(subprogram.blocks, updates, [strategy], candidate.inputs)
     inputs = tuple(state_shardings.parameters.get(number, sharding) for number, sharding in enumerate(candidate.inputs))
     outputs = list(candidate.outputs)
-    for result, parameter in donation_pairs(part.module):
+    for result, parameter in donation_pairs(subprogram.module):
         outputs[result] = inputs[parameter]
     work, lower_bound = (
-        work_with_sharded_state(part.blocks.graph, updates, candidate.inputs, state_shardings, each)
+        work_with_sharded_state(subprogram.blocks.graph, updates, candidate.inputs, state_shardings, each)
         for each in (candidate.work, candidate.lower_bound)
     )
-    per_step = _per_step_work(part, mesh, updates, strategy, candidate.inputs)
-    make = partial(_partitioned, part, mesh, strategy, candidate.inputs)
+    per_step = _per_step_work(subprogram, mesh, updates, strategy, candidate.inputs)
+    make = partial(_partitioned, subprogram, mesh, strategy, candidate.inputs)
     return replace(
         candidate,
         strategy=strategy,
@@ -226,25 +228,25 @@ def _sharing(
 
 
 def _per_step_work(
-    part: Subprogram,
+    subprogram: Subprogram,
     mesh: LogicalMesh,
     updates: Sequence[Update],
     strategy: BlockStrategy,
     used: Sequence[ArraySharding],
 ) -> Work:
-    (block,) = part.blocks.blocks
-    return per_step_work(part.blocks.graph, block, strategy, mesh, updates, used)
+    (block,) = subprogram.blocks.blocks
+    return per_step_work(subprogram.blocks.graph, block, strategy, mesh, updates, used)
 
 
 def _partitioned(
-    part: Subprogram, mesh: LogicalMesh, strategy: BlockStrategy, used: Sequence[ArraySharding] | None = None
+    subprogram: Subprogram, mesh: LogicalMesh, strategy: BlockStrategy, used: Sequence[ArraySharding] | None = None
 ) -> HloModule:
-    module = replace(part.module)
-    annotate(module, part.blocks, mesh, [strategy], used)
+    module = replace(subprogram.module)
+    annotate(module, subprogram.blocks, mesh, [strategy], used)
     module.partitioned = partition_to_run(module, predicts=True)
     return module
 
 
-def distinct(units: Sequence[BlockCandidates]) -> list[Candidate]:
-    """The candidates of all kinds, those of each kind once."""
-    return [candidate for unit in units if unit.kind == unit.block for candidate in unit.candidates]
+def distinct(block_candidates: Sequence[BlockCandidates]) -> list[Candidate]:
+    """Returns the candidates of all kinds of blocks, each once."""
+    return [candidate for each in block_candidates if each.kind == each.block for candidate in each.candidates]

@@ -1,1 +1,1 @@
-"""The blocks of a program as programs of their own."""
+"""Extraction: blocks and segments of a program as programs of their own."""

@@ -1,8 +1,7 @@
-"""A program with what is found out about it whatever mesh it is for.
+"""A program with the results of its analysis that do not depend on a mesh.
 
-Takes an unoptimised module; gives its blocks, its parts, its digest and the stages that are marked in it, each when it
-is first asked for, and once. Invariant: the module that was given may be annotated afterwards; this is about what it
-was.
+Takes an unoptimised module; gives its blocks, their subprograms, its digest and the stages that are marked in it. Each
+is computed at its first use and kept. Invariant: annotating the given module afterwards changes nothing here.
 """
 
 import dataclasses
@@ -21,13 +20,13 @@ from alpa_cfp.spmd.propagation import donation_pairs
 
 
 class AnalysedProgram:
-    """A program, and what is known of it.
+    """A program and its analysis.
 
     Args:
         module: An unoptimised module.
 
     Attributes:
-        module: A copy of it, which nothing may change.
+        module: A copy of it, which must not be changed.
     """
 
     def __init__(self, module: HloModule) -> None:
@@ -48,12 +47,12 @@ class AnalysedProgram:
 
     @cached_property
     def stages(self) -> tuple[StageEnds, ...]:
-        """What goes into and comes out of the stages that are marked in it, by the ids of values."""
+        """The inputs and outputs of the stages that are marked in it, as ids of values."""
         return stage_ends(self.module)
 
     @cached_property
     def update(self) -> frozenset[int]:
-        """The ops that are computed from what goes into the marked update; none where none is marked."""
+        """The ops that are computed from the inputs of the marked update; none if no update is marked."""
         return _ops_of_update(self.blocks.graph, self.stages)
 
     @cached_property
@@ -63,53 +62,53 @@ class AnalysedProgram:
 
     @cached_property
     def gradients(self) -> frozenset[int]:
-        """The ids of the values that the marked update takes, be it through other marks, and nothing else does.
+        """The ids of the values that only the marked update uses, directly or through other marks.
 
-        They may be results of the program, too: alpa gives a stage its sums of gradients back in the next call.
+        They may be results of the program, too: alpa passes a stage's sums of gradients to the stage's next call.
         """
-        return _only_taken_by(self.blocks.graph, self.update)
+        return _used_only_by(self.blocks.graph, self.update)
 
 
 class AnalysedPrograms:
-    """Programs that were seen before, and what was found out about them."""
+    """Programs that were analysed before."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], AnalysedProgram] = {}
+        self._programs: dict[tuple[object, ...], AnalysedProgram] = {}
 
     def of(self, module: HloModule) -> AnalysedProgram:
-        """What is known of a module; it is a new `AnalysedProgram` where none is equal."""
+        """Returns the program of an equal module, or a new one."""
         key = (module.bytecode, module.donated, module.aliases, module.input_protos, module.output_protos)
         key += (module.combiner_limits,)
-        return self._known.setdefault(key, AnalysedProgram(module))
+        return self._programs.setdefault(key, AnalysedProgram(module))
 
 
 def is_update(stage: str) -> bool:
-    """Whether a marked stage of this name is the update, or a part of it."""
+    """Whether a marked stage of this name belongs to the update."""
     return stage.endswith(UPDATE_SUFFIX)
 
 
 def _ops_of_update(graph: Graph, stages: Sequence[StageEnds]) -> frozenset[int]:
-    late = {value for stage in stages if is_update(stage.name) for value in stage.inputs}
+    computed = {value for stage in stages if is_update(stage.name) for value in stage.inputs}
     found: set[int] = set()
     for op in graph.ops:
-        if not late.isdisjoint(op.operands):
+        if not computed.isdisjoint(op.operands):
             found.add(op.index)
-            late.update(op.results)
+            computed.update(op.results)
     return frozenset(found)
 
 
-def _only_taken_by(graph: Graph, ops: Set[int]) -> frozenset[int]:
+def _used_only_by(graph: Graph, ops: Set[int]) -> frozenset[int]:
     found: set[int] = set()
 
-    def is_taken(value: int, user: int) -> bool:
+    def is_used_by_ops(value: int, user: int) -> bool:
         op = graph.ops[user]
         if user in ops or op.name != BARRIER:
             return user in ops
-        passed = (result for operand, result in zip(op.operands, op.results, strict=True) if operand == value)
-        return found.issuperset(passed)
+        results = (result for operand, result in zip(op.operands, op.results, strict=True) if operand == value)
+        return found.issuperset(results)
 
     # Users come after what they use.
     for value in reversed(graph.values):
-        if value.users and all(is_taken(value.id, user) for user in value.users):
+        if value.users and all(is_used_by_ops(value.id, user) for user in value.users):
             found.add(value.id)
     return frozenset(found)

@@ -1,10 +1,10 @@
-"""Cut a part of a program out as a program of its own (CFP, section 5).
+"""Extracts ops of a program as a subprogram: a program of its own (CFP, section 5).
 
-Takes a module, its blocks and the ops of the part; gives a module whose parameters are the values that come from
-outside and whose results are those that are used outside, and the part's blocks in it. So one segment's forward,
-backward and update can be compiled and timed alone. A parameter of the whole is one parameter of the part, though each
-pass has it behind a barrier of its own. Invariants: the part computes what it computes in the whole; what derives from
-constants alone is computed anew in it; equal parts give equal modules.
+Takes a module, its blocks and ops; gives a module whose parameters are the outer values that the ops use and whose
+results are the values that are used outside, with the blocks in it. So a segment's forward, backward and update can be
+compiled and timed alone. A parameter of the program is one parameter of the subprogram, though each pass uses it behind
+a barrier of its own. Invariants: the subprogram computes the same values as in the program; constant-derived values are
+computed anew in it; equal parts give equal modules.
 """
 
 from collections.abc import Sequence, Set
@@ -25,19 +25,19 @@ from alpa_cfp.spmd.propagation import donation_pairs
 
 @dataclass(frozen=True, slots=True)
 class SubprogramSpec:
-    """What a part will be.
+    """The description of a subprogram before it is extracted.
 
     Attributes:
-        name: What it is called.
-        needed: All ops that it has, in their order there: also those that derive from constants alone.
-        inputs: For each parameter the value of the whole that it is.
-        outputs: For each result the value of the whole that it is.
-        aliases: Pairs (result, parameter) where the result takes the place of a donated parameter of the whole.
-        blocks: Its blocks, in the order of those of the whole, by the numbers of its ops and values.
+        name: Its name.
+        ops: All its ops, in its order, constant-derived ones included.
+        inputs: For each parameter the value of the program that it is.
+        outputs: For each result the value of the program that it is.
+        aliases: Pairs (result, parameter) where the result takes the buffer of a donated parameter of the program.
+        blocks: Its blocks, in the program's order, with the numbers of its own ops and values.
     """
 
     name: str
-    needed: tuple[int, ...]
+    ops: tuple[int, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     aliases: tuple[tuple[int, int], ...]
@@ -46,13 +46,13 @@ class SubprogramSpec:
 
 @dataclass(frozen=True, slots=True)
 class Subprogram:
-    """A part of a program.
+    """Ops of a program as a program of their own.
 
     Attributes:
-        module: The part as a program.
-        blocks: Its blocks, in the order of those of the whole.
-        inputs: For each parameter the value of the whole that it is.
-        outputs: For each result the value of the whole that it is.
+        module: The module.
+        blocks: Its blocks, in the program's order.
+        inputs: For each parameter the value of the program that it is.
+        outputs: For each result the value of the program that it is.
     """
 
     module: HloModule
@@ -62,13 +62,13 @@ class Subprogram:
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
-    """A module as MLIR has it.
+class _ParsedModule:
+    """A parsed module.
 
     Attributes:
-        module: It itself, without which there are no operations.
-        operations: By the indices of the graph's ops.
-        values: By the ids of the graph's values.
+        module: The MLIR module, which owns the operations.
+        operations: Its operations, by the indices of the graph's ops.
+        values: Its values, by the ids of the graph's values.
     """
 
     module: Any
@@ -76,7 +76,7 @@ class _Whole:
     values: list[Any]
 
     @classmethod
-    def of(cls, module: Any) -> "_Whole":
+    def of(cls, module: Any) -> "_ParsedModule":
         block = mlir.entry_block(mlir.main_function(module))
         operations = mlir.block_operations(block)
         results = (result for operation in operations for result in operation.results)
@@ -84,7 +84,7 @@ class _Whole:
 
 
 class Extractor:
-    """Cuts parts out of one module; it is read once, when the first is cut.
+    """Extracts subprograms of one module, which is parsed once, at the first extraction.
 
     Args:
         module: An unoptimised module.
@@ -99,16 +99,16 @@ class Extractor:
         return Order(self._blocks.graph)
 
     @cached_property
-    def _whole(self) -> "_Whole":
+    def _parsed(self) -> "_ParsedModule":
         with mlir.context():
-            return _Whole.of(mlir.parse(self._module.bytecode))
+            return _ParsedModule.of(mlir.parse(self._module.bytecode))
 
-    def outline(self, ops: Sequence[int], name: str) -> SubprogramSpec:
-        """What is known of a part before it is cut.
+    def spec(self, ops: Sequence[int], name: str) -> SubprogramSpec:
+        """Describes the subprogram of some ops.
 
         Args:
-            ops: Indices of ops; the blocks that lie in them entirely are those of the part.
-            name: What the part is called.
+            ops: Indices of ops. The blocks of which all ops are among them are those of the subprogram.
+            name: The name of the subprogram.
         """
         graph = self._blocks.graph
         needed = self._needed(ops)
@@ -117,63 +117,63 @@ class Extractor:
         aliases = _aliases(self._module, graph, inputs, outputs)
         return SubprogramSpec(name, tuple(needed), inputs, outputs, aliases, _renumbered(self._blocks, needed, inputs))
 
-    def cut(self, outline: SubprogramSpec) -> Subprogram:
-        """Cut a part out."""
-        whole, inputs, outputs = self._whole, outline.inputs, outline.outputs
-        values = whole.values
-        with whole.module.context, ir.Location.unknown():
+    def extract(self, spec: SubprogramSpec) -> Subprogram:
+        """Extracts a subprogram."""
+        parsed, inputs, outputs = self._parsed, spec.inputs, spec.outputs
+        values = parsed.values
+        with parsed.module.context, ir.Location.unknown():
             made = ir.Module.create()
             _, body = mlir.add_main(made, [values[value].type for value in inputs], [values[v].type for v in outputs])
             mapping: dict[Any, Any] = {values[v]: argument for v, argument in zip(inputs, body.arguments, strict=True)}
             graph = self._blocks.graph
-            for value in (operand for op in outline.needed for operand in graph.ops[op].operands):
+            for value in (operand for op in spec.ops for operand in graph.ops[op].operands):
                 if (parameter := graph.parameter_or(value)) != value:
                     mapping[values[value]] = mapping[values[parameter]]
             with ir.InsertionPoint(body):
-                for op in outline.needed:
-                    mlir.clone_into(whole.operations[op], mapping)
+                for op in spec.ops:
+                    mlir.clone_into(parsed.operations[op], mapping)
                 mlir.create("func.return", [], [mapping[values[value]] for value in outputs])
             bytecode = mlir.to_bytecode(made)
-        taken = {parameter for _, parameter in outline.aliases}
-        part = HloModule.from_stablehlo(outline.name, bytecode, [number in taken for number in range(len(inputs))])
-        part.aliases, part.combiner_limits = outline.aliases, self._module.combiner_limits
-        block_of = {op: block.index for block in outline.blocks for op in (*block.members, *block.glue)}
-        blocks = Blocks(read_graph(bytecode), outline.blocks, tuple(map(block_of.get, range(len(outline.needed)))), ())
-        return Subprogram(part, blocks, inputs, outputs)
+        aliased = {parameter for _, parameter in spec.aliases}
+        module = HloModule.from_stablehlo(spec.name, bytecode, [number in aliased for number in range(len(inputs))])
+        module.aliases, module.combiner_limits = spec.aliases, self._module.combiner_limits
+        block_of = {op: block.index for block in spec.blocks for op in (*block.members, *block.glue)}
+        blocks = Blocks(read_graph(bytecode), spec.blocks, tuple(map(block_of.get, range(len(spec.ops)))), ())
+        return Subprogram(module, blocks, inputs, outputs)
 
     def _needed(self, ops: Sequence[int]) -> list[int]:
-        """`ops` and the ops, derived from constants alone, that make their operands, in the order of `ordering`.
+        """Returns `ops` with the constant-derived ops that they need, in the order of `ordering`.
 
-        Without barriers: what comes through one comes from outside.
+        Barriers are left out: a value behind one is an outer value.
         """
         graph = self._blocks.graph
-        waiting = [op for op in ops if graph.ops[op].name != BARRIER]
-        needed = set(waiting)
-        while waiting:
-            for value in graph.ops[waiting.pop()].operands:
+        worklist = [op for op in ops if graph.ops[op].name != BARRIER]
+        needed = set(worklist)
+        while worklist:
+            for value in graph.ops[worklist.pop()].operands:
                 producer = graph.values[value].op
                 if producer is not None and graph.constant_derived[producer] and producer not in needed:
                     needed.add(producer)
-                    waiting.append(producer)
+                    worklist.append(producer)
         return self._order.of(needed)
 
 
-def cut(module: HloModule, blocks: Blocks, ops: Sequence[int], name: str) -> Subprogram:
-    """`Extractor.cut` for a single part."""
-    cutter = Extractor(module, blocks)
-    return cutter.cut(cutter.outline(ops, name))
+def extract(module: HloModule, blocks: Blocks, ops: Sequence[int], name: str) -> Subprogram:
+    """Extracts a single subprogram."""
+    extractor = Extractor(module, blocks)
+    return extractor.extract(extractor.spec(ops, name))
 
 
 def without_ops(blocks: Blocks, numbers: Sequence[int], ops: Set[int]) -> Blocks:
-    """Some blocks without some of their ops; those of which nothing is left are not there.
+    """Returns some blocks without some of their ops. Blocks without any ops left are omitted.
 
     Args:
         blocks: The blocks of a program.
-        numbers: Which of them.
-        ops: What they are to be without.
+        numbers: The numbers of those that are returned.
+        ops: The ops that are removed.
     """
-    left = [_without(blocks.blocks[number], ops) for number in numbers]
-    return replace(blocks, blocks=tuple(block for block in left if block.members or block.glue))
+    remaining = [_without(blocks.blocks[number], ops) for number in numbers]
+    return replace(blocks, blocks=tuple(block for block in remaining if block.members or block.glue))
 
 
 def _without(block: ParallelBlock, ops: Set[int]) -> ParallelBlock:
@@ -189,7 +189,7 @@ def _without(block: ParallelBlock, ops: Set[int]) -> ParallelBlock:
 
 
 def _boundary(graph: Graph, needed: Sequence[int], own: Set[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The values that come into the part, in the order of their first use, and those that leave it."""
+    """The inputs of a subprogram, in the order of their first use, and its outputs."""
     made = {value for op in needed for value in graph.ops[op].results}
     used = (graph.parameter_or(value) for op in needed for value in graph.ops[op].operands)
     inputs = tuple(dict.fromkeys(value for value in used if value not in made))
@@ -207,7 +207,7 @@ def _boundary(graph: Graph, needed: Sequence[int], own: Set[int]) -> tuple[tuple
 def _aliases(
     module: HloModule, graph: Graph, inputs: Sequence[int], outputs: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
-    """Pairs (result, input) of the part where the result takes the place of a donated parameter of the whole."""
+    """Pairs (result, input) of a subprogram where the result takes the buffer of a donated parameter of the program."""
     result_of = {value: number for number, value in enumerate(outputs)}
     input_of = {graph.origin(value): number for number, value in enumerate(inputs)}
     pairs = (
@@ -218,9 +218,9 @@ def _aliases(
 
 
 def _renumbered(blocks: Blocks, needed: Sequence[int], inputs: Sequence[int]) -> tuple[ParallelBlock, ...]:
-    """The blocks that lie in a part entirely, with the part's numbers."""
+    """The blocks that are entirely in a subprogram, with its numbers of ops and values."""
     ops = {op: i for i, op in enumerate(needed)}
-    # Like those of any graph: first the parameters, then what each op gives.
+    # As in any graph: first the parameters, then the results of each op.
     made = (value for op in needed for value in blocks.graph.ops[op].results)
     values = {value: i for i, value in enumerate(made, len(inputs))}
     inside = [
@@ -232,7 +232,7 @@ def _renumbered(blocks: Blocks, needed: Sequence[int], inputs: Sequence[int]) ->
 
 
 def _with_numbers(block: ParallelBlock, index: int, number: dict[int, int], value_of: dict[int, int]) -> ParallelBlock:
-    """`block` with the numbers of the part's ops and values; what parameters it uses is left out."""
+    """`block` with a subprogram's numbers of ops and values, and without `parameters`."""
     factors = tuple(
         BlockFactor(each.side, each.max_shards, each.usable, tuple((number[op], factor) for op, factor in each.places))
         for each in block.factors

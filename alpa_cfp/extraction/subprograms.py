@@ -1,7 +1,7 @@
-"""The blocks of a program as parts of it: which of them are the same program, and what each takes and gives.
+"""The subprograms of a program's blocks: their kinds, inputs and outputs.
 
-Takes a module and its blocks; gives for every block the outline of the program that it is by itself, and the first
-block that is the same. Nothing here depends on a mesh. Invariant: blocks of one kind have outlines of one form.
+Takes a module and its blocks; gives for every block the specification of its subprogram, and the first block that is an
+equal program. Nothing here depends on a mesh. Invariant: blocks of one kind have subprograms of the same form.
 """
 
 from collections.abc import Sequence
@@ -16,26 +16,26 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 
 @dataclass(frozen=True, slots=True)
 class BackwardInputs:
-    """Numbers of a part's inputs that are not there in its forward pass.
+    """Numbers of a subprogram's inputs that are not available in its forward pass.
 
     Attributes:
-        inputs: Those that the backward passes of later blocks bring.
-        repeated: Those from which the part computes again, or that another part has computed again.
+        inputs: Those that the backward passes of later blocks compute.
+        rematerialised: Those from which the subprogram rematerialises values, or that another one rematerialises.
     """
 
     inputs: frozenset[int]
-    repeated: frozenset[int]
+    rematerialised: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSubprogram:
-    """A block by itself.
+    """A block as a program of its own, not extracted yet.
 
     Attributes:
-        kind: The index of the first block that is the same program.
-        digest: What is equal for equal parts, of this program or of another.
-        outline: What it is when it is cut out.
-        late: Which of its inputs come late.
+        kind: The index of the first block that is an equal program.
+        digest: Equal for equal blocks, of this program or of another.
+        spec: The specification of its subprogram.
+        backward_inputs: Its inputs that are not available in its forward pass.
     """
 
     kind: int
@@ -46,12 +46,12 @@ class BlockSubprogram:
 
 @dataclass(frozen=True, slots=True)
 class BlockSubprograms:
-    """The blocks of a program by themselves.
+    """The blocks of a program as programs of their own.
 
     Attributes:
-        module: The whole, unoptimised.
+        module: The unoptimised program.
         blocks: Its blocks.
-        parts: One for each.
+        subprograms: One for each block.
     """
 
     module: HloModule
@@ -60,43 +60,51 @@ class BlockSubprograms:
 
 
 def find_subprograms(module: HloModule, blocks: Blocks) -> BlockSubprograms:
-    """The parts of a module.
+    """Returns the subprograms of the blocks of a module.
 
     Args:
         module: An unoptimised module.
         blocks: Its blocks.
     """
-    cutter, repeated = Extractor(module, blocks), rematerialised_ranges(blocks)
+    extractor, rematerialised = Extractor(module, blocks), rematerialised_ranges(blocks)
     ops_of_block = [tuple(sorted((*block.members, *block.glue))) for block in blocks.blocks]
     first_of: dict[bytes, int] = {}
-    parts: list[BlockSubprogram] = []
+    found: list[BlockSubprogram] = []
     for number, digest in enumerate(digests_of(blocks.graph, ops_of_block)):
         kind = first_of.setdefault(digest, number)
-        outline = cutter.outline(ops_of_block[number], f"block{kind}")
-        late = (
-            _late(blocks, blocks.blocks[number], outline.inputs, repeated)
-            if kind == number
-            else parts[kind].backward_inputs
-        )
-        parts.append(BlockSubprogram(kind, digest, outline, late))
-    return BlockSubprograms(module, blocks, tuple(parts))
+        spec = extractor.spec(ops_of_block[number], f"block{kind}")
+        if kind == number:
+            backward_inputs = _backward_inputs(blocks, blocks.blocks[number], spec.inputs, rematerialised)
+        else:
+            backward_inputs = found[kind].backward_inputs
+        found.append(BlockSubprogram(kind, digest, spec, backward_inputs))
+    return BlockSubprograms(module, blocks, tuple(found))
 
 
-def _late(blocks: Blocks, block: ParallelBlock, inputs: Sequence[int], repeated: Sequence[range]) -> BackwardInputs:
-    """When the inputs of a part come."""
+def _backward_inputs(
+    blocks: Blocks, block: ParallelBlock, inputs: Sequence[int], rematerialised: Sequence[range]
+) -> BackwardInputs:
+    """The inputs of a block's subprogram that are not available in its forward pass.
+
+    Args:
+        blocks: The blocks of the program.
+        block: The block.
+        inputs: The inputs of its subprogram.
+        rematerialised: The ranges of the program that rematerialise values.
+    """
     graph = blocks.graph
+
+    def is_rematerialised(op: int) -> bool:
+        return any(op in each for each in rematerialised)
+
     forward = max((entry.op for entry in block.entries if entry.role == "forward"), default=len(graph.ops))
-    late: set[int] = set()
-    again: set[int] = set()
+    backward: set[int] = set()
+    repeated: set[int] = set()
     for number, value in enumerate(inputs):
-        made, came = graph.values[graph.origin(value)].op, graph.values[value].op
-        # Cotangents come through the barrier, too, before what is computed again: they are late.
-        if made is not None and made > forward:
-            (again if _is_in(made, repeated) else late).add(number)
-        elif came is not None and _is_in(came, repeated):
-            again.add(number)
-    return BackwardInputs(frozenset(late), frozenset(again))
-
-
-def _is_in(op: int, parts: Sequence[range]) -> bool:
-    return any(op in part for part in parts)
+        producer, barrier = graph.values[graph.origin(value)].op, graph.values[value].op
+        # Cotangents pass the barrier of a rematerialisation, too: they are backward inputs.
+        if producer is not None and producer > forward:
+            (repeated if is_rematerialised(producer) else backward).add(number)
+        elif barrier is not None and is_rematerialised(barrier):
+            repeated.add(number)
+    return BackwardInputs(frozenset(backward), frozenset(repeated))

@@ -1,5 +1,6 @@
 """CFP for users of plain `jax.jit`: `autoshard` plans a function for a `jax.sharding.Mesh`, `Plan.jit` runs it.
 
-The way of a function: `unrolling` (its loops; `plannable` says which, `carried` where their steps are kept apart),
-`tracing` (to a module), `meshes` (what the planner is asked), `autoshard`, `planned_function` (`Plan.jit`).
+The modules in the order in which they run: `meshes` (the plan request), `tracing` (function to module), `unrolling`
+(its loops; `plannable` decides which, `carried` where barriers separate their steps), `autoshard`, `planned_function`
+(`Plan.jit`).
 """

@@ -1,8 +1,8 @@
 """`autoshard`: the planner for a function and a mesh of plain JAX.
 
 Takes a function, a `jax.sharding.Mesh` and arguments (their shapes are enough); gives a `Plan` with the shardings of
-arguments and results by pytree path. Invariant: `planned_for` annotates a program just as `autoshard` did, so that
-what `Plan.jit` runs is what was planned and measured.
+arguments and results by pytree path. Invariant: `planned_for` annotates a program exactly as `autoshard` did, so that
+`Plan.jit` runs the program that was planned and measured.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,32 +33,32 @@ def autoshard(
     option: PlanOptions | HasPlanOptions | None = None,
     **kwargs: Any,
 ) -> Plan:
-    """Plan how `fn(*args, **kwargs)` is split over `mesh`; `Plan.jit` runs it so.
+    """Plans how `fn(*args, **kwargs)` is partitioned over `mesh`; `Plan.jit` runs it so.
 
     `fn` is a whole training step or any other function that `jax.jit` takes. It is traced once. Loops of known length
     are unrolled where there is something to plan in them; inside those of unknown length nothing is planned.
 
     Args:
-        fn: The function. It says nothing of where arrays lie (`with_sharding_constraint`, `shard_map`).
+        fn: The function. It must not set shardings itself (`with_sharding_constraint`, `shard_map`).
         mesh: One or two axes, any names, any of this process' devices in any order; an `AbstractMesh` with
             `PlanOptions(costs="estimate")`.
         args: Pytrees of arrays, numbers or `jax.ShapeDtypeStruct`s.
-        donate_argnums: Which of `args` may be used up, as `jax.jit` takes it.
-        option: How to plan; None for `PlanOptions()`, which measures on the mesh. A `CFPOption` is taken, too.
+        donate_argnums: The positions in `args` of donated arguments, as for `jax.jit`.
+        option: The options of planning; None for `PlanOptions()`, which measures on the mesh. Also a `CFPOption`.
         kwargs: As `args`.
 
     Raises:
         AutoshardError: the mesh, an argument or the function cannot be planned.
         NoDevicesError: costs are to be measured, and the mesh has no devices here.
         MemoryBudgetError: no plan fits into the memory budget.
-        PlanError: the option has a plan, and it is for something else.
+        PlanError: the option has a plan for another program or mesh.
     """
     options = _options(option)
     request = request_for(mesh)
     program = trace(fn, args, kwargs, donate_argnums, platform_of(mesh))
     made = plan_module(program.module, request, options)
     program, plan = replace(program, module=made.module), made.plan
-    say_by_whole_axes(program)
+    use_whole_axes(program)
     signature = signature_of(program, mesh)
     account = plan.account
     if account is not None:
@@ -75,10 +75,10 @@ def _options(option: PlanOptions | HasPlanOptions | None) -> PlanOptions:
 def planned_for(
     fn: Callable[..., Any], mesh: Mesh, plan: Plan, args: Sequence[Any], kwargs: dict[str, Any], donated: Sequence[bool]
 ) -> TracedFunction:
-    """The program of `fn`, annotated with `plan` for `mesh`.
+    """Returns the program of `fn`, annotated with `plan` for `mesh`.
 
     Args:
-        donated: For each leaf of `(args, kwargs)` whether it may be used up.
+        donated: For each leaf of `(args, kwargs)` whether it is donated.
 
     Raises:
         AutoshardError: an argument or the function cannot be planned.
@@ -87,12 +87,12 @@ def planned_for(
     program = trace(fn, args, kwargs, (), platform_of(mesh)).with_donated(donated)
     made = plan_module(program.module, request_for(mesh), PlanOptions(costs="estimate", plan=plan))
     program = replace(program, module=made.module)
-    say_by_whole_axes(program)
+    use_whole_axes(program)
     return program
 
 
 def signature_of(program: TracedFunction, mesh: Mesh | AbstractMesh) -> Signature:
-    """The signature of an annotated program."""
+    """Returns the signature of an annotated program."""
     inputs, outputs = _boundary(program.module)
     devices = tuple(device.id for device in mesh.devices.flat) if isinstance(mesh, Mesh) else ()
 
@@ -109,11 +109,11 @@ def signature_of(program: TracedFunction, mesh: Mesh | AbstractMesh) -> Signatur
     )
 
 
-def say_by_whole_axes(program: TracedFunction) -> None:
-    """Bring arguments and results that no `PartitionSpec` of the user's can describe to where one can.
+def use_whole_axes(program: TracedFunction) -> None:
+    """Changes shardings of arguments and results that no `PartitionSpec` of the user's mesh can describe.
 
-    These are the bits of random keys, where propagation has split them, and what is split by a part of a mesh axis:
-    Shardy leaves no such parts at a function's border, but a planner may.
+    These split the bits of random keys, or a dim by a part of a mesh axis. Shardy leaves no such parts at a function's
+    boundary, but the planner may.
     """
     module = program.module
     before = _boundary(module)

@@ -1,8 +1,8 @@
-"""Which values that a loop carries must be kept from being computed again in each of their users.
+"""The values that a loop carries and that need a barrier between the steps of the unrolled loop.
 
-Takes a loop's body; gives positions among the carried values. Once the loop is unrolled, a compiler that fuses may
-compute such a value again, from the first step on, wherever it is used. Invariants: what is not among them grows by at
-most one op a step, or is a constant in each step; calls in the body are looked into.
+Takes a loop's body; gives positions among the carried values. Without a barrier, a compiler that fuses may compute such
+a value again in each of its users, from the first step on. Invariants: every other carried value grows by at most one
+op a step, or is a constant in each step; calls in the body are inlined.
 """
 
 import itertools
@@ -19,16 +19,16 @@ from alpa_cfp.jit.jaxprs import called
 _ADDITIONS = frozenset({"add", "add_any"})
 
 
-def computed_from_step_to_step(body: Any, consts: int, carried: int) -> tuple[int, ...]:
-    """The positions of the values that must be kept.
+def values_with_barriers(body: Any, consts: int, carried: int) -> tuple[int, ...]:
+    """Returns the positions of the carried values that need a barrier.
 
-    Not what is handed on as it is; nor numbers that count steps, which are constants in each step; nor sums, which
-    nothing uses before the last step: they may be summed over devices once.
+    Excluded are values that are passed on unchanged, integer scalars that count steps (constants in each step), and
+    sums that nothing uses before the last step, which may be summed over devices once.
 
     Args:
         body: The jaxpr of a loop's body.
-        consts: How many of its parameters are the same in each step; the carried ones follow.
-        carried: How many values it carries.
+        consts: The number of its parameters that are equal in each step; the carried ones follow.
+        carried: The number of values that it carries.
     """
     flat = _Flat()
     inputs = [flat.number() for _ in body.invars]
@@ -43,19 +43,19 @@ def computed_from_step_to_step(body: Any, consts: int, carried: int) -> tuple[in
         is_sum = name in _ADDITIONS and before in operands and flat.uses[before] == flat.uses[after] == 1
         return not is_sum
 
-    befores = inputs[consts : consts + carried]
+    before_values = inputs[consts : consts + carried]
     avals = [var.aval for var in body.invars[consts : consts + carried]]
-    triples = zip(befores, outputs[:carried], avals, strict=True)
+    triples = zip(before_values, outputs[:carried], avals, strict=True)
     return tuple(position for position, triple in enumerate(triples) if is_computed(*triple))
 
 
 @dataclass
 class _Flat:
-    """A jaxpr with its calls inlined: values are numbers, literals and constants None.
+    """A jaxpr with inlined calls. Values are numbers; literals and constants are None.
 
     Attributes:
-        made_by: For each value that an equation makes the primitive's name and the operands.
-        uses: How often each value is an operand.
+        made_by: For each value that an equation computes the primitive's name and the operands.
+        uses: The number of uses of each value as an operand.
     """
 
     made_by: dict[int, tuple[str, list[int | None]]] = field(default_factory=dict)
@@ -63,11 +63,11 @@ class _Flat:
     _numbers: Any = field(default_factory=itertools.count)
 
     def number(self) -> int:
-        """A value that there was not before."""
+        """Returns a new number."""
         return next(self._numbers)
 
     def read(self, jaxpr: Any, inputs: Sequence[int | None]) -> list[int | None]:
-        """Add the equations of a jaxpr of these values; gives what it returns."""
+        """Adds the equations of a jaxpr that is called with `inputs`; returns its results."""
         env: dict[Any, int | None] = dict(zip(jaxpr.invars, inputs, strict=True))
 
         def numbers(atoms: Sequence[Any]) -> list[int | None]:

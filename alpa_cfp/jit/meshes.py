@@ -1,7 +1,7 @@
-"""A `jax.sharding.Mesh` as the planner is asked for it, and the planner's shardings as `PartitionSpec`s of that mesh.
+"""Converts a `jax.sharding.Mesh` into a plan request, and the planner's shardings into `PartitionSpec`s of that mesh.
 
-Takes meshes of one or two axes with any names and devices in any order. Invariant: the logical mesh numbers the mesh's
-devices in the order in which the mesh has them.
+Takes meshes of one or two axes with any names and devices in any order. Invariant: the logical mesh numbers devices in
+the order of the mesh.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ Dims = tuple[tuple[str, ...], ...]
 
 
 def request_for(mesh: Mesh | AbstractMesh) -> PlanRequest:
-    """What the planner is asked: a step on `mesh`, without micro-batches.
+    """Returns the request for a step on `mesh`, without micro-batches.
 
     Raises:
-        AutoshardError: it is no mesh, or has not one or two axes with texts as names.
+        AutoshardError: it is no mesh, or its axes are not one or two with texts as names.
     """
     if not isinstance(mesh, (Mesh, AbstractMesh)):
         raise AutoshardError.no_mesh(mesh)
@@ -33,28 +33,28 @@ def request_for(mesh: Mesh | AbstractMesh) -> PlanRequest:
 
 
 def platform_of(mesh: Mesh | AbstractMesh) -> str:
-    """The platform of its devices; of an abstract mesh that of this process."""
+    """Returns the platform of a mesh's devices; for an abstract mesh that of this process."""
     return mesh.devices.flat[0].platform if isinstance(mesh, Mesh) else jax.default_backend()
 
 
 def axis_types_of(mesh: Mesh | AbstractMesh) -> tuple[str, ...]:
-    """How jax treats each axis: "Auto", "Explicit" or "Manual"."""
+    """Returns the type of each axis in JAX: "Auto", "Explicit" or "Manual"."""
     return tuple(kind.name for kind in mesh.axis_types)
 
 
 def make_mesh(shape: tuple[int, ...], names: tuple[str, ...], types: tuple[str, ...], devices: Sequence[Any]) -> Mesh:
-    """A mesh of `devices`."""
+    """Returns a mesh of `devices`."""
     kinds = tuple(jax.sharding.AxisType[kind] for kind in types)
     return Mesh(np.array(devices, object).reshape(shape), names, axis_types=kinds)
 
 
 def dims_of(sharding: ArraySharding, axis_names: tuple[str, ...]) -> Dims:
-    """For each dim the names of the axes that split it, major to minor; the sharding has whole axes only."""
+    """Returns for each dim the names of the axes that split it, major to minor; the sharding has whole axes only."""
     return tuple(tuple(axis_names[axis.index] for axis in axes) for axes in sharding.dims)
 
 
 def spec_of(dims: Dims) -> PartitionSpec:
-    """The `PartitionSpec`, as jax writes it: without dims at its end that are not split."""
+    """Returns the `PartitionSpec` without trailing dims that are not split, as JAX writes it."""
     entries = [None if not names else names[0] if len(names) == 1 else names for names in dims]
     while entries and entries[-1] is None:
         entries.pop()
@@ -62,11 +62,13 @@ def spec_of(dims: Dims) -> PartitionSpec:
 
 
 def of_whole_axes(sharding: ArraySharding, rank: int) -> ArraySharding:
-    """`sharding` without what no `PartitionSpec` can say: parts of axes, and what comes after them in a dim.
+    """Returns `sharding` without parts of axes and the axes behind them in a dim.
+
+    No `PartitionSpec` can describe them.
 
     Args:
-        sharding: Any.
-        rank: The dims from there on are not split either; they are the bits of random keys.
+        sharding: A sharding.
+        rank: The number of dims that may be split; further ones are the bits of random keys.
     """
     sizes = sharding.mesh.shape
     dims = []

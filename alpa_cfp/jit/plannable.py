@@ -1,9 +1,9 @@
-"""Whether there is anything to plan in a loop: what the planner's blocks start at.
+"""Decides whether a loop contains entries of blocks, so that it is worth unrolling.
 
-Takes jaxprs; gives the size of their contractions. The criteria are those of `analysis.contractions` and
-`analysis.gradients`, as far as they can be told before a program is lowered: a contraction counts if its iteration
-volume is at least `MAJOR_SHARE` of the largest one in the program; a lookup of rows in a table, or its gradient, always
-does. Invariant: what a `while` of unknown length or a branch of a condition does is never planned.
+Takes jaxprs. The criteria are those of `analysis.contractions` and `analysis.gradients`, as far as a program shows them
+before it is lowered: a contraction counts if its iteration volume is at least `MAJOR_SHARE` of the largest one in the
+program; a lookup of rows in a table, or its gradient, always counts. Invariant: nothing counts inside a `while` of
+unknown length or a branch of a condition.
 """
 
 import math
@@ -14,37 +14,37 @@ from alpa_cfp.jit.jaxprs import SCAN, all_equations, called, inner_jaxprs
 
 
 def least_volume(jaxpr: Any) -> float:
-    """The iteration volume from which on a contraction of a program is planned."""
+    """Returns the least iteration volume of a contraction that is planned."""
     return MAJOR_SHARE * max(map(_volume, all_equations(jaxpr)), default=0)
 
 
 def is_plannable(jaxpr: Any, least: float) -> bool:
-    """Whether there is anything to plan in `jaxpr`, in its inner loops too.
+    """Whether `jaxpr` or one of its inner loops contains an entry of a block.
 
     Args:
         jaxpr: A part of a program.
-        least: What `least_volume` says of the whole program.
+        least: The `least_volume` of the whole program.
     """
     return any(
         0 < _volume(eqn) >= least
         or _looks_up_rows(eqn)
-        or (_is_looked_into(eqn) and any(is_plannable(inner, least) for inner in inner_jaxprs(eqn)))
+        or (_is_inlined(eqn) and any(is_plannable(inner, least) for inner in inner_jaxprs(eqn)))
         for eqn in jaxpr.eqns
     )
 
 
-def _is_looked_into(eqn: Any) -> bool:
+def _is_inlined(eqn: Any) -> bool:
     return eqn.primitive.name == SCAN or called(eqn) is not None
 
 
 def _volume(eqn: Any) -> int:
-    """How many multiplications a contraction does; 0 of other equations."""
+    """The number of multiplications of a contraction; 0 for other equations."""
     shapes = [atom.aval.shape for atom in eqn.invars[:2]]
     match eqn.primitive.name:
         case "dot_general":
             (_, contracting), (_, batch) = eqn.params["dimension_numbers"]
-            free = (size for dim, size in enumerate(shapes[1]) if dim not in (*contracting, *batch))
-            return math.prod(shapes[0]) * math.prod(free)
+            right = (size for dim, size in enumerate(shapes[1]) if dim not in (*contracting, *batch))
+            return math.prod(shapes[0]) * math.prod(right)
         case "conv_general_dilated":
             outputs = shapes[1][eqn.params["dimension_numbers"].rhs_spec[0]]
             return math.prod(eqn.outvars[0].aval.shape) * math.prod(shapes[1]) // max(outputs, 1)
@@ -55,7 +55,7 @@ def _volume(eqn: Any) -> int:
 
 
 def _looks_up_rows(eqn: Any) -> bool:
-    """Whether an equation takes several rows out of a table, or adds to several rows of one."""
+    """Whether an equation gathers several rows of a table, or adds to several rows of one."""
     match eqn.primitive.name:
         case "gather":
             row = eqn.params["dimension_numbers"].offset_dims

@@ -1,8 +1,8 @@
 """`Plan.jit`: a function that runs as planned.
 
-Takes a function and a plan with a signature; gives a callable that takes and gives pytrees of `jax.Array`s, as
-`jax.jit` does, compiled once. Invariants: what runs is the program that was planned, partitioned as it was measured; an
-array that lies as the plan says is not copied; results are `NamedSharding`s over the user's mesh.
+Takes a function and a plan with a signature; gives a callable over pytrees of `jax.Array`s, like that of `jax.jit`,
+compiled once. Invariants: it runs the program that was planned, partitioned as it was measured; an array with the
+planned sharding is not copied; results have `NamedSharding`s over the user's mesh.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,13 +26,13 @@ from alpa_cfp.spmd.tracing.key_kinds import key_kind
 
 
 class PlannedFunction:
-    """`fn` as a plan says; made by `Plan.jit`.
+    """A function that runs by a plan; made by `Plan.jit`.
 
-    It is traced and compiled at its first call, or by `compile`, for the arguments that the plan is for.
+    It is traced and compiled at its first call, or by `compile`, for the arguments of the plan.
 
     Attributes:
         plan: The plan.
-        mesh: Where it runs.
+        mesh: The mesh on which it runs.
     """
 
     def __init__(self, fn: Callable[..., Any], plan: Plan, mesh: Mesh | None):
@@ -48,58 +48,61 @@ class PlannedFunction:
         self._dispatched = dispatched(getattr(fn, "__name__", "function"), self._called)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What `fn(*args, **kwargs)` gives; arguments that were donated are used up.
+        """Returns the result of `fn(*args, **kwargs)`. Donated arguments are invalid afterwards.
 
         Raises:
-            PlanError: other arguments, or another function, than were planned; or a call inside `jax.jit`.
+            PlanError: the arguments or the function differ from those that were planned, or the call is inside
+                `jax.jit`.
         """
-        if self._donates and _has_one_twice(jax.tree.leaves((args, kwargs))):
+        if self._donates and _has_duplicates(jax.tree.leaves((args, kwargs))):
             return self._called(*args, **kwargs)[0]
         return self._dispatched(*args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> "PlannedFunction":
-        """Compile for these arguments, of which shapes are enough, without running; gives itself back.
+        """Compiles for these arguments, whose shapes are enough, without running; returns itself.
 
         Raises:
-            PlanError: other arguments, or another function, than were planned.
+            PlanError: the arguments or the function differ from those that were planned.
         """
         self._compiled_for(args, kwargs)
         return self
 
     def as_text(self) -> str:
-        """The optimised HLO of one device.
+        """Returns the optimised HLO of one device.
 
         Raises:
             PlanError: it is not compiled yet.
         """
-        return self._known().executable.text()
+        return self._require_compiled().executable.text()
 
     def memory_bytes(self) -> dict[str, int]:
-        """What one device needs, in bytes: "arguments", "outputs", "aliased" (in arguments' buffers), "temporaries".
+        """Returns the memory of one device in bytes.
+
+        The keys are "arguments", "outputs", "aliased" (outputs in arguments' buffers) and "temporaries".
 
         Raises:
             PlanError: it is not compiled yet.
         """
-        return self._known().executable.memory_bytes()
+        return self._require_compiled().executable.memory_bytes()
 
     @property
     def input_shardings(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """`(args, kwargs)` with a `NamedSharding` in the place of each array, for `jax.device_put`.
+        """`(args, kwargs)` with a `NamedSharding` instead of each array, for `jax.device_put`.
 
         Raises:
             PlanError: it is not compiled yet.
         """
-        compiled = self._known()
+        compiled = self._require_compiled()
         return jax.tree.unflatten(compiled.program.in_tree, compiled.inputs)
 
     @property
     def output_shardings(self) -> Any:
-        """The result with a `NamedSharding` in the place of each array.
+        """The result with a `NamedSharding` instead of each array.
 
         Raises:
             PlanError: it is not compiled yet.
         """
-        compiled = self._known()
+        compiled = self._require_compiled()
         return jax.tree.unflatten(compiled.program.out_tree, compiled.outputs)
 
     def _called(self, *args: Any, **kwargs: Any) -> tuple[Any, Direct | None]:
@@ -120,27 +123,27 @@ class PlannedFunction:
             self._compiled = compiled = _Compiled(program, self._signature, self.mesh)
         return compiled
 
-    def _known(self) -> "_Compiled":
+    def _require_compiled(self) -> "_Compiled":
         if self._compiled is None:
             raise PlanError.not_compiled()
         return self._compiled
 
 
 class _Compiled:
-    """A program on a mesh, called with leaves."""
+    """A compiled program on a mesh, called with leaves."""
 
     def __init__(self, program: TracedFunction, signature: Signature, mesh: Mesh):
         self.program = program
         self.inputs = _named(signature.inputs, mesh)
         self.outputs = _named(signature.outputs, mesh)
         devices = tuple(mesh.devices.flat)
-        self.executable = _OnUsersMesh(Client(devices), program, self.outputs)
+        self.executable = _UserMeshExecutable(Client(devices), program, self.outputs)
         self._donated = [leaf.donated for leaf in signature.inputs]
         self._expected = [(leaf.shape, leaf.dtype) for leaf in program.inputs]
         self._keys = [i for i, leaf in enumerate(program.inputs) if leaf.is_key]
 
     def takes(self, leaves: Sequence[Any]) -> bool:
-        """Whether these are arrays of the shapes and dtypes that it was compiled for."""
+        """Whether the leaves are arrays of the shapes and dtypes for which it was compiled."""
         try:
             return all(
                 not isinstance(leaf, Tracer) and shape_and_dtype(leaf) == expected
@@ -150,15 +153,15 @@ class _Compiled:
             return False
 
     def direct_for(self, leaves: Sequence[Any]) -> Direct | None:
-        """How to run it for such leaves without Python; None if some have to be moved, or if there are random keys."""
+        """Returns the dispatch without Python for such leaves; None if some have to be resharded or are random keys."""
         has_keys = any(leaf.is_key for leaf in (*self.program.inputs, *self.program.outputs))
-        moved = any(isinstance(leaves[i], jax.Array) for i in self._elsewhere(leaves))
+        moved = any(isinstance(leaves[i], jax.Array) for i in self._to_reshard(leaves))
         if self.executable.loaded is None or has_keys or moved:
             return None
         return Direct(self.executable.loaded, self.inputs, self.outputs)
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
-        results = self.executable.execute_sharded_on_local_devices(self._placed(leaves))
+        results = self.executable.execute_sharded_on_local_devices(self._resharded(leaves))
         for i, leaf in enumerate(self.program.outputs):
             if leaf.is_key:
                 results[i] = jax.random.wrap_key_data(results[i], impl=key_kind(leaf.dtype))
@@ -166,31 +169,31 @@ class _Compiled:
                 results[i] = backend.weakly_typed(results[i])
         return jax.tree.unflatten(self.program.out_tree, results)
 
-    def _placed(self, leaves: Sequence[Any]) -> list[Any]:
-        """The leaves where the plan says, as a program takes them."""
+    def _resharded(self, leaves: Sequence[Any]) -> list[Any]:
+        """Returns the leaves with the planned shardings, random keys as their bits."""
         arrays = list(leaves)
         for i in self._keys:
             arrays[i] = jax.random.key_data(arrays[i])
         if any(self._donated):
-            _unshare(arrays, self._donated)
-        if elsewhere := self._elsewhere(arrays):
-            shardings, donated = ([of[i] for i in elsewhere] for of in (self.inputs, self._donated))
-            moved = jax.device_put([arrays[i] for i in elsewhere], shardings, donate=donated)
-            for i, array in zip(elsewhere, moved, strict=True):
+            _copy_shared_donated(arrays, self._donated)
+        if to_reshard := self._to_reshard(arrays):
+            shardings, donated = ([of[i] for i in to_reshard] for of in (self.inputs, self._donated))
+            moved = jax.device_put([arrays[i] for i in to_reshard], shardings, donate=donated)
+            for i, array in zip(to_reshard, moved, strict=True):
                 arrays[i] = array
         return arrays
 
-    def _elsewhere(self, arrays: Sequence[Any]) -> list[int]:
-        """Which of the arrays, keys as their bits, do not lie as the plan says."""
+    def _to_reshard(self, arrays: Sequence[Any]) -> list[int]:
+        """The positions of the arrays, keys as their bits, that do not have the planned shardings."""
         return [
             i
             for i, (array, sharding) in enumerate(zip(arrays, self.inputs, strict=True))
-            if not (isinstance(array, jax.Array) and _lies_at(array, sharding))
+            if not (isinstance(array, jax.Array) and _has_sharding(array, sharding))
         ]
 
 
-class _OnUsersMesh(MeshExecutable):
-    """A `MeshExecutable` whose results lie on the mesh that the user has made, by its names."""
+class _UserMeshExecutable(MeshExecutable):
+    """A `MeshExecutable` whose results are sharded over the user's mesh, by the names of its axes."""
 
     def __init__(self, client: Client, program: TracedFunction, outputs: Sequence[NamedSharding]):
         super().__init__(client, program.module)
@@ -201,10 +204,10 @@ class _OnUsersMesh(MeshExecutable):
 
 
 def mesh_of(plan: Plan, signature: Signature) -> Mesh:
-    """The mesh that a plan was made on.
+    """Returns the mesh for which a plan was made.
 
     Raises:
-        PlanError: its devices are not here, or it was made without.
+        PlanError: this process lacks its devices, or the plan was made without devices.
     """
     if not signature.devices:
         raise PlanError.no_devices("the plan was made for a mesh without devices")
@@ -230,16 +233,16 @@ def _named(placed: Sequence[Placed], mesh: Mesh) -> list[NamedSharding]:
     return [NamedSharding(mesh, spec_of(each.dims)) for each in placed]
 
 
-def _lies_at(array: jax.Array, sharding: NamedSharding) -> bool:
+def _has_sharding(array: jax.Array, sharding: NamedSharding) -> bool:
     return array.sharding == sharding or array.sharding.is_equivalent_to(sharding, array.ndim)
 
 
-def _has_one_twice(leaves: Sequence[Any]) -> bool:
+def _has_duplicates(leaves: Sequence[Any]) -> bool:
     return len(set(map(id, leaves))) < len(leaves)
 
 
-def _unshare(arrays: list[Any], donated: Sequence[bool]) -> None:
-    """Copy what occurs twice and is donated: a buffer can be used up once, and then not be used beside."""
+def _copy_shared_donated(arrays: list[Any], donated: Sequence[bool]) -> None:
+    """Copies arrays that occur twice and are donated: a donated buffer must have no other use."""
     used_up = {id(array) for array, is_donated in zip(arrays, donated, strict=True) if is_donated}
     seen: set[int] = set()
     for i, array in enumerate(arrays):
@@ -249,10 +252,10 @@ def _unshare(arrays: list[Any], donated: Sequence[bool]) -> None:
 
 
 def _check_arguments(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Hold arguments against those that were planned.
+    """Checks that arguments are those that were planned.
 
     Raises:
-        PlanError: they are others, or are being traced.
+        PlanError: they differ, or are being traced.
     """
     given: dict[str, tuple[tuple[int, ...], str]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path((args, kwargs)):
@@ -276,11 +279,11 @@ def _check_arguments(signature: Signature, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _check_signature(planned: Signature, program: TracedFunction, mesh: Mesh) -> None:
-    """Hold an annotated program against what was planned: it gives the same results, and all lies as the plan says.
+    """Checks that an annotated program has the results and the shardings of the plan.
 
     Raises:
-        PlanError: it does not. Other results come from another function; other places from another version of JAX,
-            whose propagation finds others, or from a plan that was edited.
+        PlanError: it does not. Other results come from another function; other shardings from the propagation of
+            another version of JAX, or from a plan that was edited.
     """
     found = signature_of(program, mesh)
     if (found.inputs, found.outputs) != (planned.inputs, planned.outputs):

@@ -1,7 +1,7 @@
-"""From a Python function and the shapes of its arguments to the module that is planned.
+"""Traces a Python function with the shapes of its arguments into the module that is planned.
 
-Takes what `jax.jit` would take; gives a `TracedFunction`. Only shapes and dtypes of arguments matter, not how they are
-placed. Random keys are arrays of their bits in the module, and keys again outside. Invariant: the parameters of the
+Takes the arguments of `jax.jit`; gives a `TracedFunction`. Only shapes and dtypes of arguments matter, not their
+shardings. Random keys are arrays of their bits in the module, and keys outside of it. Invariant: the parameters of the
 module are the leaves of `(args, kwargs)`, in order; the results are those of the function.
 """
 
@@ -17,7 +17,7 @@ from jax.api_util import shaped_abstractify
 
 from alpa_cfp.errors import AutoshardError
 from alpa_cfp.jit import unrolling
-from alpa_cfp.jit.jaxprs import inner_jaxprs
+from alpa_cfp.jit.jaxprs import all_equations
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan_report import Caveat
 from alpa_cfp.spmd.ir import mlir
@@ -27,8 +27,8 @@ from alpa_cfp.spmd.tracing.key_kinds import is_key
 
 logger = logging.getLogger(__name__)
 
-# As jaxprs of jax 0.10 and 0.11 call what says where an array lies.
-_PLACING = frozenset({"sharding_constraint", "shard_map", "reshard", "mesh_cast"})
+# The primitives that set shardings, in jax 0.10 and 0.11.
+_SHARDING_PRIMITIVES = frozenset({"sharding_constraint", "shard_map", "reshard", "mesh_cast"})
 _LOWERED_AS = {"gpu": "cuda"}
 
 
@@ -37,10 +37,10 @@ class Leaf:
     """One array among the arguments or results of a function.
 
     Attributes:
-        path: Where it is: "args[0].params['w']", "kwargs['rate']", "result[1]".
+        path: Its path: "args[0].params['w']", "kwargs['rate']", "result[1]".
         shape: Its shape.
-        dtype: Its dtype, maybe one of random keys.
-        weak_type: Whether its dtype yields to that of what it meets.
+        dtype: Its dtype, which may be one of random keys.
+        weak_type: Whether its dtype is weak, as that of a Python number.
         donated: Whether a result may take its buffer.
     """
 
@@ -66,7 +66,7 @@ class TracedFunction:
         outputs: The leaves of its result.
         in_tree: The structure of `(args, kwargs)`.
         out_tree: The structure of the result.
-        caveats: What of the function is not in the program, or not planned.
+        caveats: The parts of the function that are not in the program, or not planned.
     """
 
     module: HloModule
@@ -77,7 +77,7 @@ class TracedFunction:
     caveats: tuple[Caveat, ...] = ()
 
     def with_donated(self, donated: Sequence[bool]) -> "TracedFunction":
-        """The same program, of whose inputs those may be used up."""
+        """Returns the same program with these inputs donated."""
         inputs = (replace(leaf, donated=is_donated) for leaf, is_donated in zip(self.inputs, donated, strict=True))
         return replace(self, module=replace(self.module, donated=tuple(donated)), inputs=tuple(inputs))
 
@@ -89,20 +89,20 @@ def trace(
     donate_argnums: int | Sequence[int],
     platform: str,
 ) -> TracedFunction:
-    """Trace `fn` once, for devices of `platform` ("cpu", "gpu").
+    """Traces `fn` once, for devices of `platform` ("cpu", "gpu").
 
     Raises:
-        AutoshardError: an argument is no array, or `fn` says itself where arrays lie.
-        HostCallbackError: `fn` uses what a call back into Python gives.
-        TypeError, ValueError: what `jax.jit` says of such a function, or of such `donate_argnums`.
+        AutoshardError: an argument is no array, or `fn` sets shardings itself.
+        HostCallbackError: `fn` uses the result of a callback into Python.
+        TypeError, ValueError: `jax.jit` refuses the function or `donate_argnums`.
     """
     started = time.perf_counter()
     abstract = jax.tree_util.tree_map_with_path(_abstract, (tuple(args), kwargs))
     traced = jax.jit(fn, donate_argnums=donate_argnums, keep_unused=True).trace(*abstract[0], **abstract[1])
-    _refuse_placing(traced.jaxpr)
+    _refuse_shardings(traced.jaxpr)
     donated = [info.donated for info in jax.tree.leaves(traced.args_info)]
     inputs = [
-        Leaf(_path(path, ("args", "kwargs")), leaf.shape, leaf.dtype, leaf.weak_type, is_donated)
+        Leaf(path_of(path), leaf.shape, leaf.dtype, leaf.weak_type, is_donated)
         for (path, leaf), is_donated in zip(jax.tree_util.tree_leaves_with_path(abstract), donated, strict=True)
     ]
     outputs = [
@@ -120,12 +120,12 @@ def trace(
 
 
 def path_of(path: Sequence[Any]) -> str:
-    """The name of a leaf of `(args, kwargs)`, given its path there."""
-    return _path(path, ("args", "kwargs"))
+    """Returns the name of a leaf of `(args, kwargs)`, given its path there."""
+    return ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(tuple(path[1:]))
 
 
 def shape_and_dtype(value: Any) -> tuple[tuple[int, ...], Any]:
-    """Those of an array, a number or a `jax.ShapeDtypeStruct`, as `jax.jit` takes it.
+    """Returns the shape and dtype that `jax.jit` sees of an array, a number or a `jax.ShapeDtypeStruct`.
 
     Raises:
         TypeError: the value is none of these.
@@ -144,12 +144,8 @@ def _abstract(path: Any, value: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
-def _path(path: Sequence[Any], roots: tuple[str, ...]) -> str:
-    return roots[path[0].idx] + jax.tree_util.keystr(tuple(path[1:]))
-
-
 def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str, caveats: Caveats) -> bytes:
-    """The StableHLO of a traced function, loops unrolled where it pays to plan them, without callbacks it can spare."""
+    """The StableHLO of a traced function without callbacks that can be left out, with plannable loops unrolled."""
     closed, left_out = without_callbacks(traced.jaxpr)
     for sentence in left_out:
         caveats.warn(sentence)
@@ -176,16 +172,7 @@ def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str, cave
     return mlir.to_bytecode(lowered.compiler_ir("stablehlo"))
 
 
-def _refuse_placing(closed: Any) -> None:
-    found: dict[str, None] = {}
-
-    def visit(jaxpr: Any) -> None:
-        for eqn in jaxpr.eqns:
-            if eqn.primitive.name in _PLACING:
-                found[eqn.primitive.name] = None
-            for inner in inner_jaxprs(eqn):
-                visit(inner)
-
-    visit(closed.jaxpr)
-    if found:
-        raise AutoshardError.already_sharded(tuple(found))
+def _refuse_shardings(closed: Any) -> None:
+    names = (eqn.primitive.name for eqn in all_equations(closed.jaxpr))
+    if found := tuple(dict.fromkeys(name for name in names if name in _SHARDING_PRIMITIVES)):
+        raise AutoshardError.already_sharded(found)

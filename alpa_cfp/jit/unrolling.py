@@ -1,14 +1,14 @@
-"""Loops of known length taken apart, so that the planner sees each layer of a `lax.scan` over layers.
+"""Unrolls loops of known length, so that the planner sees each layer of a `lax.scan` over layers.
 
-Takes a jaxpr as `jax.jit` traces it, gradients included; evaluates it with each `scan` (of which `lax.map` and
-`lax.fori_loop` with a static trip count are made) as so many calls of its body. A scan in whose body there is nothing
-to plan stays. What one loop stacks and another takes apart again, as a backward loop does with what the forward loop
-has kept, is handed on as it is: gradients find their forward operations. Where the loop had a border between two steps
-there is a barrier on what is computed from step to step, so that the program is not slower than with the loop.
-Invariant: the same values, in the same order of operations.
+Takes a jaxpr as `jax.jit` traces it, gradients included; evaluates it with each `scan` (also of `lax.map`, and of
+`lax.fori_loop` with a static trip count) as repeated calls of its body. A scan without anything to plan in its body
+stays. Values that one loop stacks and another slices, such as the residuals that a backward loop takes from its forward
+loop, are passed on without the stack, so that gradients are matched with their forward operations. Between two steps
+there is a barrier on carried values (see `carried`), so that the program is not slower than with the loop. Invariant:
+the same values, in the same order of operations.
 
-Of JAX's insides `jax.extend.core` is used, how its `eval_jaxpr` binds an equation, and the parameters of `scan` and
-`remat2`; tested with 0.10.2 and 0.11.2.
+Uses `jax.extend.core`, the way in which its `eval_jaxpr` binds an equation, and the parameters of `scan` and `remat2`,
+tested with 0.10.2 and 0.11.2.
 """
 
 import dataclasses
@@ -19,23 +19,23 @@ import jax
 from jax import lax
 from jax.extend import core
 
-from alpa_cfp.jit.carried import computed_from_step_to_step
+from alpa_cfp.jit.carried import values_with_barriers
 from alpa_cfp.jit.jaxprs import REMAT, SCAN, WHILE, all_equations, called, inner_jaxprs
 from alpa_cfp.jit.plannable import is_plannable, least_volume
 from alpa_cfp.spmd.ir.step_barriers import step_barrier
 
-# More equations than a model of 200 layers has. A loop that would become longer stays a loop.
+# More equations than a model of 200 layers has. A loop with more equations when unrolled stays a loop.
 MAX_EQUATIONS = 200_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loops:
-    """The loops of a program, each counted once where it stands.
+    """The numbers of loops in a program; a loop inside a loop counts once.
 
     Attributes:
-        unrolled: Those that `evaluate` takes apart.
-        unplanned: Scans in which there is nothing to plan, or which are in a branch of a condition, where nothing is.
-        too_long: Other scans that would become more than the allowed number of equations.
+        unrolled: Scans that `evaluate` unrolls.
+        unplanned: Scans without anything to plan, and all scans in branches of conditions.
+        too_long: Other scans with more than the allowed number of equations when unrolled.
         dynamic: `while` loops, whose length depends on values.
     """
 
@@ -46,7 +46,7 @@ class Loops:
 
 
 def find_loops(closed: Any, max_equations: int) -> Loops:
-    """What `evaluate` does with the loops of a closed jaxpr."""
+    """Counts the loops of a closed jaxpr by what `evaluate` does with them."""
     counts = {field.name: 0 for field in dataclasses.fields(Loops)}
     rule = _Rule.of(closed.jaxpr, max_equations)
 
@@ -67,14 +67,14 @@ def find_loops(closed: Any, max_equations: int) -> Loops:
 
 
 def evaluate(closed: Any, args: Sequence[Any], max_equations: int) -> list[Any]:
-    """What a closed jaxpr computes of `args`, flat, with its loops taken apart. To be called while tracing."""
+    """Returns the flat results of a closed jaxpr for `args`, with its loops unrolled. To be called while tracing."""
     unroller = _Unroller(_Rule.of(closed.jaxpr, max_equations))
-    return [_whole(value) for value in unroller.evaluate(closed.jaxpr, closed.consts, args)]
+    return [_as_array(value) for value in unroller.evaluate(closed.jaxpr, closed.consts, args)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Rule:
-    """Which scans of a program are taken apart."""
+    """Decides which scans of a program are unrolled."""
 
     max_equations: int
     least_volume: float
@@ -84,35 +84,35 @@ class _Rule:
         return cls(max_equations, least_volume(jaxpr))
 
     def plans(self, eqn: Any) -> bool:
-        """Whether there is anything to plan in a scan."""
+        """Whether a scan contains anything to plan."""
         return any(is_plannable(inner, self.least_volume) for inner in inner_jaxprs(eqn))
 
     def unrolls(self, eqn: Any) -> bool:
-        """Whether a scan is taken apart."""
+        """Whether a scan is unrolled."""
         return 0 < _equations([eqn]) <= self.max_equations and self.plans(eqn)
 
 
 class _Stack:
-    """Arrays of one shape that are to become one array, along a new first dim, if anything asks for it."""
+    """Arrays of one shape that are stacked along a new first dim when the stack is used as a whole."""
 
     def __init__(self, parts: list[Any]):
         self.parts = parts
-        self._whole: Any = None
+        self._array: Any = None
 
-    def whole(self) -> Any:
-        if self._whole is None:
-            self._whole = lax.concatenate([lax.expand_dims(_whole(part), (0,)) for part in self.parts], 0)
-        return self._whole
+    def array(self) -> Any:
+        if self._array is None:
+            self._array = lax.concatenate([lax.expand_dims(_as_array(part), (0,)) for part in self.parts], 0)
+        return self._array
 
 
-def _whole(value: Any) -> Any:
-    return value.whole() if isinstance(value, _Stack) else value
+def _as_array(value: Any) -> Any:
+    return value.array() if isinstance(value, _Stack) else value
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """The function of an array, or of each part of a stack."""
+    """Applies a function to an array, or to each part of a stack."""
     if isinstance(value, _Stack):
-        return _Stack([function(_whole(part)) for part in value.parts])
+        return _Stack([function(_as_array(part)) for part in value.parts])
     return function(value)
 
 
@@ -121,7 +121,7 @@ class _Unroller:
 
     def __init__(self, rule: _Rule):
         self._rule = rule
-        # A slice that the forward and the backward loop both take is one value. The array is kept for its id to stay.
+        # A slice that the forward and the backward loop both use is one value. The array is held so that its id stays.
         self._slices: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def evaluate(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
@@ -145,19 +145,19 @@ class _Unroller:
                 values = _behind_barrier(values, eqn.params["prevent_cse"])
             return self.evaluate(*inner, values)
         with eqn.ctx.manager:
-            results = eqn.primitive.bind(*map(_whole, values), **eqn.primitive.get_bind_params(eqn.params))
+            results = eqn.primitive.bind(*map(_as_array, values), **eqn.primitive.get_bind_params(eqn.params))
         return list(results) if eqn.primitive.multiple_results else [results]
 
     def _scan(self, eqn: Any, values: list[Any]) -> list[Any]:
         params = eqn.params
-        closed = _kept_apart(params["jaxpr"])
+        closed = _preventing_cse(params["jaxpr"])
         length, body = params["length"], self._body(closed)
         consts, carry, slices = _scan_arguments(params, values)
-        apart = computed_from_step_to_step(closed.jaxpr, len(consts), len(carry)) if length > 1 else ()
+        with_barriers = values_with_barriers(closed.jaxpr, len(consts), len(carry)) if length > 1 else ()
         rows: list[list[Any]] = [[]] * length
         for i in reversed(range(length)) if params["reverse"] else range(length):
-            # The first step has them too: it is then planned as the others are.
-            for position in apart:
+            # Also before the first step, so that it is planned like the others.
+            for position in with_barriers:
                 carry[position] = _mapped(step_barrier, carry[position])
             results = body([*consts, *carry, *(self._part(value, i) for value in slices)])
             carry, rows[i] = results[: len(carry)], results[len(carry) :]
@@ -168,7 +168,7 @@ class _Unroller:
             return lambda values: self.evaluate(closed.jaxpr, closed.consts, values)
         # Traced and lowered once for all iterations.
         compiled = jax.jit(core.jaxpr_as_fun(closed))
-        return lambda values: list(compiled(*map(_whole, values)))
+        return lambda values: list(compiled(*map(_as_array, values)))
 
     def _part(self, value: Any, index: int) -> Any:
         if isinstance(value, _Stack):
@@ -189,7 +189,7 @@ class _Unroller:
 
 
 def _equations(eqns: Sequence[Any]) -> int:
-    """How many equations there are with all scans unrolled."""
+    """The number of equations with all scans unrolled."""
     total = 0
     for eqn in eqns:
         inner = sum(_equations(jaxpr.eqns) for jaxpr in inner_jaxprs(eqn))
@@ -198,7 +198,7 @@ def _equations(eqns: Sequence[Any]) -> int:
 
 
 def _scan_arguments(params: dict[str, Any], values: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-    """The constants, the first carry, and what is taken slice by slice."""
+    """The constants, the first carry, and the stacked arrays."""
     if "ft_in" in params:  # 0.11
         consts, carry, slices = params["ft_in"].update(values).unpack()
         return list(consts), list(carry), list(slices)
@@ -206,14 +206,14 @@ def _scan_arguments(params: dict[str, Any], values: list[Any]) -> tuple[list[Any
     return values[:first], values[first:second], values[second:]
 
 
-def _kept_apart(closed: Any) -> Any:
-    """A loop's body in which what is recomputed stays apart from what it repeats.
+def _preventing_cse(closed: Any) -> Any:
+    """Returns a loop's body whose rematerialisations XLA does not merge with their originals.
 
-    The border of a loop's iteration does that by itself, so that `jax.checkpoint` inside loops is used with
-    `prevent_cse=False`; without the loop XLA would find both and keep the first.
+    Inside loops `jax.checkpoint` is used with `prevent_cse=False`, since an iteration is a boundary for XLA; unrolled,
+    it needs `prevent_cse=True`.
     """
 
-    def apart(jaxpr: Any) -> Any:
+    def rewrite(jaxpr: Any) -> Any:
         return jaxpr.replace(eqns=[equation(eqn) for eqn in jaxpr.eqns])
 
     def equation(eqn: Any) -> Any:
@@ -224,8 +224,8 @@ def _kept_apart(closed: Any) -> Any:
 
     def inside(value: Any) -> Any:
         if isinstance(value, core.ClosedJaxpr):
-            return value.replace(jaxpr=apart(value.jaxpr))
-        return apart(value) if isinstance(value, core.Jaxpr) else value
+            return value.replace(jaxpr=rewrite(value.jaxpr))
+        return rewrite(value) if isinstance(value, core.Jaxpr) else value
 
     if not any(eqn.primitive.name == REMAT for eqn in all_equations(closed.jaxpr)):
         return closed
@@ -233,10 +233,10 @@ def _kept_apart(closed: Any) -> Any:
 
 
 def _behind_barrier(values: list[Any], prevent_cse: bool | tuple[bool, ...]) -> list[Any]:
-    """The values as the barrier of `jax.checkpoint` gives them, so that nothing before it is found to be the same."""
+    """Returns the values behind a barrier, as `jax.checkpoint` does, so that ops on both sides are not merged."""
     wanted = (prevent_cse,) * len(values) if isinstance(prevent_cse, bool) else prevent_cse
     chosen = [value for value, is_wanted in zip(values, wanted, strict=True) if is_wanted]
-    parts = [list(map(_whole, value.parts)) if isinstance(value, _Stack) else value for value in chosen]
+    parts = [list(map(_as_array, value.parts)) if isinstance(value, _Stack) else value for value in chosen]
     if not parts:
         return values
     behind = iter(lax.optimization_barrier(parts))

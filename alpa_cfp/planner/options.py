@@ -1,4 +1,4 @@
-"""`PlanOptions`: how plans are made, as a value."""
+"""`PlanOptions`: the options of planning."""
 
 import math
 from collections.abc import Mapping
@@ -21,21 +21,21 @@ class PlanOptions:
     Attributes:
         costs: "measure" runs candidate programs on the mesh, "replay" takes profiles that were recorded on such a mesh
             (no device of that kind is needed), "estimate" counts work and communication.
-        memory_budget_bytes: What one device may hold; None without limit, or where alpa's own budget counts.
+        memory_budget_bytes: The memory that one device may hold; None without limit, or for alpa's own budget.
         database: The profile database; None for the user's (see `ProfileDatabase.open`).
-        samples: How often each candidate is timed.
-        refine: How many of the best plans are compiled whole and timed beside the plain ones (data parallel, ZeRO,
-            Megatron-style); 0 takes the best predicted one.
-        pruning_margin: A candidate is measured only if a plan with it would be among the best when it was so many times
-            faster than estimated; inf measures all.
-        search_limit_s: How long one search may take; at the limit the best plan so far is taken, with a warning.
-        search_memory_bytes: How much memory the tables of one search may take, where it is planned. What needs more is
-            not searched exactly: the plan is good then, and a warning says by how much at most it could be beaten.
-        device_kind: Of which devices profiles are replayed, where the database has them of several.
-        seed: Of the order in which programs are timed.
+        samples: The number of times that each candidate is timed.
+        refine: The number of the best plans that are compiled whole and timed beside the baselines (data parallel,
+            ZeRO, Megatron-style); 0 takes the best predicted one.
+        pruning_margin: A candidate is measured only if a plan with it would be among the best, were the candidate this
+            many times faster than estimated; inf measures all.
+        search_limit_s: The time limit of one search; at the limit the best plan so far is taken, with a warning.
+        search_memory_bytes: The memory limit of the tables of one search, on the machine that plans. A search that
+            needs more is approximate, and a warning bounds the time by which its plan could be beaten.
+        device_kind: The kind of devices whose profiles are replayed, if the database has several.
+        seed: The seed of the order in which programs are timed.
         progress: Whether profiling shows a progress bar.
-        logical_mesh_shapes: "given" plans for the logical mesh that it is given; "all" for each shape that its devices
-            can have in one or two axes, and takes the fastest plan.
+        logical_mesh_shapes: "given" plans for the given logical mesh; "all" for each shape of its devices with one or
+            two axes, and takes the fastest plan.
         plan: A plan, or the file of one, that is used as it is; nothing is measured or searched then.
     """
 
@@ -58,26 +58,26 @@ class PlanOptions:
         check_numbers(self)
 
     def for_candidate_stage(self) -> "PlanOptions":
-        """These options for one of many stages: closer pruning, and no whole plans timed."""
+        """Returns these options for a candidate stage: closer pruning, and no whole plans timed."""
         return replace(self.with_closer_pruning(), refine=0)
 
     def with_closer_pruning(self) -> "PlanOptions":
-        """These options with the pruning margin of candidate stages: its square root."""
+        """Returns these options with the pruning margin of candidate stages: the square root of this one."""
         return replace(self, pruning_margin=math.sqrt(self.pruning_margin))
 
 
 class HasPlanOptions(Protocol):
-    """What says how to plan beside other things, as `CFPOption` does."""
+    """An object that has plan options among others, as `CFPOption` does."""
 
     @property
     def plan_options(self) -> PlanOptions: ...
 
 
 def check_choices(options: Any, choices_of: Mapping[str, Any]) -> None:
-    """Check fields that have one of some texts.
+    """Checks fields that must have one of several texts.
 
     Raises:
-        OptionError: one has another.
+        OptionError: a field has another value.
     """
     for name, choices in ((name, get_args(kind)) for name, kind in choices_of.items()):
         if getattr(options, name) not in choices:
@@ -87,10 +87,10 @@ def check_choices(options: Any, choices_of: Mapping[str, Any]) -> None:
 
 
 def check_numbers(options: Any) -> None:
-    """Check the numbers among the fields of `PlanOptions`.
+    """Checks the numbers among the fields of `PlanOptions`.
 
     Raises:
-        OptionError: one is out of its range.
+        OptionError: a number is out of its range.
     """
     kind = type(options).__name__
     if not options.pruning_margin >= 1:

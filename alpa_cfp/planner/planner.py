@@ -1,7 +1,7 @@
-"""The way of a module through CFP: blocks, candidates, costs, search, the best plans timed, the plan written down.
+"""The passes of CFP over a module: blocks, candidates, costs, search, timing of the best plans, annotation.
 
-Takes an unoptimised module and what it is planned for; gives a plan, and a copy of the module with the plan written
-into it. Invariant: with costs that are estimated, or measured before, the same module gets the same plan.
+Takes an unoptimised module and a request; gives a plan, and a copy of the module that is annotated with it. Invariant:
+with estimated or recorded costs, the same module gets the same plan.
 """
 
 import dataclasses
@@ -40,29 +40,29 @@ from alpa_cfp.strategies.block_strategy import BlockStrategy
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# What part of a search's limits each plain plan gets that one which was not exact is held against.
-_QUICK = 0.1
+# The share of a search's limits for each baseline with which the plan of an approximate search is compared.
+_BASELINE_SHARE = 0.1
 
 
 def plan(module: HloModule, request: PlanRequest, options: PlanOptions) -> PlannedModule:
-    """The best plan for `module`, and a copy of the module with it.
+    """Returns the best plan for `module`, and a copy of the module with it.
 
     Args:
         module: An unoptimised module; not changed.
-        request: What it is planned for.
+        request: The mesh and its limits.
         options: How to plan.
 
     Raises:
         NoDevicesError: costs are to be measured, and the mesh has no devices here.
         MemoryBudgetError: no plan fits into the memory budget.
-        PlanError: the options have a plan, and it is for something else, or cannot be read.
+        PlanError: the plan in the options is for another program or mesh, or cannot be read.
         ReplayError: costs are to be replayed, and the database lacks profiles.
     """
     return plan_whole(AnalysedProgram(module), request, options)
 
 
 def plan_whole(program: AnalysedProgram, request: PlanRequest, options: PlanOptions) -> PlannedModule:
-    """As `plan`, of a program of which more may be known."""
+    """As `plan`, for a program that may be analysed already."""
     started = time.perf_counter()
     if options.plan is not None:
         made = use_plan(program, request, options)
@@ -77,27 +77,27 @@ def plan_whole(program: AnalysedProgram, request: PlanRequest, options: PlanOpti
 def plan_program(
     program: AnalysedProgram, request: PlanRequest, session: Session, *, needs_profiles: bool
 ) -> PlannedModule:
-    """The best plan on all meshes that are asked for.
+    """Returns the best plan on all meshes of the request.
 
     Args:
-        program: What is planned.
-        request: What for.
-        session: With what; its options say how.
-        needs_profiles: Whether costs count on one device, too, where there is nothing to choose.
+        program: The program.
+        request: The mesh and its limits.
+        session: The session, with the options.
+        needs_profiles: Whether to measure on a mesh of one device, too, where there is one plan only.
     """
     return best_of_meshes(
         meshes_of(request, session.options),
-        lambda mesh: _made(program, mesh, request, session, needs_profiles),
+        lambda mesh: _cached_or_new(program, mesh, request, session, needs_profiles),
         with_caveats,
         lambda made: made.plan.predicted_s if made.plan.measured_s is None else made.plan.measured_s,
     )
 
 
 def use_plan(program: AnalysedProgram, request: PlanRequest, options: PlanOptions) -> PlannedModule:
-    """The plan that the options have, and a copy of the module with it.
+    """Returns the plan in the options, and a copy of the module with it.
 
     Raises:
-        PlanError: it is for something else, or cannot be read.
+        PlanError: it is for another program or mesh, or cannot be read.
     """
     given = options.plan
     assert given is not None
@@ -107,11 +107,11 @@ def use_plan(program: AnalysedProgram, request: PlanRequest, options: PlanOption
         raise PlanError.other_mesh(chosen.mesh_shape, meshes[0].shape)
     if chosen.program != program.digest or len(chosen.strategies) != len(program.blocks.blocks):
         raise PlanError.other_program()
-    return _written(program, chosen)
+    return _annotated(program, chosen)
 
 
 def meshes_of(request: PlanRequest, options: PlanOptions) -> list[LogicalMesh]:
-    """The meshes that are planned for."""
+    """Returns the meshes that are planned for."""
     return [request.mesh] if options.logical_mesh_shapes == "given" else all_shapes(request.mesh)
 
 
@@ -121,10 +121,16 @@ def best_of_meshes(
     with_caveats: Callable[[T, Caveats], T],
     expected_s: Callable[[T], float],
 ) -> T:
-    """What is made for each mesh on which there is a plan, the fastest of it.
+    """Returns the fastest of the results that `make` gives for the meshes on which a plan exists.
+
+    Args:
+        meshes: The meshes.
+        make: Makes the result for a mesh.
+        with_caveats: Adds caveats to a result.
+        expected_s: The step time of a result.
 
     Raises:
-        MemoryBudgetError: there is none; it is that of the mesh on which least is needed.
+        MemoryBudgetError: no plan fits on any mesh. The error is that of the mesh with the least bytes.
     """
     found, errors, without = list[T](), list[MemoryBudgetError](), list[LogicalMesh]()
     for mesh in meshes:
@@ -145,7 +151,7 @@ def best_of_meshes(
 
 
 def with_caveats(made: PlannedModule, caveats: Caveats) -> PlannedModule:
-    """The same with more caveats in its plan's account, if it has one."""
+    """Returns `made` with more caveats in its plan's account, if it has one."""
     account = made.plan.account
     if account is None:
         return made
@@ -154,100 +160,105 @@ def with_caveats(made: PlannedModule, caveats: Caveats) -> PlannedModule:
 
 
 def budget_of(request: PlanRequest, options: PlanOptions) -> int | None:
-    """What one device may hold; None without limit."""
+    """Returns the memory that one device may hold; None without limit."""
     return options.memory_budget_bytes or request.memory_budget_bytes
 
 
-def _made(
+def _cached_or_new(
     program: AnalysedProgram, mesh: LogicalMesh, request: PlanRequest, session: Session, needs_profiles: bool
 ) -> PlannedModule:
-    """A new plan, or the one that was made before from the same profiles."""
-    # On one device there is nothing to choose, and alpa times a candidate stage itself.
+    """Returns the cached plan that was made from the same profiles, or a new one."""
+    # On one device there is one plan only, and alpa times a candidate stage itself.
     profiled = needs_profiles or mesh.num_devices > 1
     source = session.source(request.devices, mesh) if profiled else None
     if source is None:
-        return _written(program, _planned(program, mesh, None, request, session))
-    memory = PlanCache(session.database, program.module, cache_key(program, mesh, source, request, session.options))
-    made = memory.get()
+        return _annotated(program, _new_plan(program, mesh, None, request, session))
+    cache = PlanCache(session.database, program.module, cache_key(program, mesh, source, request, session.options))
+    made = cache.get()
     if made is None:
-        made = _written(program, _planned(program, mesh, source, request, session))
-        memory.put(made, source.keys)
+        made = _annotated(program, _new_plan(program, mesh, source, request, session))
+        cache.put(made, source.keys)
     return made
 
 
 def cache_key(
     program: AnalysedProgram, mesh: LogicalMesh, source: TrackedSource, request: PlanRequest, options: PlanOptions
 ) -> str:
-    """What decides about a plan beside the module, profiles and this code."""
+    """Returns the inputs of planning other than the module, profiles and this code, as a key of the plan cache."""
     fields = (options.costs, options.samples, options.refine, options.pruning_margin, options.seed)
     fields += (options.search_limit_s, options.search_memory_bytes)
     limits, budget = program.module.combiner_limits, budget_of(request, options)
     return repr((mesh.shape, source.devices, budget, request.num_micro_batches, limits, fields))
 
 
-def _written(program: AnalysedProgram, plan: Plan) -> PlannedModule:
-    """A plan with a copy of the module into which it is written."""
+def _annotated(program: AnalysedProgram, plan: Plan) -> PlannedModule:
+    """Returns a plan with a copy of the module that is annotated with it."""
     annotated = dataclasses.replace(program.module)
     annotate(annotated, program.blocks, LogicalMesh(plan.mesh_shape), plan.strategies)
     return PlannedModule(plan, annotated)
 
 
-def _planned(
+def _new_plan(
     program: AnalysedProgram,
     mesh: LogicalMesh,
     profiles: TrackedSource | None,
     request: PlanRequest,
     session: Session,
 ) -> Plan:
-    """A new plan."""
+    """Makes a new plan."""
     module, blocks, option = program.module, program.blocks, session.options
     budget = budget_of(request, option)
-    units = find_block_candidates(program.subprograms, mesh, session.candidates)
+    block_candidates = find_block_candidates(program.subprograms, mesh, session.candidates)
     logger.info(
         "CFP: %d ops, %d blocks of %d kinds, %d candidates",
-        len(blocks.graph.ops), len(blocks.blocks), len({unit.kind for unit in units}), len(distinct(units)),
-    )  # fmt: skip
+        len(blocks.graph.ops),
+        len(blocks.blocks),
+        len({each.kind for each in block_candidates}),
+        len(distinct(block_candidates)),
+    )
 
     def strategies(choices: Sequence[int]) -> tuple[BlockStrategy, ...]:
-        return tuple(unit.candidates[choice].strategy for unit, choice in zip(units, choices, strict=True))
+        return tuple(each.candidates[choice].strategy for each, choice in zip(block_candidates, choices, strict=True))
 
     def whole(choices: Sequence[int]) -> HloModule:
         return with_plan(module, blocks, mesh, strategies(choices))
 
-    def further(planned: HloModule) -> Sequence[HloModule]:
+    def of_micro_batch(planned: HloModule) -> Sequence[HloModule]:
         return micro_batch_programs(planned, program) if request.num_micro_batches > 1 else ()
 
     caveats, limits = Caveats(), (option.search_limit_s, option.search_memory_bytes)
 
-    def plain(problem: SearchProblem) -> dict[str, Solution]:
+    def baseline_plans(problem: SearchProblem) -> dict[str, Solution]:
         return baselines(
-            blocks.blocks, units, problem, mesh,
-            limit_s=_QUICK * limits[0], memory_bytes=int(_QUICK * limits[1]), caveats=caveats,
+            blocks.blocks, block_candidates, problem, mesh,
+            limit_s=_BASELINE_SHARE * limits[0], memory_bytes=int(_BASELINE_SHARE * limits[1]), caveats=caveats,
         )  # fmt: skip
 
     rates = Rates() if profiles is None else rates_of(mesh, profiles(calibration_programs(mesh)), caveats)
-    boundaries, batches = find_boundaries(module, blocks, units), request.num_micro_batches
-    choosing = PlanSearch(
-        units, boundaries, rates, profiles, option.pruning_margin, limits[0], batches,
-        memory_bytes=limits[1], caveats=caveats, baselines=plain,
+    boundaries, batches = find_boundaries(module, blocks, block_candidates), request.num_micro_batches
+    plan_search = PlanSearch(
+        block_candidates, boundaries, rates, profiles, option.pruning_margin, limits[0], batches,
+        memory_bytes=limits[1], caveats=caveats, baselines=baseline_plans,
     )  # fmt: skip
     if profiles is None or option.refine == 0:
-        refined, tried = MeasuredPlan(choosing.best(1, budget)[0]), ()
+        measured, tried = MeasuredPlan(plan_search.best(1, budget)[0]), ()
     else:
-        refinement = Refinement(blocks, units, mesh, choosing, profiles, whole, further, option.refine, option.samples)
-        refined = refinement.best(budget)
-        tried = tuple((refinement.tried | {refined.solution.choices: refined}).values())
-    solution = refined.solution
+        refinement = Refinement(
+            blocks, block_candidates, mesh, plan_search, profiles, whole, of_micro_batch, option.refine, option.samples
+        )
+        measured = refinement.best(budget)
+        tried = tuple((refinement.tried | {measured.solution.choices: measured}).values())
+    solution = measured.solution
     if profiles is None:
         caveats.note(
             f"nothing is measured: a device is taken to make {rates.flops_per_s:.3g} operations and to write "
             f"{rates.bytes_per_s:.3g} bytes in a second, its link to carry {rates.link_bytes_per_s:.3g} and a "
             f"collective to begin in {rates.latency_s:.3g} s, as of some CPU; such costs only rank plans"
         )
-    choosing.add_caveats()
+    plan_search.add_caveats()
     overhead_s = rates.overhead_s(len(blocks.graph.parameters) + len(blocks.graph.results))
-    known = PlanEvidence(
-        module, blocks, mesh, units, boundaries, choosing, batches, refined, tried,
+    evidence = PlanEvidence(
+        module, blocks, mesh, block_candidates, boundaries, plan_search, batches, measured, tried,
         overhead_s=overhead_s,
         programs_measured=0 if profiles is None else len(set(profiles.keys)),
         caveats=caveats.all,
@@ -259,14 +270,14 @@ def _planned(
         solution.time_s + overhead_s,
         solution.memory,
         "estimate" if profiles is None else option.costs,
-        measured_s=refined.measured_s,
-        needed_bytes=refined.needed_bytes,
-        account=known.report(),
+        measured_s=measured.measured_s,
+        needed_bytes=measured.needed_bytes,
+        account=evidence.report(),
     )
 
 
 def with_plan(module: HloModule, blocks: Blocks, mesh: LogicalMesh, plan: Sequence[BlockStrategy]) -> HloModule:
-    """A copy of `module` with a strategy for each block, partitioned."""
+    """Returns a copy of `module`, annotated with a strategy for each block and partitioned."""
     planned = dataclasses.replace(module)
     annotate(planned, blocks, mesh, plan)
     planned.partitioned = partition_to_run(planned, predicts=True)

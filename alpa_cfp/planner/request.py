@@ -1,4 +1,4 @@
-"""What a plan is made for: a mesh, the devices behind it, micro-batches and a memory budget, as a value."""
+"""`PlanRequest`: the mesh, its devices, the micro-batches and the memory budget of a plan."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ Measured = Client | tuple[Measurer, DeviceDescription]
 
 
 class Devices(Protocol):
-    """The devices that a mesh is laid out over."""
+    """The devices of a mesh."""
 
     @property
     def key(self) -> Hashable:
@@ -25,7 +25,7 @@ class Devices(Protocol):
         ...
 
     def measured(self, options: MeasureOptions) -> Measured:
-        """What a profiler measures on.
+        """Returns what a profiler measures on.
 
         Raises:
             NoDevicesError: there are no such devices here.
@@ -33,7 +33,7 @@ class Devices(Protocol):
         ...
 
     def memory_bytes(self) -> int:
-        """What one of them may hold."""
+        """Returns the memory that one of them may hold."""
         ...
 
 
@@ -42,8 +42,8 @@ class LocalDevices:
     """Devices of this process.
 
     Attributes:
-        devices: In the order of the mesh; None in the place of each that is not of this process.
-        shape: That of the mesh.
+        devices: The devices in the order of the mesh; None for each that is not of this process.
+        shape: The shape of the mesh.
     """
 
     devices: tuple[Any, ...]
@@ -61,7 +61,7 @@ class LocalDevices:
         return Client(list(self.devices))
 
     def memory_bytes(self) -> int:
-        """Its own memory, or its part of the machine's."""
+        """Returns a device's own memory, or its part of the machine's."""
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // len(self.devices)
         device = self.devices[0]
         limit = (device.memory_stats() or {}).get("bytes_limit")
@@ -77,13 +77,13 @@ class LocalDevices:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What a plan is made for.
+    """The request for a plan.
 
     Attributes:
         mesh: The logical mesh.
         devices: Its devices.
-        num_micro_batches: How many there are in a step; 1 without gradient accumulation.
-        memory_budget_bytes: What one device has for the program; None without limit.
+        num_micro_batches: The number of micro-batches of a step; 1 without gradient accumulation.
+        memory_budget_bytes: The memory that one device has for the program; None without limit.
     """
 
     mesh: LogicalMesh

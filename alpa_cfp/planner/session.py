@@ -57,8 +57,8 @@ class Session:
         """The source of profiles of programs for a mesh; None where costs are estimates.
 
         Args:
-            devices: Those of the mesh.
-            mesh: How they are laid out.
+            devices: The devices of the mesh.
+            mesh: The logical mesh.
 
         Raises:
             NoDevicesError: costs are to be measured, and the mesh has no devices.

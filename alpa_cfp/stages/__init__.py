@@ -1,1 +1,1 @@
-"""Costs of pipeline stages, composed from those of their segments."""
+"""Plans and costs of pipeline stages, composed from profiles of their segments."""

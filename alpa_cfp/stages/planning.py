@@ -1,4 +1,4 @@
-"""Plans of candidate stages of a pipeline whose costs are composed, and why a stage that was chosen has its plan."""
+"""Plans candidate stages of a pipeline from composed costs, and explains the plans of the stages that are chosen."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class ComposedStage:
 
     Attributes:
         plan: The plan.
-        composed: What the stage costs under it.
+        composed: The costs of the stage under the plan.
     """
 
     plan: Plan
@@ -32,7 +32,7 @@ class ComposedStage:
 
 
 def compose_stage(program: AnalysedProgram, request: PlanRequest, session: StageSession) -> ComposedStage:
-    """The plan of a candidate stage, and its costs, from profiles of segments; the stage is not compiled.
+    """Returns the plan of a candidate stage and its costs, from profiles of segments. The stage is not compiled.
 
     Raises:
         MemoryBudgetError: no plan fits into the memory budget.
@@ -40,7 +40,7 @@ def compose_stage(program: AnalysedProgram, request: PlanRequest, session: Stage
     return best_of_meshes(
         meshes_of(request, session.options),
         lambda mesh: _composed(program, mesh, request, session),
-        lambda stage, caveats: stage,  # without an account there is nothing to add to
+        lambda stage, caveats: stage,  # the plan has no account to add caveats to
         lambda stage: stage.plan.predicted_s,
     )
 
@@ -49,7 +49,7 @@ def _composed(
     program: AnalysedProgram, mesh: LogicalMesh, request: PlanRequest, session: StageSession
 ) -> ComposedStage:
     options, batches = session.options, request.num_micro_batches
-    composed = session.composer(request.devices, mesh).compose(
+    composed = session.cost_model(request.devices, mesh).compose(
         program,
         session.candidates,
         batches,
@@ -59,7 +59,8 @@ def _composed(
     )
     solution = composed.solution
     strategies = tuple(
-        unit.candidates[choice].strategy for unit, choice in zip(composed.units, solution.choices, strict=True)
+        each.candidates[choice].strategy
+        for each, choice in zip(composed.block_candidates, solution.choices, strict=True)
     )
     plan = Plan(program.digest, mesh.shape, strategies, solution.time_s, solution.memory, options.costs)
     return ComposedStage(plan, composed)
@@ -68,22 +69,36 @@ def _composed(
 def explain_stage(
     program: AnalysedProgram, plan: Plan, evidence: StageEvidence, request: PlanRequest, options: PlanOptions
 ) -> Plan:
-    """The plan of a chosen stage, explained by the composed costs that it was planned from; nothing is measured, or
-    chosen anew.
+    """Explanation of a stage that was planned from composed costs.
+
+    Nothing is measured or chosen anew.
+
+    Args:
+        program: The stage.
+        plan: Its plan.
+        evidence: What the plan was made from.
+        request: The request for the plan.
+        options: The options of the plan.
+
+    Returns:
+        `plan` with its account.
     """
     module, blocks, mesh = program.module, program.blocks, LogicalMesh(plan.mesh_shape)
-    units, batches = find_block_candidates(program.subprograms, mesh, evidence.candidates), request.num_micro_batches
-    boundaries = find_boundaries(module, blocks, units)
-    choosing = PlanSearch(units, boundaries, evidence.rates, None, 1.0, options.search_limit_s, batches)
-    choices = tuple(
-        [candidate.strategy for candidate in unit.candidates].index(strategy)
-        for unit, strategy in zip(units, plan.strategies, strict=True)
+    block_candidates, batches = (
+        find_block_candidates(program.subprograms, mesh, evidence.candidates),
+        request.num_micro_batches,
     )
-    refined = MeasuredPlan(choosing.problem.solution(choices))
-    known = PlanEvidence(
-        module, blocks, mesh, units, boundaries, choosing, batches, refined, (),
+    boundaries = find_boundaries(module, blocks, block_candidates)
+    plan_search = PlanSearch(block_candidates, boundaries, evidence.rates, None, 1.0, options.search_limit_s, batches)
+    choices = tuple(
+        [candidate.strategy for candidate in each.candidates].index(strategy)
+        for each, strategy in zip(block_candidates, plan.strategies, strict=True)
+    )
+    measured = MeasuredPlan(plan_search.problem.solution(choices))
+    plan_evidence = PlanEvidence(
+        module, blocks, mesh, block_candidates, boundaries, plan_search, batches, measured, (),
         overhead_s=0.0,
         programs_measured=evidence.programs,
         caveats=evidence.caveats,
     )  # fmt: skip
-    return dataclasses.replace(plan, account=known.report())
+    return dataclasses.replace(plan, account=plan_evidence.report())

@@ -1,7 +1,7 @@
-"""What candidate stages of a pipeline are planned with.
+"""The session in which candidate stages of a pipeline are planned.
 
-A `Session` that also composes the costs of stages. Invariant: a plan depends on the stages before it only where costs
-are composed: what a stage has taught counts for later ones.
+A `Session` with a `StageCostModel` for each mesh. Invariant: a plan depends on the stages that were planned before only
+if costs are composed, since measurements of one stage count for later ones.
 """
 
 from dataclasses import dataclass, field
@@ -18,23 +18,23 @@ from alpa_cfp.stages.stage_costs import StageCostModel
 class StageSession(Session):
     """A session for candidate stages; see `Session`."""
 
-    _composers: dict[Any, StageCostModel] = field(default_factory=dict)
-    _memories: dict[Any, int] = field(default_factory=dict)
+    _cost_models: dict[Any, StageCostModel] = field(default_factory=dict)
+    _memory_bytes_of: dict[Any, int] = field(default_factory=dict)
 
-    def composer(self, devices: Devices, mesh: LogicalMesh) -> StageCostModel:
-        """What composes the costs of stages on a mesh; see `source`."""
+    def cost_model(self, devices: Devices, mesh: LogicalMesh) -> StageCostModel:
+        """The cost model of a mesh; see `source`."""
         key = (devices.key, mesh)
-        if key not in self._composers:
-            self._composers[key] = StageCostModel(mesh, self._memory(devices), self.source(devices, mesh))
-        return self._composers[key]
+        if key not in self._cost_models:
+            self._cost_models[key] = StageCostModel(mesh, self._memory_bytes(devices), self.source(devices, mesh))
+        return self._cost_models[key]
 
-    def _memory(self, devices: Devices) -> int:
-        """What a device may hold: asked for before anything measures there, and so holds the devices."""
+    def _memory_bytes(self, devices: Devices) -> int:
+        """The memory that a device may hold. It is read before a profiler starts, which then holds the devices."""
         options = self.options
         if options.memory_budget_bytes is not None:
             return options.memory_budget_bytes
         if options.costs != "measure":
             return NO_LIMIT_BYTES
-        if devices.key not in self._memories:
-            self._memories[devices.key] = devices.memory_bytes()
-        return self._memories[devices.key]
+        if devices.key not in self._memory_bytes_of:
+            self._memory_bytes_of[devices.key] = devices.memory_bytes()
+        return self._memory_bytes_of[devices.key]

@@ -1,11 +1,11 @@
-"""What a stage of a pipeline costs, composed from profiles of segments: no stage is compiled for it.
+"""The costs of pipeline stages, composed from profiles of segments: no stage is compiled for them.
 
-Takes candidate stages; gives a plan for each, what its programs take for a micro-batch, and where they take and leave
-their arrays. On each mesh, the first stage that has a kind of block is cut into its segments, and each distinct one is
-compiled and timed under the stage's best estimated plan, without the update, as each micro-batch runs it. That gives
-the rates of the mesh, and for the blocks of these segments how much longer than estimated they take. All further stages
-of the same kinds are estimated with both.
-Invariant: what is measured depends on the distinct segments of the stages, not on how many stages there are.
+Takes candidate stages; gives for each a plan, the times of its programs for a micro-batch, and the shardings of their
+arguments and results. On each mesh, the first stage with a kind of block is divided into its segments, and each
+distinct one is compiled and timed under the stage's best estimated plan, without the update, as each micro-batch runs
+it. From that the rates of the mesh are fitted, and for the kinds of blocks in these segments a correction: measured
+over estimated time. Further stages of these kinds are estimated with both. Invariant: the measured programs depend on
+the distinct segments of the stages, not on the number of stages.
 """
 
 import logging
@@ -16,7 +16,7 @@ from typing import Any
 from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.graph import Graph
 from alpa_cfp.analysis.segments import find_segments
-from alpa_cfp.candidates.accumulation import LEAST_EACH, micro_batch_s
+from alpa_cfp.candidates.accumulation import MIN_MICRO_BATCH_SHARE, micro_batch_s
 from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate, find_block_candidates
 from alpa_cfp.candidates.segment_program import SegmentProgram, segment_program
 from alpa_cfp.costs import Rates, Work, estimated_s, fitted, read_local, work_of
@@ -34,25 +34,25 @@ from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 
 logger = logging.getLogger(__name__)
 
-# What contracts in a block, by shapes: blocks that agree in it take equally long but for what is done at their ends.
+# The contractions of a block, by shapes. Blocks that agree in them differ in time only by ops at their boundaries.
 Kind = tuple[object, ...]
-# How much the mesh's calibration counts against a segment: a few segments cannot tell communication from computing.
+# The weight of the mesh's calibration in the fit: a few segments cannot separate communication from computing.
 _CALIBRATED = 10.0
-# How often at most segments are measured because what was learnt speaks for another plan.
-_ROUNDS = 3
-# How many times as long as the best plan one may take by estimates that is kept because it was measured.
-_WORTH = 1.02
+# The most rounds of measuring segments, each under the plan that is best by the measurements before.
+_MAX_ROUNDS = 3
+# A measured plan is kept if its time is at most this factor above that of the best plan.
+_TOLERANCE = 1.02
 
 
 @dataclass(frozen=True, slots=True)
 class StageEvidence:
-    """What was known when a stage was planned, which can be caveats of it if it is chosen.
+    """The evidence from which a stage was planned.
 
     Attributes:
-        candidates: Those of the kinds of blocks that were seen; see `find_block_candidates`.
-        rates: How fast the mesh is.
-        programs: How many segments were measured for that.
-        caveats: What was done without.
+        candidates: The candidates of the kinds of blocks that were seen; see `find_block_candidates`.
+        rates: The fitted rates of the mesh.
+        programs: The number of segments that were measured for that.
+        caveats: What could not be measured.
     """
 
     candidates: dict[Any, tuple[Candidate, ...]]
@@ -63,20 +63,20 @@ class StageEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A stage with the plan that is best by what is known.
+    """A stage with its best plan, and its costs under that.
 
     Attributes:
-        units: Its units.
-        solution: What is chosen for each.
-        passes_s: What the forward and the backward pass of a micro-batch take, without the overhead of programs.
-        dispatch_s: What starting a program takes.
-        arrays_s: What handing over the arguments and results of all programs takes.
-        device_bytes: What a device may hold.
-        ends: How arguments and results lie of each of its programs.
-        evidence: What the plan was made from.
+        block_candidates: The candidates of its blocks.
+        solution: The plan.
+        passes_s: The times of the forward and the backward pass of a micro-batch, without the overhead of programs.
+        dispatch_s: The time to start a program.
+        arrays_s: The time to pass the arguments and results of all programs.
+        device_bytes: The memory that a device may hold.
+        ends: The shardings of the arguments and results of each of its programs.
+        evidence: The evidence for the plan.
     """
 
-    units: tuple[BlockCandidates, ...]
+    block_candidates: tuple[BlockCandidates, ...]
     solution: Solution
     passes_s: tuple[float, float]
     dispatch_s: float
@@ -86,7 +86,7 @@ class Composed:
     evidence: StageEvidence
 
     def costs(self, phases: int) -> tuple[PhaseCost, ...]:
-        """What its programs take, of which there are so many for a micro-batch."""
+        """The costs of its programs, if a micro-batch runs `phases` of them."""
         times_s = self.passes_s if phases == 2 else (sum(self.passes_s),)
         overhead_s, transient = self.dispatch_s + self.arrays_s / phases, self.solution.memory.transient
         return tuple(PhaseCost(time_s + overhead_s, transient) for time_s in times_s)
@@ -94,15 +94,15 @@ class Composed:
 
 @dataclass
 class StageCostModel:
-    """What is known of the stages on one mesh.
+    """The cost model of the stages on one mesh, which improves with each stage.
 
     Attributes:
         mesh: The logical mesh.
-        device_bytes: What a device may hold.
-        source: Where profiles come from; None: all is estimated.
-        rates: How fast the mesh is, by its calibration programs.
-        fitted: The same, fitted to all segments that were measured.
-        slower: For each kind of block how many times longer than estimated it takes.
+        device_bytes: The memory that a device may hold.
+        source: The source of profiles; None if all costs are estimates.
+        rates: The rates of the mesh by its calibration programs.
+        fitted: The rates fitted to all measured segments.
+        correction: For each kind of block its measured time over its estimated time.
     """
 
     mesh: LogicalMesh
@@ -125,52 +125,52 @@ class StageCostModel:
         limit_s: float,
         memory_bytes: int = MEMORY_BYTES,
     ) -> Composed:
-        """What there is to say of a stage.
+        """Returns the best plan of a stage and its costs.
 
         Args:
             program: The stage.
-            candidates: Those of the kinds of blocks that were seen; see `find_block_candidates`.
-            micro_batches: How many a step has.
-            budget_bytes: What a device may hold; None without limit.
-            limit_s: How long a search may take.
-            memory_bytes: How much memory its tables may take.
+            candidates: The candidates of the kinds of blocks that were seen; see `find_block_candidates`.
+            micro_batches: The number of micro-batches of a step.
+            budget_bytes: The memory that a device may hold; None without limit.
+            limit_s: The time limit of a search.
+            memory_bytes: The memory limit of the tables of a search.
 
         Raises:
             MemoryBudgetError: no plan fits into the budget.
         """
         blocks = program.blocks
-        units = find_block_candidates(program.subprograms, self.mesh, candidates)
+        block_candidates = find_block_candidates(program.subprograms, self.mesh, candidates)
         kinds = tuple(contraction_kind(blocks.graph, block) for block in blocks.blocks)
-        stage = _Stage(program, units, find_boundaries(program.module, blocks, units), kinds)
+        stage = _Stage(program, block_candidates, find_boundaries(program.module, blocks, block_candidates), kinds)
         self._calibrate()
-        # Of the mesh, and then of this stage.
+        # The caveats of the mesh; those of this stage are added.
         caveats = Caveats(self._caveats.all)
 
-        def choosing() -> PlanSearch:
+        def plan_search() -> PlanSearch:
             return PlanSearch(
-                units, stage.boundaries, self.fitted, None, 1.0, limit_s, micro_batches,
+                block_candidates, stage.boundaries, self.fitted, None, 1.0, limit_s, micro_batches,
                 memory_bytes=memory_bytes, caveats=caveats,
             )  # fmt: skip
 
-        solution = choosing().best(1, budget_bytes)[0]
+        solution = plan_search().best(1, budget_bytes)[0]
         unknown = {number for number, kind in enumerate(kinds) if kind not in self.correction}
         if self.source is not None and unknown:
             segments = find_segments(blocks)
             distinct = (segments.segments[kind].blocks for kind in segments.kinds)
             parts = [part for part in distinct if unknown.intersection(part)]
-            for _ in range(_ROUNDS):
-                self._learn(self.source, stage, solution, parts, caveats)
-                now = choosing()
-                best, measured = now.best(1, budget_bytes)[0], now.problem.solution(solution.choices)
-                if measured.time_s <= _WORTH * best.time_s:
+            for _ in range(_MAX_ROUNDS):
+                self._measure(self.source, stage, solution, parts, caveats)
+                search = plan_search()
+                best, measured = search.best(1, budget_bytes)[0], search.problem.solution(solution.choices)
+                if measured.time_s <= _TOLERANCE * best.time_s:
                     solution = measured
                     break
-                solution = best  # what was learnt speaks for another plan
+                solution = best  # by the new measurements
         arrays_s = self.rates.array_s * (len(blocks.graph.parameters) + len(blocks.graph.results))
         passes_s = self._passes_s(stage, solution)
         evidence = StageEvidence(candidates, self.fitted, len(self._works), caveats.all)
         return Composed(
-            units,
+            block_candidates,
             solution,
             passes_s,
             self.rates.dispatch_s,
@@ -181,12 +181,12 @@ class StageCostModel:
         )
 
     def _calibrate(self) -> None:
-        """Learn how fast the mesh is, once."""
+        """Measure the rates of the mesh, once."""
         if self.source is not None and not self._is_calibrated:
             self.rates = self.fitted = rates_of(self.mesh, self.source(calibration_programs(self.mesh)), self._caveats)
         self._is_calibrated = True
 
-    def _learn(
+    def _measure(
         self,
         source: TrackedSource,
         stage: "_Stage",
@@ -194,8 +194,10 @@ class StageCostModel:
         parts: Sequence[Sequence[int]],
         caveats: Caveats,
     ) -> None:
-        """Measure parts of a stage, as they are in a plan, and learn how long blocks of their kinds take."""
-        made = (segment_program(stage.program, stage.units, solution.choices, part, self.mesh) for part in parts)
+        """Measure parts of a stage under a plan; update the fitted rates and the corrections."""
+        made = (
+            segment_program(stage.program, stage.block_candidates, solution.choices, part, self.mesh) for part in parts
+        )
         segments = [segment for segment in made if segment is not None]
         measured: list[tuple[SegmentProgram, float]] = []
         for segment, profile in zip(segments, source([segment.module for segment in segments]), strict=True):
@@ -207,7 +209,8 @@ class StageCostModel:
                 continue
             arrays = len(program.input_shardings) + len(program.output_shardings)
             seconds = max(
-                profile.lower_half_mean_s - self.rates.overhead_s(arrays), LEAST_EACH * profile.lower_half_mean_s
+                profile.lower_half_mean_s - self.rates.overhead_s(arrays),
+                MIN_MICRO_BATCH_SHARE * profile.lower_half_mean_s,
             )
             work, compiled = work_of(program.counted, read_local(program.counted)), compiled_collectives(profile)
             self._works.append(work if compiled is None else replace(work, collectives=compiled))
@@ -223,85 +226,86 @@ class StageCostModel:
                 self.correction.setdefault(stage.kinds[number], 1.0)
 
     def _estimated_s(self, stage: "_Stage", solution: Solution, segment: SegmentProgram) -> float:
-        """What a segment takes."""
+        """The estimated time of a segment for a micro-batch."""
         part = segment.blocks
-        candidates = [stage.units[number].candidates[solution.choices[number]] for number in part]
-        between_s = sum(
-            self._between_s(each, solution)
+        candidates = [stage.block_candidates[number].candidates[solution.choices[number]] for number in part]
+        resharding_s = sum(
+            self._resharding_s(each, solution)
             for each in stage.boundaries.crossings
             if each.first in part and each.second in part
         )
-        once_s = estimated_s(combined_work([candidate.per_step for candidate in candidates]), self.fitted)
-        return sum(map(self._each_s, candidates)) + between_s + segment.has_update * once_s
+        per_step_s = estimated_s(combined_work([candidate.per_step for candidate in candidates]), self.fitted)
+        return sum(map(self._micro_batch_s, candidates)) + resharding_s + segment.has_update * per_step_s
 
-    def _each_s(self, candidate: Candidate) -> float:
-        """What a block takes for a micro-batch."""
-        total_s, once_s = estimated_s(candidate.work, self.fitted), estimated_s(candidate.per_step, self.fitted)
-        return micro_batch_s(once_s, total_s)
+    def _micro_batch_s(self, candidate: Candidate) -> float:
+        """The estimated time of a block for a micro-batch."""
+        total_s, per_step_s = estimated_s(candidate.work, self.fitted), estimated_s(candidate.per_step, self.fitted)
+        return micro_batch_s(per_step_s, total_s)
 
-    def _between_s(self, crossing: ReshardingEdge, solution: Solution) -> float:
-        amounts = crossing.amounts[solution.choices[crossing.first], solution.choices[crossing.second]]
+    def _resharding_s(self, edge: ReshardingEdge, solution: Solution) -> float:
+        amounts = edge.amounts[solution.choices[edge.first], solution.choices[edge.second]]
         return float(self.fitted.communication_s(amounts))
 
     def _passes_s(self, stage: "_Stage", solution: Solution) -> tuple[float, float]:
-        """What the forward and the backward pass of a micro-batch take, without starting their programs."""
+        """The times of the forward and the backward pass of a micro-batch, without the overhead of programs."""
         forward_s, backward_s = 0.0, 0.0
         correction = [self.correction.get(kind, 1.0) for kind in stage.kinds]
-        for block, unit in zip(stage.program.blocks.blocks, stage.units, strict=True):
-            candidate = unit.candidates[solution.choices[unit.block]]
-            each_s = self._each_s(candidate) * correction[unit.block]
+        for block, each in zip(stage.program.blocks.blocks, stage.block_candidates, strict=True):
+            candidate = each.candidates[solution.choices[each.block]]
+            block_s = self._micro_batch_s(candidate) * correction[each.block]
             # The contractions of a block share one iteration space, so each takes about as long.
             roles = [entry.role for entry in block.entries]
             part = roles.count("forward") / len(roles) if roles else 0.0
-            forward_s += part * each_s
-            backward_s += (1 - part) * each_s
-        # A segment's time was compared with that of its blocks and of what is between them.
-        between_s = sum(
-            self._between_s(each, solution) * (correction[each.first] + correction[each.second]) / 2
+            forward_s += part * block_s
+            backward_s += (1 - part) * block_s
+        # A correction compares the time of a segment with that of its blocks and of the resharding between them.
+        resharding_s = sum(
+            self._resharding_s(each, solution) * (correction[each.first] + correction[each.second]) / 2
             for each in stage.boundaries.crossings
         )
         part = forward_s / (forward_s + backward_s) if forward_s else 0.0
-        return forward_s + part * between_s, backward_s + (1 - part) * between_s
+        return forward_s + part * resharding_s, backward_s + (1 - part) * resharding_s
 
     def _ends(self, stage: "_Stage", solution: Solution) -> dict[str, BoundaryShardings]:
-        """How the arguments and results of a stage's programs lie.
+        """The shardings of the arguments and results of a stage's programs.
 
-        Where a block leaves what comes from it, and parameters where they are first used: all that crosses a marker
-        leaves its block. Only moments that no block's strategy places may be elsewhere in the stage as a whole.
+        A value has the sharding in which its block returns it, since all values that cross a marker leave their blocks.
+        A parameter has that of its first use. Only moments may have another one in the stage as a whole, if no block's
+        strategy decides it.
         """
-        graph, places = stage.program.blocks.graph, stage.boundaries.places
+        graph, sources = stage.program.blocks.graph, stage.boundaries.places
 
-        def lies(value: int) -> ArraySharding:
-            place = places.get(graph.origin(value))
-            if place is None:  # it derives from constants, or nothing uses it
+        def sharding(value: int) -> ArraySharding:
+            source = sources.get(graph.origin(value))
+            if source is None:  # constant-derived or unused
                 return ArraySharding.replicated(self.mesh, len(graph.shape(value)))
-            return place.shardings[solution.choices[place.unit]]
+            return source.shardings[solution.choices[source.unit]]
 
         return {
-            ends.name: BoundaryShardings(tuple(map(lies, ends.inputs)), tuple(map(lies, ends.outputs)))
+            ends.name: BoundaryShardings(tuple(map(sharding, ends.inputs)), tuple(map(sharding, ends.outputs)))
             for ends in stage.program.stages
         }
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """A stage, and what is found out about it without measuring.
+    """A stage and its search problem.
 
     Attributes:
         program: The stage.
-        units: Its units.
-        boundaries: Their boundaries.
-        kinds: Of each block.
+        block_candidates: The candidates of its blocks.
+        boundaries: The boundaries of its blocks.
+        kinds: The kind of each block.
     """
 
     program: AnalysedProgram
-    units: tuple[BlockCandidates, ...]
+    block_candidates: tuple[BlockCandidates, ...]
     boundaries: Boundaries
     kinds: tuple[Kind, ...]
 
 
 def combined_work(works: Sequence[Work]) -> Work:
-    """What several blocks do, whose collectives of one kind and size of groups are combined."""
+    """The work of several blocks, with collectives of one kind and group size combined."""
     bytes_of: dict[tuple[str, int], float] = {}
     for each in (collective for work in works for collective in work.collectives):
         bytes_of[each.kind, each.group_size] = bytes_of.get((each.kind, each.group_size), 0) + each.size_bytes
@@ -313,7 +317,7 @@ def combined_work(works: Sequence[Work]) -> Work:
 
 
 def contraction_kind(graph: Graph, block: ParallelBlock) -> Kind:
-    """What a block contracts."""
+    """The contractions of a block, equal for blocks that take equally long."""
 
     def types(values: Sequence[int]) -> tuple[object, ...]:
         return tuple((graph.values[value].shape, graph.values[value].dtype) for value in values)

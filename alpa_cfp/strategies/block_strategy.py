@@ -1,7 +1,7 @@
-"""Strategies of a ParallelBlock: which of its factors each mesh axis splits, where its state is kept (CFP, section 4).
+"""Strategies of a ParallelBlock: the factor that each mesh axis splits, and the sharding of its state (CFP, section 4).
 
-Takes a block and the shape of a logical mesh; gives every strategy that there is, in a fixed order. Invariant: along
-each factor the parts are equal, so a strategy never pads.
+Takes a block and the shape of a logical mesh; gives all strategies, in a fixed order. Invariant: the parts along each
+factor are equal, so a strategy never pads.
 """
 
 import enum
@@ -15,24 +15,24 @@ from alpa_cfp.analysis.contractions import Side
 
 
 class StateSharding(enum.StrEnum):
-    """Where weights and the optimizer's moments are kept between steps, and updated (ZeRO, arXiv 1910.02054)."""
+    """The sharding of weights and optimizer moments between steps (ZeRO, arXiv 1910.02054)."""
 
     REPLICATED = "as used"
-    """As the contractions want them: devices that want the same part all keep and update it."""
+    """As the contractions use them: devices that use the same part all hold and update a copy of it."""
     ZERO2 = "moments split"
-    """Such devices share the moments and the update between them; the weights are gathered after it (ZeRO-2)."""
+    """The moments and the update are split over those devices; weights are gathered after the update (ZeRO-2)."""
     ZERO3 = "all split"
-    """They share the weights, too, which are gathered where they are used (ZeRO-3, FSDP)."""
+    """Weights are split over those devices, too, and gathered at each use (ZeRO-3, FSDP)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockStrategy:
-    """A choice for one block.
+    """The strategy of one block.
 
     Attributes:
-        factors: For each mesh axis the index of the block's factor that it splits; None where it splits none, so that
-            devices along it do the same.
-        state_sharding: How the state is sharded that the block updates.
+        factors: For each mesh axis the index of the block's factor that it splits; None if the block is replicated
+            along it.
+        state_sharding: The sharding of the state that the block updates.
     """
 
     factors: tuple[int | None, ...]
@@ -46,11 +46,11 @@ class BlockStrategy:
 def strategies_of(
     block: ParallelBlock, mesh_shape: tuple[int, ...], *, partial_sums: bool = True
 ) -> tuple[BlockStrategy, ...]:
-    """The strategies of `block` whose state is kept as it is used; the one that splits nothing comes first.
+    """Returns the strategies of `block` with `StateSharding.REPLICATED`, first the one that splits nothing.
 
     Args:
         block: The block.
-        mesh_shape: The sizes of the mesh's axes. One of a single device splits nothing.
+        mesh_shape: The sizes of the mesh's axes. Axes of size 1 split nothing.
         partial_sums: Whether reduction factors may be split, too, so that the entry's result is a sum over devices.
     """
     usable = [

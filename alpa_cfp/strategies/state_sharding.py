@@ -1,8 +1,8 @@
-"""Share state between the devices that would all keep the same part of it (CFP, section 4; ZeRO, arXiv 1910.02054).
+"""Splits state over the devices that would otherwise hold copies of it (CFP, section 4; ZeRO, arXiv 1910.02054).
 
-Takes an annotated module, the updates in it and the strategies of its blocks; gives the shardings that the state and
-its update have to get instead, which `apply.py` writes down. Invariants: what is shared is split along axes that do not
-split it already, in equal parts; an array that cannot be split so stays as it is.
+Takes the shardings of a module's parameters, its updates and the strategies of its blocks; gives the new shardings of
+the state and its updates, which `apply.annotate` writes. Invariants: state is split further along mesh axes that do not
+split it already, in equal parts; an array that cannot be split so keeps its sharding.
 """
 
 import math
@@ -20,11 +20,11 @@ from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 
 @dataclass(frozen=True, slots=True)
 class StateShardings:
-    """Shardings of shared state.
+    """The shardings of state that is split further.
 
     Attributes:
-        parameters: For the numbers of some parameters how they are kept.
-        ops: For the indices of some ops how their results lie.
+        parameters: By the numbers of parameters.
+        ops: Of the results of ops, by their indices.
     """
 
     parameters: dict[int, ArraySharding]
@@ -38,28 +38,28 @@ def find_state_shardings(
     inputs: Sequence[ArraySharding],
     fixed: frozenset[int] = frozenset(),
 ) -> StateShardings:
-    """What the strategies share.
+    """Returns the shardings of the state that the strategies split further.
 
     Args:
         blocks: The blocks of the module.
         updates: Its updates.
         strategies: One for each block.
-        inputs: How its parameters lie where state is kept as it is used.
-        fixed: Numbers of parameters that have to stay where they are.
+        inputs: The shardings of its parameters under `StateSharding.REPLICATED`.
+        fixed: Numbers of parameters whose shardings must not change.
     """
     state_shardings = StateShardings({}, {})
     for update in updates:
         block = blocks.block_of_op[update.ops[0]]
-        kept = StateSharding.REPLICATED if block is None else strategies[block].state_sharding
+        state_sharding = StateSharding.REPLICATED if block is None else strategies[block].state_sharding
         arrays = (*update.weights, *update.moments)
-        if kept is StateSharding.REPLICATED or fixed.intersection(arrays):
+        if state_sharding is StateSharding.REPLICATED or fixed.intersection(arrays):
             continue
         shape = blocks.graph.shape(blocks.graph.parameters[arrays[0]])
         sharding = shard_further(inputs[arrays[0]], shape)
         if sharding == inputs[arrays[0]]:
             continue
         state_shardings.parameters.update(
-            dict.fromkeys(arrays if kept is StateSharding.ZERO3 else update.moments, sharding)
+            dict.fromkeys(arrays if state_sharding is StateSharding.ZERO3 else update.moments, sharding)
         )
         state_shardings.ops.update(dict.fromkeys(update.ops, sharding))
     return state_shardings
@@ -68,16 +68,16 @@ def find_state_shardings(
 def work_with_sharded_state(
     graph: Graph, updates: Sequence[Update], used: Sequence[ArraySharding], state_shardings: StateShardings, work: Work
 ) -> Work:
-    """The work of a block of which `state_shardings` is shared, from its `work` without that.
+    """Returns the work of a block with `state_shardings`, derived from its `work` under `StateSharding.REPLICATED`.
 
     Sums of gradients become reduce-scatters, new weights are gathered, and the update writes only a part.
 
     Args:
         graph: The graph of the block.
         updates: Its updates.
-        used: How its parameters lie where nothing is shared.
-        shared: What is shared.
-        work: Its work where nothing is.
+        used: The shardings of its parameters under `StateSharding.REPLICATED`.
+        state_shardings: The shardings of the state that is split further.
+        work: Its work under `StateSharding.REPLICATED`.
     """
     weight_bytes, written, parts = 0, work.written_bytes, 1
     for update in updates:
@@ -102,13 +102,13 @@ def work_with_sharded_state(
 
 
 def shard_further(sharding: ArraySharding, shape: Sequence[int]) -> ArraySharding:
-    """`sharding`, with the axes that do not split an array of `shape` splitting it, too, along outer dims.
+    """Returns `sharding` with an array of `shape` also split along the remaining axes, along outer dims.
 
-    What is gathered or scattered along an outer dim is in one piece on each device, so that all of a step's weights can
-    be gathered together without being laid out anew.
+    Along an outer dim, the part of a device is contiguous, so that all weights of a step can be gathered in one
+    collective without a transpose.
     """
     axes = sharding.mesh.remaining(sharding.axes)
-    # All along one dim, so that it is one communication, or else each where it can.
+    # All axes along one dim, for a single collective; otherwise each axis along the first dim that it divides.
     for group in ([axes], [(axis,) for axis in sorted(axes, key=lambda axis: -axis.size)]):
         result = sharding
         for part in group:
@@ -119,7 +119,7 @@ def shard_further(sharding: ArraySharding, shape: Sequence[int]) -> ArrayShardin
 
 
 def _split_further(sharding: ArraySharding, shape: Sequence[int], axes: tuple[Axis, ...]) -> ArraySharding:
-    """`sharding`, with the outermost dim whose parts `axes` divide split along them, too."""
+    """Returns `sharding` with the outermost dim whose local size `axes` divide also split along them."""
     count = math.prod(axis.size for axis in axes)
     target = next((dim for dim, part in enumerate(sharding.local_shape(shape)) if part % count == 0), None)
     if target is None:

@@ -1,4 +1,4 @@
-"""A part that is cut out of a program computes what it computes in the whole, and equal parts are equal modules."""
+"""A subprogram computes the same values as in the program, and equal parts give equal modules."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import find_segments
 from alpa_cfp.apply.annotate import annotate
-from alpa_cfp.extraction.extractor import Subprogram, cut
+from alpa_cfp.extraction.extractor import Subprogram, extract
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import partition
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
@@ -39,12 +39,14 @@ def ops_of(blocks: Blocks, number: int) -> list[int]:
     return [op for op, block in enumerate(blocks.block_of_op) if block == number]
 
 
-def computed(part: Subprogram, values: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
-    """What a part makes of the values of the whole."""
-    module, inputs = part.module, [values[value] for value in part.inputs]
-    annotate(module, part.blocks, ONE_DEVICE, [strategies_of(block, (1,))[0] for block in part.blocks.blocks])
+def computed(subprogram: Subprogram, values: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """The values that a subprogram computes, by their ids in the program."""
+    module, inputs = subprogram.module, [values[value] for value in subprogram.inputs]
+    annotate(
+        module, subprogram.blocks, ONE_DEVICE, [strategies_of(block, (1,))[0] for block in subprogram.blocks.blocks]
+    )
     results = run(module, partition(module), inputs)
-    return dict(zip(part.outputs, map(np.asarray, results), strict=True))
+    return dict(zip(subprogram.outputs, map(np.asarray, results), strict=True))
 
 
 def test_the_parts_of_a_program_compute_together_what_the_whole_does() -> None:
@@ -52,7 +54,7 @@ def test_the_parts_of_a_program_compute_together_what_the_whole_does() -> None:
     blocks = blocks_of(module)
     values = dict(zip(blocks.graph.parameters, (X, V, W), strict=True))
     for block in blocks.blocks:
-        values |= computed(cut(module, blocks, ops_of(blocks, block.index), "part"), values)
+        values |= computed(extract(module, blocks, ops_of(blocks, block.index), "subprogram"), values)
     assert len(blocks.blocks) == 2
     for result, expected in zip(blocks.graph.results, values_of(layers, (X, V, W)), strict=True):
         np.testing.assert_allclose(values[result], expected, rtol=1e-5)
@@ -61,7 +63,7 @@ def test_the_parts_of_a_program_compute_together_what_the_whole_does() -> None:
 def test_a_part_takes_only_what_it_uses_and_gives_only_what_is_used() -> None:
     module = lower(layers, (X, V, W))
     blocks = blocks_of(module)
-    first, second = (cut(module, blocks, ops_of(blocks, number), "part") for number in (0, 1))
+    first, second = (extract(module, blocks, ops_of(blocks, number), "subprogram") for number in (0, 1))
     x, v, w = blocks.graph.parameters
     assert set(first.inputs) == {x, v}
     assert w in second.inputs
@@ -74,8 +76,8 @@ def test_a_donated_parameter_that_a_part_updates_is_donated_to_it() -> None:
         return w - 0.1 * (x.T @ x)
 
     module = lower(update, (V, X), donated=(True, False))
-    part = cut(module, blocks_of(module), ops_of(blocks_of(module), 0), "part")
-    assert dict(zip(part.inputs, part.module.donated, strict=True)) == {0: True, 1: False}
+    subprogram = extract(module, blocks_of(module), ops_of(blocks_of(module), 0), "subprogram")
+    assert dict(zip(subprogram.inputs, subprogram.module.donated, strict=True)) == {0: True, 1: False}
 
 
 def test_no_more_parameters_are_donated_than_the_part_has_new_values_for() -> None:
@@ -83,8 +85,8 @@ def test_no_more_parameters_are_donated_than_the_part_has_new_values_for() -> No
         return v - w * (x.T @ x)
 
     module = lower(update, (V, W, X), donated=(True, True, False))
-    part = cut(module, blocks_of(module), ops_of(blocks_of(module), 0), "part")
-    assert sum(part.module.donated) == 1
+    subprogram = extract(module, blocks_of(module), ops_of(blocks_of(module), 0), "subprogram")
+    assert sum(subprogram.module.donated) == 1
 
 
 @cache
@@ -93,12 +95,12 @@ def llama() -> tuple[HloModule, Blocks]:
     return module, blocks_of(module)
 
 
-def test_segments_of_one_kind_are_cut_to_equal_modules() -> None:
+def test_segments_of_one_kind_give_equal_modules() -> None:
     module, blocks = llama()
     segments = find_segments(blocks)
     texts: dict[int, set[str]] = {}
     for segment in segments.segments:
-        texts.setdefault(segment.kind, set()).add(cut(module, blocks, segment.ops, "segment").module.to_string())
+        texts.setdefault(segment.kind, set()).add(extract(module, blocks, segment.ops, "segment").module.to_string())
     assert [len(of_kind) for of_kind in texts.values()] == [1, 1, 1]
 
 
@@ -107,10 +109,12 @@ def test_a_segment_of_a_training_step_can_be_partitioned_alone(mesh_shape: tuple
     module, blocks = llama()
     layer = find_segments(blocks).segments[1]
     for number in range(3):
-        part = cut(module, blocks, layer.ops, "segment")
-        choices = [strategies_of(block, mesh_shape) for block in part.blocks.blocks]
-        annotate(part.module, part.blocks, LogicalMesh(mesh_shape), [c[-1 - number % len(c)] for c in choices])
-        assert partition(part.module).partitioner == "shardy"
+        subprogram = extract(module, blocks, layer.ops, "segment")
+        choices = [strategies_of(block, mesh_shape) for block in subprogram.blocks.blocks]
+        annotate(
+            subprogram.module, subprogram.blocks, LogicalMesh(mesh_shape), [c[-1 - number % len(c)] for c in choices]
+        )
+        assert partition(subprogram.module).partitioner == "shardy"
 
 
 def test_a_parameter_that_each_pass_has_behind_a_mark_of_its_own_is_one_parameter_of_a_part() -> None:
@@ -123,6 +127,6 @@ def test_a_parameter_that_each_pass_has_behind_a_mark_of_its_own_is_one_paramete
         module = lower(step, (X, W))
         module = module if names is None else marked(module, names)
         blocks = blocks_of(module)
-        part = cut(module, blocks, ops_of(blocks, 0), "part")
-        ends[names is not None] = [blocks.graph.shape(value) for value in part.inputs]
+        subprogram = extract(module, blocks, ops_of(blocks, 0), "subprogram")
+        ends[names is not None] = [blocks.graph.shape(value) for value in subprogram.inputs]
     assert ends == {True: [(8, 16), (16, 16)], False: [(8, 16), (16, 16), (16, 16)]}

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from alpa_cfp.jit.autoshard import say_by_whole_axes
+from alpa_cfp.jit.autoshard import use_whole_axes
 from alpa_cfp.jit.tracing import TracedFunction, trace
 from alpa_cfp.spmd.partition import partition
 from alpa_cfp.spmd.propagation import propagate
@@ -30,7 +30,7 @@ def test_a_result_that_is_split_by_a_part_of_an_axis_is_not_split() -> None:
     # 64 columns in 8 parts are 4 rows of 2 parts each.
     parts = ArraySharding(MESH, ((Axis(0, 1, 4),), (Axis(0, 4, 2),)))
     program.module.output_shardings = (parts, whole)
-    say_by_whole_axes(program)
+    use_whole_axes(program)
     assert program.module.output_shardings == (ArraySharding.replicated(MESH, 2), whole)
     partitioned = partition(program.module)
     assert partitioned.output_shardings == program.module.output_shardings
@@ -42,7 +42,7 @@ def test_the_bits_of_a_random_key_stay_together() -> None:
     program = trace(lambda keys: keys, [keys], {}, (), "cpu")
     bits = ArraySharding(LogicalMesh((4, 2)), ((Axis(0, 1, 4),), (Axis(1, 1, 2),)))
     propagate(program.module, bits.mesh, to_outputs=True, inputs=[bits])
-    say_by_whole_axes(program)
+    use_whole_axes(program)
     together = ArraySharding(bits.mesh, ((Axis(0, 1, 4),), ()))
     assert (program.module.input_shardings, program.module.output_shardings) == ((together,), (together,))
 
@@ -50,5 +50,5 @@ def test_the_bits_of_a_random_key_stay_together() -> None:
 def test_a_program_that_is_split_by_whole_axes_stays_as_it_is() -> None:
     program = annotated(lambda x, y: jnp.tanh(x) + y, (64,), (64,), dims=((WHOLE,),))
     before = program.module.bytecode
-    say_by_whole_axes(program)
+    use_whole_axes(program)
     assert program.module.bytecode is before
