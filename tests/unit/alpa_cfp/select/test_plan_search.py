@@ -187,7 +187,7 @@ def test_what_xla_partitions_is_measured_though_its_prediction_is_bad() -> None:
         dataclasses.replace(
             unit,
             candidates=tuple(
-                dataclasses.replace(each, work=slow, least=Work(0.0, 0.0, ()), predicted="a sort")
+                dataclasses.replace(each, work=slow, lower_bound=Work(0.0, 0.0, ()), predicted="a sort")
                 if number == 0
                 else each
                 for number, each in enumerate(unit.candidates)
