@@ -71,7 +71,7 @@ class ParallelBlock:
     Attributes:
         index: Its number.
         entries: Its contractions, in program order; none in a loop's block, whose body has blocks of its own.
-        factors: The ways to partition it.
+        factors: Its factors, each of which is a way to partition it.
         members: Its ops through which a partition propagates without communication; rematerialised ops and forward
             entries included.
         glue: Its other ops, gradients included.

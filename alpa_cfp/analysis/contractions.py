@@ -19,7 +19,7 @@ _CONVOLUTION_DIMS = re.compile(r"conv<\[([^]]*)\]x\[([^]]*)\]->\[([^]]*)\]>")
 
 
 class Side(Enum):
-    """Where a factor of a contraction occurs."""
+    """The tensors of a contraction in which a factor occurs."""
 
     BATCH = "batch"
     LEFT = "left"

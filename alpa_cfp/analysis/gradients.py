@@ -73,7 +73,7 @@ class _Search:
         self.all = {each.op: each for each in contractions}
         self.originals = [each for each in contractions if structure.original[each.op] == each.op]
         self.gradients: dict[int, list[Member]] = {each.op: [] for each in self.originals}
-        self.taken: set[int] = set()  # ops of gradients; they are not forward contractions
+        self.gradient_ops: set[int] = set()  # not forward contractions
         self.users: dict[int, list[tuple[Contraction, int]]] = {}
         self.pairs: dict[frozenset[int], list[Contraction]] = {}
         for each in self.originals:
@@ -91,7 +91,7 @@ class _Search:
     def match_triples(self) -> None:
         """Find groups of three: two gradients that share their cotangent, and each an operand with the forward one."""
         for forward in self.originals:
-            if forward.op in self.taken or forward.op not in self.gradients:
+            if forward.op in self.gradient_ops or forward.op not in self.gradients:
                 continue
             origins = self.origins(forward)
             for shared in (1, 0):
@@ -100,11 +100,11 @@ class _Search:
 
     def match_triple(self, forward: Contraction, shared: int, origins: tuple[int, int]) -> bool:
         for first, side in self.users.get(origins[shared], ()):
-            if first.op <= forward.op or first.op in self.taken:
+            if first.op <= forward.op or first.op in self.gradient_ops:
                 continue
             cotangent = self.origins(first)[1 - side]
             for second in self.pairs.get(frozenset((origins[1 - shared], cotangent)), ()):
-                if second.op <= forward.op or second.op in self.taken or second is first:
+                if second.op <= forward.op or second.op in self.gradient_ops or second is first:
                     continue
                 maps = self.correspond(forward, shared, first, side), self.correspond_any(forward, 1 - shared, second)
                 if maps[0] is not None and maps[1] is not None:
@@ -121,13 +121,13 @@ class _Search:
         """
         forward_end = max((op for op, members in self.gradients.items() if members), default=None)
         for forward in self.originals:
-            if forward.op in self.taken or self.gradients[forward.op]:
+            if forward.op in self.gradient_ops or self.gradients[forward.op]:
                 continue
             for shared, origin in enumerate(self.origins(forward)):
                 if forward_end is None and not is_parameter(self.graph, self.structure, forward.operands[1 - shared]):
                     continue
                 for other, side in self.users.get(origin, ()):
-                    if other.op <= max(forward.op, forward_end or 0) or other.op in self.taken:
+                    if other.op <= max(forward.op, forward_end or 0) or other.op in self.gradient_ops:
                         continue
                     if self.gradients[other.op]:
                         continue
@@ -155,7 +155,7 @@ class _Search:
                     if factor is not None and (major := rule.major_factor(its_factors)) is not None:
                         factors[factor] = major
             self.gradients[forward.op].append(Member(found, "gradient", factors))
-            self.taken.add(found)
+            self.gradient_ops.add(found)
 
     def groups(self) -> tuple[GradientGroup, ...]:
         rematerialised: dict[int, list[int]] = {}
@@ -164,7 +164,7 @@ class _Search:
                 rematerialised.setdefault(original, []).append(op)
         result: list[GradientGroup] = []
         for forward in self.originals:
-            if forward.op in self.taken:
+            if forward.op in self.gradient_ops:
                 continue
             own = Member(forward.op, "forward", {factor: factor for factor in forward.sides})
             members = [own, *self.gradients[forward.op]]
@@ -178,7 +178,7 @@ class _Search:
 
     def add_gradient(self, forward: Contraction, gradient: Contraction, factors: dict[int, int]) -> None:
         self.gradients[forward.op].append(Member(gradient.op, "gradient", factors))
-        self.taken.add(gradient.op)
+        self.gradient_ops.add(gradient.op)
 
     def correspond_any(self, forward: Contraction, shared: int, other: Contraction) -> dict[int, int] | None:
         """Returns `correspond` for the operand of `other` that is the shared one."""

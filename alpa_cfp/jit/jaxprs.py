@@ -13,21 +13,11 @@ SCAN, WHILE, REMAT = "scan", "while", "remat2"
 _CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call"})
 
 
-def inner_jaxprs(eqn: Any) -> Iterator[Any]:
-    """Yields the jaxprs that an equation calls, without their constants."""
-    for value in eqn.params.values():
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(each, core.ClosedJaxpr):
-                yield each.jaxpr
-            elif isinstance(each, core.Jaxpr):
-                yield each
-
-
 def all_equations(jaxpr: Any) -> Iterator[Any]:
     """Yields every equation of a jaxpr, each before those that it calls."""
     for eqn in jaxpr.eqns:
         yield eqn
-        for inner in inner_jaxprs(eqn):
+        for inner in core.jaxprs_in_params(eqn.params):
             yield from all_equations(inner)
 
 

@@ -9,8 +9,10 @@ unknown length or a branch of a condition.
 import math
 from typing import Any
 
+from jax.extend import core
+
 from alpa_cfp.analysis.gradients import MAJOR_SHARE
-from alpa_cfp.jit.jaxprs import SCAN, all_equations, called, inner_jaxprs
+from alpa_cfp.jit.jaxprs import SCAN, all_equations, called
 
 
 def least_volume(jaxpr: Any) -> float:
@@ -28,7 +30,7 @@ def is_plannable(jaxpr: Any, least: float) -> bool:
     return any(
         0 < _volume(eqn) >= least
         or _looks_up_rows(eqn)
-        or (_is_inlined(eqn) and any(is_plannable(inner, least) for inner in inner_jaxprs(eqn)))
+        or (_is_inlined(eqn) and any(is_plannable(inner, least) for inner in core.jaxprs_in_params(eqn.params)))
         for eqn in jaxpr.eqns
     )
 

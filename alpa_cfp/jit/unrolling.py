@@ -20,7 +20,7 @@ from jax import lax
 from jax.extend import core
 
 from alpa_cfp.jit.carried import values_with_barriers
-from alpa_cfp.jit.jaxprs import REMAT, SCAN, WHILE, all_equations, called, inner_jaxprs
+from alpa_cfp.jit.jaxprs import REMAT, SCAN, WHILE, all_equations, called
 from alpa_cfp.jit.plannable import is_plannable, least_volume
 from alpa_cfp.spmd.ir.step_barriers import step_barrier
 
@@ -59,7 +59,7 @@ def find_loops(closed: Any, max_equations: int) -> Loops:
                 counts["too_long" if is_evaluated and rule.plans(eqn) else "unplanned"] += eqn.params["length"] > 0
             else:
                 counts["unrolled"] += name == SCAN
-                for inner in inner_jaxprs(eqn):
+                for inner in core.jaxprs_in_params(eqn.params):
                     visit(inner, is_evaluated and (name == SCAN or called(eqn) is not None))
 
     visit(closed.jaxpr, True)
@@ -85,7 +85,7 @@ class _Rule:
 
     def plans(self, eqn: Any) -> bool:
         """Whether a scan contains anything to plan."""
-        return any(is_plannable(inner, self.least_volume) for inner in inner_jaxprs(eqn))
+        return any(is_plannable(inner, self.least_volume) for inner in core.jaxprs_in_params(eqn.params))
 
     def unrolls(self, eqn: Any) -> bool:
         """Whether a scan is unrolled."""
@@ -192,7 +192,7 @@ def _equations(eqns: Sequence[Any]) -> int:
     """The number of equations with all scans unrolled."""
     total = 0
     for eqn in eqns:
-        inner = sum(_equations(jaxpr.eqns) for jaxpr in inner_jaxprs(eqn))
+        inner = sum(_equations(jaxpr.eqns) for jaxpr in core.jaxprs_in_params(eqn.params))
         total += eqn.params["length"] * max(inner, 1) if eqn.primitive.name == SCAN else max(inner, 1)
     return total
 

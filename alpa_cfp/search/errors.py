@@ -27,9 +27,9 @@ class InvalidProblemError(SearchError):
 
 
 class NoPlanError(SearchError):
-    """Infinite times exclude every plan, whatever the budget.
+    """Every choice of some variable is excluded by an infinite time, whatever the budget.
 
-    Fields: `names`, the variables of which every choice is excluded; `why`, the known reasons by name.
+    Fields: `names`, these variables; `why`, the known reasons by name.
     """
 
     def __init__(self, names: Sequence[str], why: Mapping[str, str] | None = None) -> None:
@@ -37,11 +37,10 @@ class NoPlanError(SearchError):
         listed = [f"{name}{f' ({self.why[name]})' if self.why.get(name) else ''}" for name in self.names[:_NAMED]]
         more = f" and {len(self.names) - _NAMED} more" if len(self.names) > _NAMED else ""
         super().__init__(
-            "no plan exists: every combination of choices contains an excluded (infinite-time) one. "
-            f"No strategy can be run of {'; '.join(listed)}{more}: every program of a block failed when it was "
-            "profiled. The log says why of each; once the cause is gone, plan with another database, or remove "
-            "such profiles (alpa-cfp profiles prune --failed). CFPOption(costs='estimate') plans without running "
-            "them."
+            f"no plan exists: no strategy of {'; '.join(listed)}{more} can be run. All programs of such a block "
+            "failed when they were profiled; the log has the reason of each. Once the cause is gone, plan with another "
+            "database, or remove such profiles (alpa-cfp profiles prune --failed). CFPOption(costs='estimate') plans "
+            "without running them."
         )
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Which parts of a program compute values again, and where its backward pass begins."""
+"""The start of a program's backward pass, and the ranges of it that rematerialise values."""
 
 from typing import Any
 

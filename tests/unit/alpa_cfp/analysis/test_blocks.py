@@ -27,7 +27,7 @@ W = jax.ShapeDtypeStruct((16, 16), jnp.float32)
 
 
 def forward_counts(blocks: Blocks) -> list[int]:
-    """How many forward contractions each block has."""
+    """The number of forward contractions of each block."""
     return [len(forward_ops(blocks, block.index)) for block in blocks.blocks]
 
 

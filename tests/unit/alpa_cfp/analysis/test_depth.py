@@ -31,7 +31,7 @@ def segments_of(name: str, layers: int) -> Segments:
 
 
 def kinds_of_blocks(segments: Segments) -> int:
-    """How many kinds of blocks there are, each of which is measured."""
+    """The number of kinds of blocks, each of which is measured."""
     blocks = segments.blocks
     return len(set(digests_of(blocks.graph, [(*block.members, *block.glue) for block in blocks.blocks])))
 

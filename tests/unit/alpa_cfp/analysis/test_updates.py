@@ -1,4 +1,4 @@
-"""Which arrays of a program's state are updated together, and by which ops."""
+"""The state arrays of a program that are updated together, and the ops that update them."""
 
 from typing import Any
 

@@ -22,7 +22,7 @@ MODELS = ("mlp", "gpt", "moe", "conv")
 
 @cache
 def program_of(name: str) -> AnalysedProgram:
-    """The step of a model, looked at once."""
+    """The step of a model, analysed once."""
     return AnalysedProgram(model_module(name))
 
 
@@ -37,9 +37,9 @@ def text(module: HloModule) -> str:
 @settings(max_examples=4, deadline=None)
 def test_propagating_once_more_changes_nothing(name: str, data: st.DataObject) -> None:
     program = program_of(name)
-    kept = data.draw(st.sampled_from(StateSharding), label="where state is kept")
+    state_sharding = data.draw(st.sampled_from(StateSharding), label="state sharding")
     drawn = (data.draw(st.sampled_from(strategies_of(block, MESH.shape))) for block in program.blocks.blocks)
-    chosen = [dataclasses.replace(strategy, state_sharding=kept) for strategy in drawn]
+    chosen = [dataclasses.replace(strategy, state_sharding=state_sharding) for strategy in drawn]
     module = dataclasses.replace(program.module)
     annotate(module, program.blocks, MESH, chosen)
     assert module.propagated

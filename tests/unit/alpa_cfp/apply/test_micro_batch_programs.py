@@ -1,4 +1,4 @@
-"""What each further micro-batch runs is what alpa runs: the marked stages, without the update and the sums for it."""
+"""The programs of a micro-batch are those of alpa: the marked stages, without the update and its sums."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def data_parallel(update: str = "0_apply_grad") -> HloModule:
     return annotate(marked(lower(_step, (X, W, ACCUMULATED)), names), MESH_1X2, shardings)
 
 
-def further(module: HloModule) -> list[HloModule]:
+def programs_of(module: HloModule) -> list[HloModule]:
     return micro_batch_programs(module, AnalysedProgram(module))
 
 
@@ -50,33 +50,33 @@ def test_what_is_added_to_a_skip_connection_is_summed_for_each_micro_batch() -> 
     split_inside, whole = split(MESH_1X2, "", "y"), split(MESH_1X2, "", "")
     shardings = [split_inside, split(MESH_1X2, "y", ""), split_inside, whole]
     module = marked(lower(_skipping, (X, W, ACCUMULATED, X)), names)
-    (program,) = further(annotate(module, MESH_1X2, shardings))
+    (program,) = programs_of(annotate(module, MESH_1X2, shardings))
     assert program.partitioned is not None
     assert [each.kind for each in program.partitioned.collectives] == ["all-reduce"]
     assert program.aliases == ((0, 2),)
 
 
 def test_the_update_is_not_run_again() -> None:
-    (program,) = further(data_parallel())
+    (program,) = programs_of(data_parallel())
     assert program.name == "tested-gradient"
     assert [shape.dims for shape in program.shape.parameters] == [(8, 8)] * 3
 
 
 def test_gradients_are_not_summed_over_devices_again() -> None:
     assert [each.kind for each in partition(data_parallel()).collectives] == ["all-reduce"]
-    (program,) = further(data_parallel())
+    (program,) = programs_of(data_parallel())
     assert program.partitioned is not None
     assert program.partitioned.collectives == ()
     assert MeshExecutable(Client(jax.devices()[:2]), program).grad_sync_text() == ""
 
 
 def test_gradients_are_added_up_in_place() -> None:
-    (program,) = further(data_parallel())
+    (program,) = programs_of(data_parallel())
     assert program.aliases == ((0, 2),)
 
 
 def test_what_is_run_again_gives_each_devices_part_of_the_gradient() -> None:
-    (program,) = further(data_parallel())
+    (program,) = programs_of(data_parallel())
     assert program.partitioned is not None
     # What the devices have accumulated are parts, too: as run here, each starts with all of it.
     (parts,) = run(program, program.partitioned, (X, W, ACCUMULATED))
@@ -85,7 +85,7 @@ def test_what_is_run_again_gives_each_devices_part_of_the_gradient() -> None:
 
 
 def test_where_no_update_is_marked_nothing_is_known_of_it() -> None:
-    assert further(data_parallel(update="another")) == []
+    assert programs_of(data_parallel(update="another")) == []
 
 
 def test_the_ops_of_the_update_are_those_behind_its_mark() -> None:

@@ -1,4 +1,4 @@
-"""What is done once a step, however many micro-batches there are."""
+"""The work that is done once a step, however many micro-batches there are."""
 
 import math
 
@@ -19,14 +19,14 @@ WEIGHT_BYTES = WIDTH * WIDTH * 4
 seconds = st.floats(1e-6, 1.0)
 
 
-def split_along(side: Side, kept: StateSharding = StateSharding.REPLICATED) -> Candidate:
+def split_along(side: Side, state_sharding: StateSharding = StateSharding.REPLICATED) -> Candidate:
     """The first block split along its factor on a side."""
-    unit: BlockCandidates = two_layer_units()[0]
-    factors = two_layer_blocks().blocks[unit.block].factors
+    block: BlockCandidates = two_layer_units()[0]
+    factors = two_layer_blocks().blocks[block.block].factors
     return next(
         each
-        for each in unit.candidates
-        if each.strategy.state_sharding is kept
+        for each in block.candidates
+        if each.strategy.state_sharding is state_sharding
         and (factor := each.strategy.factors[0]) is not None
         and factors[factor].side is side
     )
@@ -45,35 +45,38 @@ def test_where_the_weight_is_split_nothing_is_summed_once(side: Side) -> None:
     assert communication(split_along(side)) == {}
 
 
-def test_shared_moments_take_a_part_of_the_sum_and_give_back_the_weight() -> None:
-    shared = split_along(Side.LEFT, StateSharding.ZERO2)
+def test_with_zero2_gradients_are_reduce_scattered_and_weights_gathered_once() -> None:
+    zero2 = split_along(Side.LEFT, StateSharding.ZERO2)
     part = WEIGHT_BYTES // MESH.num_devices
-    assert communication(shared) == {"reduce-scatter": WEIGHT_BYTES, "all-gather": part}
+    assert communication(zero2) == {"reduce-scatter": WEIGHT_BYTES, "all-gather": part}
 
 
-def test_shared_weights_are_gathered_for_each_micro_batch_and_not_once() -> None:
+def test_with_zero3_weights_are_gathered_for_each_micro_batch_and_not_once() -> None:
     assert communication(split_along(Side.LEFT, StateSharding.ZERO3)) == {"reduce-scatter": WEIGHT_BYTES}
 
 
-def test_a_shared_update_writes_a_part() -> None:
-    whole, shared = (split_along(Side.LEFT, kept).per_step for kept in (StateSharding.REPLICATED, StateSharding.ZERO3))
-    assert whole.written_bytes == MESH.num_devices * shared.written_bytes == 2 * WEIGHT_BYTES
+def test_with_zero3_an_update_writes_a_part() -> None:
+    whole, part = (
+        split_along(Side.LEFT, state_sharding).per_step
+        for state_sharding in (StateSharding.REPLICATED, StateSharding.ZERO3)
+    )
+    assert whole.written_bytes == MESH.num_devices * part.written_bytes == 2 * WEIGHT_BYTES
 
 
 @given(seconds, seconds, seconds, st.integers(1, 64))
 def test_a_step_takes_no_less_than_one_micro_batch_and_no_more_than_each_with_everything(
-    once_s: float, estimated_s: float, total_s: float, micro_batches: int
+    per_step_s: float, estimated_s: float, total_s: float, micro_batches: int
 ) -> None:
-    step_s = step_time_s(once_s, estimated_s, total_s, micro_batches)
+    step_s = step_time_s(per_step_s, estimated_s, total_s, micro_batches)
     assert total_s <= step_s <= micro_batches * total_s * (1 + 1e-9)
 
 
-def test_what_is_done_once_counts_once() -> None:
+def test_the_per_step_work_counts_once() -> None:
     assert step_time_s(3.0, 10.0, 10.0, 4) == pytest.approx(3.0 + 4 * 7.0)
 
 
 @given(st.floats(0.1, 10.0))
-def test_a_mesh_that_is_slower_than_its_rates_say_is_so_at_what_is_done_once_too(slower: float) -> None:
+def test_an_error_of_the_rates_counts_for_the_per_step_work_too(slower: float) -> None:
     assert step_time_s(3.0, 10.0, slower * 10.0, 4) == pytest.approx(slower * (3.0 + 4 * 7.0))
 
 
@@ -88,7 +91,7 @@ def test_a_step_of_one_micro_batch_takes_what_it_takes() -> None:
 def test_more_micro_batches_never_make_a_plan_cheaper() -> None:
     costs = []
     for count in (1, 2, 8):
-        choosing = PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, None, math.inf, None, count)
+        choosing = PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, None, math.inf, micro_batches=count)
         costs.append(choosing.best(1, None)[0].time_s)
     assert costs == sorted(costs)
     assert costs[-1] <= 8 * costs[0]

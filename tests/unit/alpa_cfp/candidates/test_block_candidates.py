@@ -1,4 +1,4 @@
-"""A strategy's mirror image is not looked at anew, and comes out the same; a marked stage has all that a step has."""
+"""A strategy with swapped axes is not evaluated anew; a marked stage has all candidates of a step."""
 
 import math
 from collections import Counter
@@ -64,31 +64,31 @@ def test_axes_of_different_lengths_are_not_mirror_images(monkeypatch: pytest.Mon
     assert found(stage_module("gpt", SMALL), LONG) == without
 
 
-def test_a_marked_stage_has_the_ways_to_keep_state_of_a_plain_step() -> None:
-    kept = [
+def test_a_marked_stage_has_the_state_shardings_of_a_plain_step() -> None:
+    counts = [
         Counter(candidate.strategy.state_sharding for candidate in found(module, LogicalMesh((1, 4))))
         for module in (stage_module("gpt", SMALL), model_module("gpt", SMALL))
     ]
-    assert kept[0] == kept[1]
-    assert kept[0][StateSharding.ZERO3] > 0
+    assert counts[0] == counts[1]
+    assert counts[0][StateSharding.ZERO3] > 0
 
 
 @pytest.mark.parametrize("name", ["mlp", "gpt"])
-def test_what_a_marked_stage_keeps_is_counted_once(name: str) -> None:
+def test_the_state_of_a_marked_stage_is_counted_once(name: str) -> None:
     module, mesh = stage_module(name, SMALL), LogicalMesh((1, 1))
     program = AnalysedProgram(module)
     boundaries = find_boundaries(program.module, program.blocks, find_block_candidates(program.subprograms, mesh, {}))
     arguments = sum(math.prod(shape.dims) * shape.dtype.itemsize for shape in module.shape.parameters)
     results = module.shape.results
     others = set(range(len(results))).difference(result for result, _ in donation_pairs(module))
-    left = sum(math.prod(results[number].dims) * results[number].dtype.itemsize for number in others)
-    assert sum(int(state[0]) for state in boundaries.state) == pytest.approx(arguments + left, rel=0.01)
+    other_bytes = sum(math.prod(results[number].dims) * results[number].dtype.itemsize for number in others)
+    assert sum(int(state[0]) for state in boundaries.state) == pytest.approx(arguments + other_bytes, rel=0.01)
 
 
-def of_samples(kept: StateSharding = StateSharding.REPLICATED) -> Candidate:
+def of_samples(state_sharding: StateSharding = StateSharding.REPLICATED) -> Candidate:
     """The candidate of a block that XLA partitions which splits samples."""
     found = candidates.distinct(find_block_candidates(AnalysedProgram(spectral_module()).subprograms, MESH, {}))
-    return next(each for each in found if each.strategy.state_sharding is kept and each.inputs[0].dims[0])
+    return next(each for each in found if each.strategy.state_sharding is state_sharding and each.inputs[0].dims[0])
 
 
 def test_the_sum_of_a_gradient_is_in_the_work_of_a_candidate_that_xla_partitions() -> None:
@@ -98,7 +98,7 @@ def test_the_sum_of_a_gradient_is_in_the_work_of_a_candidate_that_xla_partitions
     assert Collective("all-reduce", 4 * 32 * 32, 8) in candidate.work.collectives
 
 
-def test_where_state_is_shared_the_predicted_sum_becomes_a_reduce_scatter() -> None:
+def test_with_zero3_the_predicted_sum_becomes_a_reduce_scatter() -> None:
     kinds = Counter(each.kind for each in of_samples(StateSharding.ZERO3).work.collectives)
     assert kinds["reduce-scatter"] == 1
     assert kinds["all-reduce"] == 0

@@ -1,4 +1,4 @@
-"""A segment by itself is what it is in its stage, though the update is left out of it."""
+"""A segment alone is sharded as in its stage, though the update is left out of it."""
 
 import dataclasses
 import random
@@ -27,57 +27,70 @@ def stage(name: str) -> tuple[AnalysedProgram, tuple[BlockCandidates, ...]]:
     return program, find_block_candidates(program.subprograms, MESH)
 
 
-def first_kept(units: Sequence[BlockCandidates], kept: StateSharding) -> tuple[int, ...]:
-    """For each block the first candidate that keeps its state so, or its first."""
-    kinds = ([candidate.strategy.state_sharding for candidate in unit.candidates] for unit in units)
-    return tuple(each.index(kept) if kept in each else 0 for each in kinds)
+def first_with(block_candidates: Sequence[BlockCandidates], state_sharding: StateSharding) -> tuple[int, ...]:
+    """For each block the first candidate with this state sharding, or its first."""
+    kinds = (
+        [candidate.strategy.state_sharding for candidate in each_block.candidates] for each_block in block_candidates
+    )
+    return tuple(each.index(state_sharding) if state_sharding in each else 0 for each in kinds)
 
 
-def drawn_kept(units: Sequence[BlockCandidates], kept: StateSharding, seed: int) -> tuple[int, ...]:
-    """For each block any candidate that keeps its state so, or its first."""
+def drawn_with(
+    block_candidates: Sequence[BlockCandidates], state_sharding: StateSharding, seed: int
+) -> tuple[int, ...]:
+    """For each block any candidate with this state sharding, or its first."""
     rng = random.Random(seed)
-    found = ([n for n, each in enumerate(unit.candidates) if each.strategy.state_sharding is kept] for unit in units)
+    found = (
+        [n for n, each in enumerate(each_block.candidates) if each.strategy.state_sharding is state_sharding]
+        for each_block in block_candidates
+    )
     return tuple(rng.choice(each or [0]) for each in found)
 
 
 def segments(
-    program: AnalysedProgram, units: Sequence[BlockCandidates], choices: Sequence[int]
+    program: AnalysedProgram, block_candidates: Sequence[BlockCandidates], choices: Sequence[int]
 ) -> list[SegmentProgram]:
     found = find_segments(program.blocks)
-    made = (segment_program(program, units, choices, found.segments[kind].blocks, MESH) for kind in found.kinds)
+    made = (
+        segment_program(program, block_candidates, choices, found.segments[kind].blocks, MESH) for kind in found.kinds
+    )
     return [segment for segment in made if segment is not None]
 
 
-def in_the_stage(program: AnalysedProgram, units: Sequence[BlockCandidates], choices: Sequence[int]) -> HloModule:
+def in_the_stage(
+    program: AnalysedProgram, block_candidates: Sequence[BlockCandidates], choices: Sequence[int]
+) -> HloModule:
     module = dataclasses.replace(program.module)
-    chosen = [unit.candidates[choice].strategy for unit, choice in zip(units, choices, strict=True)]
+    chosen = [
+        each_block.candidates[choice].strategy for each_block, choice in zip(block_candidates, choices, strict=True)
+    ]
     annotate(module, program.blocks, MESH, chosen)
     return module
 
 
-@pytest.mark.parametrize("kept", StateSharding)
+@pytest.mark.parametrize("state_sharding", StateSharding)
 @pytest.mark.parametrize("name", ["mlp", "gpt", "moe"])
-def test_weights_and_sums_of_gradients_lie_as_they_do_in_the_stage(name: str, kept: StateSharding) -> None:
-    program, units = stage(name)
-    assert hold_state(program, units, first_kept(units, kept)) > 0
+def test_weights_and_sums_of_gradients_are_sharded_as_in_the_stage(name: str, state_sharding: StateSharding) -> None:
+    program, block_candidates = stage(name)
+    assert hold_state(program, block_candidates, first_with(block_candidates, state_sharding)) > 0
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kept", StateSharding)
+@pytest.mark.parametrize("state_sharding", StateSharding)
 def test_so_they_do_under_any_strategies_where_no_two_segments_use_one_parameter(
-    kept: StateSharding, seed: int
+    state_sharding: StateSharding, seed: int
 ) -> None:
-    program, units = stage("mlp")
-    assert hold_state(program, units, drawn_kept(units, kept, seed)) > 0
+    program, block_candidates = stage("mlp")
+    assert hold_state(program, block_candidates, drawn_with(block_candidates, state_sharding, seed)) > 0
 
 
-def hold_state(program: AnalysedProgram, units: Sequence[BlockCandidates], choices: Sequence[int]) -> int:
-    """Compare how state lies in segments and in the stage; gives how many arrays were compared."""
-    whole, graph = in_the_stage(program, units, choices), program.blocks.graph
+def hold_state(program: AnalysedProgram, block_candidates: Sequence[BlockCandidates], choices: Sequence[int]) -> int:
+    """Compare the shardings of state in segments and in the stage; returns the number of arrays."""
+    whole, graph = in_the_stage(program, block_candidates, choices), program.blocks.graph
     assert whole.input_shardings is not None
     state = {parameter for parameter in range(len(graph.parameters)) if program.module.donated[parameter]}
     compared = 0
-    for segment in segments(program, units, choices):
+    for segment in segments(program, block_candidates, choices):
         assert segment.module.input_shardings is not None
         for value, sharding in zip(segment.inputs, segment.module.input_shardings, strict=True):
             if graph.values[value].op is None and graph.values[value].position in state:

@@ -1,4 +1,4 @@
-"""What counts as something to plan, before a program is lowered."""
+"""The entries of blocks that are found before a program is lowered."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A signature is a value, and says where arrays lie as `PartitionSpec`s do."""
+"""A signature is a value, and describes shardings as `PartitionSpec`s do."""
 
 from typing import Any
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
+from jax.extend import core
 
 from alpa_cfp.jit import unrolling
-from alpa_cfp.jit.jaxprs import inner_jaxprs
 from alpa_cfp.jit.tracing import trace
 from alpa_cfp.spmd.ir.step_barriers import STEP
 
@@ -33,7 +33,7 @@ def unrolled(fn: Callable[..., Any], *args: Any, max_equations: int = unrolling.
 def primitives(jaxpr: Any) -> Iterator[str]:
     for eqn in jaxpr.eqns:
         yield eqn.primitive.name
-        for inner in inner_jaxprs(eqn):
+        for inner in core.jaxprs_in_params(eqn.params):
             yield from primitives(inner)
 
 

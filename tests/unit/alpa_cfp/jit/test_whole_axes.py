@@ -1,4 +1,4 @@
-"""What propagation splits by a part of a mesh axis comes to lie as a `PartitionSpec` can say."""
+"""Shardings by parts of mesh axes become ones that a `PartitionSpec` can describe."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""What plans of candidate stages need: fewer measurements than a plan of its own, on one device none, and less analysis
-where it has been done or another mesh gives as good a plan."""
+"""Plans of candidate stages need fewer measurements than other plans, on one device none, and less analysis where it
+has been done or another mesh gives as good a plan."""
 
 import dataclasses
 import math
@@ -75,7 +75,7 @@ def test_a_mesh_of_fewer_axes_is_left_out_where_costs_are_composed_only() -> Non
         assert not option.dominates(fine, fine)
 
 
-def test_what_was_found_out_about_a_program_is_known_again_for_an_equal_one() -> None:
+def test_an_equal_program_is_not_analysed_again() -> None:
     programs, module = AnalysedPrograms(), two_layer_module()
     program = programs.of(module)
     assert programs.of(dataclasses.replace(module)) is program

@@ -1,4 +1,4 @@
-"""Which strategies a block has: one for each way to give the mesh's axes to factors that they divide."""
+"""The strategies of a block: one for each assignment of mesh axes to factors that they divide."""
 
 import dataclasses
 import math
@@ -11,9 +11,11 @@ from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.strategies.block_strategy import BlockStrategy, strategies_of
 
 
-def block(*factors: tuple[Side, int], dead: tuple[int, ...] = ()) -> ParallelBlock:
-    """A block of nothing but factors: (side, ways)."""
-    made = tuple(BlockFactor(side, max_shards, i not in dead, ()) for i, (side, max_shards) in enumerate(factors))
+def block(*factors: tuple[Side, int], invalidated: tuple[int, ...] = ()) -> ParallelBlock:
+    """A block of nothing but factors: (side, max_shards)."""
+    made = tuple(
+        BlockFactor(side, max_shards, i not in invalidated, ()) for i, (side, max_shards) in enumerate(factors)
+    )
     return ParallelBlock(0, (), made, (), (), (), (), None)
 
 
@@ -41,7 +43,8 @@ def test_without_partial_sums_no_reduction_is_split():
 def test_a_factor_that_some_member_would_have_to_gather_is_not_split():
     assert chosen(
         strategies_of(
-            dataclasses.replace(MATMUL, factors=block((Side.LEFT, 16), (Side.RIGHT, 32), dead=(0,)).factors), (2,)
+            dataclasses.replace(MATMUL, factors=block((Side.LEFT, 16), (Side.RIGHT, 32), invalidated=(0,)).factors),
+            (2,),
         )
     ) == {(None,), (1,)}
 

@@ -1,4 +1,4 @@
-"""Where state is kept that several devices would keep the same part of."""
+"""State that several devices would hold copies of, split over them."""
 
 import dataclasses
 import math
@@ -24,11 +24,11 @@ from unit.alpa_cfp.training_steps import MESH, WIDTH, model_module, two_layer_bl
 SHAPE = (16, 32)
 
 
-def data_parallel(kept: StateSharding) -> HloModule:
-    """The step with its samples split, and its state kept so."""
+def data_parallel(state_sharding: StateSharding) -> HloModule:
+    """The step with its samples split, and this state sharding."""
     blocks = two_layer_blocks()
     lefts = [next(i for i, f in enumerate(block.factors) if f.side is Side.LEFT) for block in blocks.blocks]
-    return with_plan(two_layer_module(), blocks, MESH, [BlockStrategy((left,), kept) for left in lefts])
+    return with_plan(two_layer_module(), blocks, MESH, [BlockStrategy((left,), state_sharding) for left in lefts])
 
 
 def communication(module: HloModule) -> Counter[str]:
@@ -42,7 +42,7 @@ def state_bytes(module: HloModule) -> list[int]:
     return [math.prod(sharding.local_shape((WIDTH, WIDTH))) * 4 for sharding in module.input_shardings[:4]]
 
 
-def test_an_array_is_spread_along_its_outermost_dim_that_can_be_divided() -> None:
+def test_an_array_is_split_along_its_outermost_dim_that_can_be_divided() -> None:
     assert shard_further(split(MESH_2X4, "", ""), SHAPE) == split(MESH_2X4, "xy", "")
     assert shard_further(split(MESH_2X4, "", ""), (6, 16)) == split(MESH_2X4, "", "xy")
 
@@ -60,13 +60,13 @@ def test_a_dim_that_cannot_be_divided_is_not_split() -> None:
 
 
 @given(st.sampled_from(all_shardings(MESH_2X4, SHAPE)))
-def test_spreading_only_ever_splits_further(sharding) -> None:
-    spread_out = shard_further(sharding, SHAPE)
-    assert spread_out.divides(SHAPE)
-    assert all(new[: len(old)] == old for old, new in zip(sharding.dims, spread_out.dims, strict=True))
+def test_shard_further_only_splits_further(sharding) -> None:
+    result = shard_further(sharding, SHAPE)
+    assert result.divides(SHAPE)
+    assert all(new[: len(old)] == old for old, new in zip(sharding.dims, result.dims, strict=True))
 
 
-def test_kept_as_it_is_used_state_is_whole_on_each_device() -> None:
+def test_replicated_state_is_whole_on_each_device() -> None:
     assert state_bytes(data_parallel(StateSharding.REPLICATED)) == [WIDTH * WIDTH * 4] * 4
 
 
@@ -79,11 +79,11 @@ def test_all_state_split_is_an_eighth_of_it_on_each_of_eight_devices() -> None:
     assert state_bytes(data_parallel(StateSharding.ZERO3)) == [WIDTH * WIDTH * 4 // 8] * 4
 
 
-@pytest.mark.parametrize("kept", [StateSharding.ZERO2, StateSharding.ZERO3])
-def test_shared_state_replaces_the_sum_of_gradients_by_half_of_it_and_a_gathering_of_weights(
-    kept: StateSharding,
+@pytest.mark.parametrize("state_sharding", [StateSharding.ZERO2, StateSharding.ZERO3])
+def test_split_state_replaces_the_sum_of_gradients_by_a_reduce_scatter_and_an_all_gather_of_weights(
+    state_sharding: StateSharding,
 ) -> None:
-    assert set(communication(data_parallel(kept))) == {"reduce-scatter", "all-gather"}
+    assert set(communication(data_parallel(state_sharding))) == {"reduce-scatter", "all-gather"}
 
 
 def test_a_manual_sharding_of_state_stays() -> None:
@@ -98,33 +98,39 @@ def test_a_manual_sharding_of_state_stays() -> None:
     assert planned.input_shardings[0].is_replicated
 
 
-def test_each_way_to_split_what_is_kept_twice_is_a_candidate() -> None:
-    for unit in two_layer_units():
-        kept = {
-            candidate.strategy.state_sharding for candidate in unit.candidates if candidate.strategy.factors == (None,)
+def test_each_state_sharding_of_a_replicated_block_is_a_candidate() -> None:
+    for block in two_layer_units():
+        found = {
+            candidate.strategy.state_sharding for candidate in block.candidates if candidate.strategy.factors == (None,)
         }
-        assert kept == set(StateSharding)
+        assert found == set(StateSharding)
 
 
-def test_what_is_split_entirely_has_nothing_to_share() -> None:
+def test_state_that_is_split_entirely_cannot_be_split_further() -> None:
     blocks = two_layer_blocks()
-    for unit in two_layer_units():
-        right = next(i for i, f in enumerate(blocks.blocks[unit.block].factors) if f.side is Side.RIGHT)
-        kept = {
-            candidate.strategy.state_sharding for candidate in unit.candidates if candidate.strategy.factors == (right,)
+    for block in two_layer_units():
+        right = next(i for i, f in enumerate(blocks.blocks[block.block].factors) if f.side is Side.RIGHT)
+        found = {
+            candidate.strategy.state_sharding
+            for candidate in block.candidates
+            if candidate.strategy.factors == (right,)
         }
-        assert kept == {StateSharding.REPLICATED}
+        assert found == {StateSharding.REPLICATED}
 
 
 @pytest.mark.parametrize(("model", "mesh"), [("mlp", (2, 4)), ("gpt", (8,)), ("conv", (8,))])
-def test_what_is_known_of_a_candidate_that_shares_state_is_what_its_program_says(
+def test_the_shardings_of_a_candidate_with_split_state_are_those_of_its_program(
     model: str, mesh: tuple[int, ...]
 ) -> None:
     module = model_module(model)
-    units = find_block_candidates(find_subprograms(module, find_blocks(read_graph(module.bytecode))), LogicalMesh(mesh))
-    shared = [each for each in distinct(units) if each.strategy.state_sharding is not StateSharding.REPLICATED]
-    assert shared
-    for candidate in shared:
+    block_candidates = find_block_candidates(
+        find_subprograms(module, find_blocks(read_graph(module.bytecode))), LogicalMesh(mesh)
+    )
+    found = [
+        each for each in distinct(block_candidates) if each.strategy.state_sharding is not StateSharding.REPLICATED
+    ]
+    assert found
+    for candidate in found:
         program = candidate.module.partitioned
         assert program is not None
         assert candidate.inputs == program.input_shardings
