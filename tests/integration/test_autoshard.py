@@ -130,7 +130,7 @@ def test_a_measured_plan_equals_the_serial_run_and_running_it_measures_nothing(m
     plan, path = measured
     with ProfileDatabase.open(path, readonly=True) as database:
         before = list(database.items())
-    assert before.samples > 0
+    assert sum(len(profile.samples_s) for _, profile in before) > 0
     arguments = layers(1)["up"][0], inputs()
     assert_equal_up_to_rounding(numpy(plan.jit(squared)(*arguments)), run_serially(squared, *arguments))
     with ProfileDatabase.open(path, readonly=True) as database:

@@ -20,7 +20,7 @@ from alpa.pipeline_parallel.stage_construction import get_last_dp_result
 from alpa_cfp import CFPOption, CFPPipeshardParallel
 from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.extraction.analysed_program import Program
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.module.stage_programs import BoundaryShardings, PhaseCost
 from alpa_cfp.spmd.module.stages import slice_stages
@@ -92,7 +92,7 @@ class Compared(CFPOption):
         super().annotate_module(module, request)
         if self.stage is not None:
             plan, ends = self.plans[-1], self.planned_stage(2).ends
-            annotate(whole, Program(whole).blocks, LogicalMesh(plan.mesh_shape), plan.strategies)
+            annotate(whole, AnalysedProgram(whole).blocks, LogicalMesh(plan.mesh_shape), plan.strategies)
             for name, stage in slice_stages(whole):
                 self.told += _bytes(stage, ends[name].inputs, ends[name].outputs)
                 self.found += _bytes(stage, stage.input_shardings or (), stage.output_shardings or ())
