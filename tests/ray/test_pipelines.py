@@ -16,7 +16,7 @@ from alpa.device_mesh import get_global_physical_mesh, get_global_virtual_physic
 from alpa.global_env import global_config
 
 from alpa_cfp import CFPOption
-from alpa_cfp.alpa import submeshes
+from alpa_cfp.alpa import devices as cfp_devices
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp_bench.workloads.model import train_step
@@ -76,7 +76,7 @@ def test_stages_are_not_waited_for_for_ever_where_another_mesh_holds_the_devices
     initialised: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     get_global_physical_mesh(create_if_not_exist=True)
-    monkeypatch.setattr(submeshes, "_FREE_S", 1.0)
+    monkeypatch.setattr(cfp_devices, "_FREE_S", 1.0)
     option = CFPOption(database=tmp_path / "profiles.sqlite", samples=2, refine=0, progress=False)
     with pytest.raises(ProfilingError, match=r"a stage is planned for 1 hosts x 4 devices, and for 1 s no host"):
         pipelined("mlp", option)(state_of("mlp"), build("mlp").batch)
