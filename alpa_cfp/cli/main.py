@@ -23,7 +23,7 @@ COMMANDS = {
     "explain": "say what a plan decided, block by block, why, and what it costs",
     "diff": "say in what two plans differ",
     "profiles": "list, show, export, import, merge and prune measured profiles",
-    "doctor": "check versions, devices, database, Ray and cupy, with the fix for what is wrong",
+    "doctor": "check versions, devices, database and Ray, with the fix for what is wrong",
 }
 WRONG_USE, INTERRUPTED = 2, 130
 

@@ -20,8 +20,6 @@ def findings(database: str | None = None, *, cluster: bool = False) -> Iterator[
     names = ["alpa", "jax", "solver"]
     if versions.installed_version("ray") is not None:
         names += ["ray", *(["cluster"] if cluster else [])]
-    if machine.cupy_is_installed():
-        names.append("cupy")
     with probing.started(names) as probes:
         yield _checked("Python", installation.python)
         yield _checked("JAX", lambda: installation.jax(probes.answer("jax")))
@@ -29,13 +27,11 @@ def findings(database: str | None = None, *, cluster: bool = False) -> Iterator[
         yield _checked("import alpa", lambda: installation.importing_alpa(probes.answer("alpa")))
         for name in ("flax", "optax", "numpy"):
             yield _checked(name, lambda name=name: installation.package(name, probes.answer("jax")))
-        devices = _checked("devices", lambda: machine.devices(probes.answer("jax")))
-        yield devices
+        yield _checked("devices", lambda: machine.devices(probes.answer("jax")))
         yield _checked("ILP solver", lambda: machine.solver(probes.answer("solver")))
         yield _checked("profiles", lambda: profiles.database(database, versions.installed_version("jaxlib")))
         started = probes.answer("cluster") if cluster else None
         yield _checked("Ray", lambda: machine.ray(probes.answer("ray"), started))
-        yield _checked("cupy", lambda: machine.cupy(probes.answer("cupy"), devices))
 
 
 def _checked(check: str, look: Callable[[], Finding]) -> Finding:

@@ -1,4 +1,4 @@
-"""Findings about the devices that JAX sees, and about optional programs and packages: CBC, Ray, cupy."""
+"""Findings about the devices that JAX sees, and about optional programs and packages: CBC and Ray."""
 
 import glob
 import os
@@ -12,7 +12,6 @@ from alpa_on_jax import versions
 
 _GIB = 2**30
 _VIRTUAL = "XLA_FLAGS=--xla_force_host_platform_device_count=8"
-_CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 
 
 def devices(answer: Answer) -> Finding:
@@ -86,38 +85,6 @@ def ray(answer: Answer, cluster: Answer | None) -> Finding:
     else:
         found = f"{found} imports{only} (--ray tries a cluster of one CPU)"
     return Finding("Ray", "ok" if known == "tested" else "note", found, "", details)
-
-
-def cupy(answer: Answer, devices: Finding) -> Finding:
-    """Whether cupy is installed if there are GPUs. Only meshes of several processes need it, for NCCL."""
-    installed = {name: version for name in _CUPY if (version := versions.installed_version(name))}
-    details = {"installed": installed}
-    on_gpu = any(device["platform"] in ("gpu", "cuda", "rocm") for device in devices.details.get("devices", ()))
-    if not on_gpu:
-        there = "".join(f"; {name} {version} is installed" for name, version in installed.items())
-        return Finding("cupy", "ok", f"not needed here: JAX sees no GPU{there}", "", details)
-    only = "; only meshes of several processes with GPUs need it"
-    fix = "pip install 'cupy-cuda12x>=14' for CUDA 12, 'cupy-cuda13x>=14' for CUDA 13"
-    if not installed:
-        return Finding("cupy", "note", f"it is not installed{only}", fix, details)
-    name, version = next(iter(installed.items()))
-    if len(installed) > 1:
-        return Finding(
-            "cupy", "note", f"{' and '.join(installed)} are installed, and exclude each other{only}",
-            f"pip uninstall {' '.join(installed)}, then install one of them", details,
-        )  # fmt: skip
-    if error := answer.error("cupy"):
-        return Finding(
-            "cupy", "note", f"{name} {version}, but it does not import with NCCL: {error}{only}", fix, details
-        )
-    if tested.how_known("cupy", version) == "unsuitable":
-        return Finding("cupy", "note", f"{name} {version} is older than what is needed, 14{only}", fix, details)
-    return Finding("cupy", "ok", f"{name} {version} imports, with NCCL{only}", "", details)
-
-
-def cupy_is_installed() -> bool:
-    """Whether any of cupy's distributions is installed."""
-    return any(versions.installed_version(name) for name in _CUPY)
 
 
 def memory_of_machine_bytes() -> int:

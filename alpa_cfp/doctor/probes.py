@@ -92,15 +92,6 @@ def _ray() -> None:
     answer("ray", lambda: {"version": importlib.import_module("ray").__version__})
 
 
-def _cupy() -> None:
-    def version() -> dict[str, Any]:
-        cupy = importlib.import_module("cupy")
-        importlib.import_module("cupy.cuda.nccl").get_version()
-        return {"version": cupy.__version__}
-
-    answer("cupy", version)
-
-
 def _cluster() -> None:
     """Starts a Ray cluster of one CPU, runs a task on it, and stops it."""
 
@@ -137,7 +128,6 @@ PROBES: dict[str, Callable[[], None]] = {
     "jax": _jax,
     "solver": _solver,
     "ray": _ray,
-    "cupy": _cupy,
     "cluster": _cluster,
 }
 

@@ -26,7 +26,6 @@ NEEDED = {
     "numpy": "numpy>=2.0",
     "pulp": "pulp>=2.6,<4",
     "ray": "ray>=2.60,<3",
-    "cupy": "cupy>=14",
 }
 # Packages that `pip install .` does not install, because autoshard does not need them.
 OF_ALPA = frozenset({"flax", "optax", "pulp", "ray"})

@@ -4,7 +4,7 @@ Takes tables of seconds and bytes; gives a validated `SearchProblem` that evalua
 problem have matching shapes, hold no NaN, and sum to less than 2**53 bytes, so bytes are exact in float64.
 
 A plan picks one choice for each variable. Its time is the sum over variables and edges; its memory is
-sum(state) + sum(saved) + max(transient) over the variables (DESIGN, "Search").
+sum(state) + sum(saved) + max(transient) over the variables.
 """
 
 import math

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[4]
 JAX = versions.TESTED_JAX_VERSIONS[0]
 CHECKS = [
     "Python", "JAX", "alpa", "import alpa", "flax", "optax", "numpy", "devices", "ILP solver", "profiles",
-    "Ray", "cupy",
+    "Ray",
 ]  # fmt: skip
 WELL = {"hook": {"runs": True}, **{name: {"version": "1"} for name in ("jax", "alpa", "flax", "optax", "numpy", "ray")}}
 Versions = Callable[..., None]
@@ -153,12 +153,8 @@ def test_the_tested_versions_are_those_of_the_requirements() -> None:
 
 def test_the_needed_versions_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = [
-        *project["dependencies"],
-        *project["optional-dependencies"]["alpa"],
-        *(line.replace("-cuda12x", "") for line in project["optional-dependencies"]["cuda12"]),
-    ]
-    assert set(tested.NEEDED.values()) <= set(needed)
+    needed = {*project["dependencies"], *project["optional-dependencies"]["alpa"]}
+    assert set(tested.NEEDED.values()) <= needed
 
 
 @pytest.mark.parametrize(
@@ -385,19 +381,6 @@ def test_a_cluster_that_does_not_run_is_a_problem(installed: Versions) -> None:
     assert machine.ray(ray, Answer({"cluster": {"right": True}})).status == "ok"
     assert machine.ray(ray, Answer({"cluster": {"right": False}})).status == "problem"
     assert "did not end" in machine.ray(ray, Answer({}, "did not end within 180 s")).found
-
-
-def test_cupy_is_not_needed_without_gpus(installed: Versions) -> None:
-    installed()
-    on_cpu = Finding("devices", "ok", "", "", {"devices": [{"platform": "cpu"}]})
-    on_gpu = Finding("devices", "ok", "", "", {"devices": [{"platform": "gpu"}]})
-    assert machine.cupy(Answer(), on_cpu).found == "not needed here: JAX sees no GPU"
-    assert machine.cupy(Answer(), on_gpu).status == "note"
-    installed(**{"cupy-cuda12x": "14.0.1"})
-    assert machine.cupy(Answer({"cupy": {"version": "14.0.1"}}), on_gpu).status == "ok"
-    assert "libnccl" in machine.cupy(without("cupy", "ImportError: libnccl.so.2"), on_gpu).found
-    installed(**{"cupy-cuda12x": "14.0.1", "cupy-cuda13x": "14.0.1"})
-    assert "exclude each other" in machine.cupy(Answer({"cupy": {"version": "14.0.1"}}), on_gpu).found
 
 
 def test_a_database_that_is_not_there_yet_is_fine(tmp_path: Path) -> None:
