@@ -1,10 +1,11 @@
 """The search for the best plans, which measures only the candidates that it needs (CFP, sections 5 and 6).
 
 Takes the units of a program (`BlockCandidates`), their boundaries and a source of profiles; gives the cheapest plans.
-A candidate that is not measured counts as `margin` times faster than estimated, with rates fitted to the candidates
-measured so far. The search is repeated, and the candidates of its plan are measured, until all of them are. So the
-plans are those that measuring everything would give, as long as no candidate is faster than its estimate by more than
-the margin. Invariant: the same profiles give the same plans, unless a search meets its time limit.
+The time of a candidate is what all measurements say of it (`time_model`); one that is not measured counts as faster
+than that, by a margin that shrinks as its relatives are measured. The search is repeated, and the candidates of its
+plan and those that nearly were in it are measured, until no plan of unmeasured candidates can be much better. Whole
+plans that were timed correct the times, too, and the next search knows of them. Invariant: the same profiles give the
+same plans, unless a search meets its time limit.
 """
 
 import logging
@@ -12,22 +13,32 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from alpa_cfp.candidates.accumulation import step_time_s
 from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate, distinct
 from alpa_cfp.costs import Rates, Work, estimated_s, fitted
 from alpa_cfp.database import Profile
 from alpa_cfp.plan.caveats import Caveats
-from alpa_cfp.quantities import plural
 from alpa_cfp.search import MEMORY_BYTES, MemoryBudgetError, NoPlanError, SearchProblem, Solution, search
 from alpa_cfp.select.profile_source import ProfileSource
-from alpa_cfp.select.search_problem import Boundaries, make_problem
+from alpa_cfp.select.profiles import compiled_collectives, failure_of
+from alpa_cfp.select.search_caveats import add_search_caveats
+from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge, make_problem, resharding_times
+from alpa_cfp.select.time_model import Corrections, Neighbours, TimeModel
 from alpa_cfp.spmd.partition import Collective
 
 logger = logging.getLogger(__name__)
 
 
-# Candidates of each kind of block that are measured first, to fit rates to.
+# Candidates of each kind of block that are measured first.
 _FIRST = 2
+# The programs that are measured in a round, if as many are worth it.
+_ROUND = 12
+# A candidate is measured beside those of the best plan if the plan with it takes at most this many times as long.
+_NEAR = 1.05
+# A plan of measured candidates is taken if no other one could be faster by more than this factor.
+_ENOUGH = 1.01
 # The least share of a measured time that remains when the overhead of starting a program is taken off.
 _LEAST_OF_MEASURED = 0.1
 # Reasons that a message names at most.
@@ -45,7 +56,7 @@ class CandidateTime:
 
     Attributes:
         time_s: Seconds in a step; None for a candidate that failed or has no profile.
-        measured: Whether `time_s` is measured; otherwise it is estimated.
+        measured: Whether the candidate was measured; otherwise `time_s` is estimated.
         failure: Why the candidate could not be run; "" if it could, or was not tried.
         compiled: The collectives of the compiled program, if XLA partitioned it and they were read; else None.
     """
@@ -64,7 +75,7 @@ class PlanSearch:
         boundaries: The boundaries of the blocks.
         rates: The rates of the mesh.
         profiles: The source of profiles; None: costs are estimates.
-        margin: How many times faster than estimated a candidate that is not measured may be; inf measures all.
+        margin: How many times faster than estimated a candidate may be of which nothing is known; inf measures all.
         limit_s: The time limit of one search.
         micro_batches: The number of micro-batches of a step.
         memory_bytes: The memory limit of one search.
@@ -75,6 +86,7 @@ class PlanSearch:
     Attributes:
         caveats, micro_batches: As given.
         limits: The limits of one search: seconds, and bytes.
+        candidates: The distinct candidates.
         gap_s: An upper bound on how much faster another plan could be predicted to be than the cheapest plan that was
             found last; 0 if the search was exact.
     """
@@ -95,16 +107,19 @@ class PlanSearch:
     ) -> None:
         self.caveats, self.gap_s = Caveats() if caveats is None else caveats, 0.0
         self.limits, self.micro_batches = (limit_s, memory_bytes), micro_batches
+        self.candidates = distinct(units)
         self._units, self._boundaries, self._calibrated, self._rates = units, boundaries, rates, rates
         self._profiles, self._margin, self._baselines = profiles, margin, baselines
-        self._candidates = distinct(units)
         self._numbers = _candidate_numbers(units)
+        kinds = [unit.kind for unit in units if unit.kind == unit.block for _ in unit.candidates]
+        self._model = TimeModel(kinds, self.candidates)
         # By the number of the candidate; seconds without overhead.
         self._seconds: dict[int, float] = {}
         self._failures: dict[int, str] = {}
         self._compiled: dict[int, tuple[Collective, ...]] = {}
+        self._known: Corrections | None = None
         if profiles is not None:
-            self._measure(self._first() if math.isfinite(margin) else range(len(self._candidates)))
+            self._measure(self._first() if math.isfinite(margin) else range(len(self.candidates)))
 
     @property
     def measured(self) -> int:
@@ -113,16 +128,8 @@ class PlanSearch:
 
     @property
     def problem(self) -> SearchProblem:
-        """The search problem, with the costs known so far."""
+        """The search problem, with the times known so far."""
         return self._problem()
-
-    def _problem(self, without: int | None = None) -> SearchProblem:
-        costs = self._costs()
-        if without is not None:
-            costs[without] = math.inf
-        times = [[costs[i] for i in numbers] for numbers in self._numbers]
-        # Not with the fitted rates: those depend on what has been measured.
-        return make_problem(self._units, self._boundaries, times, self._calibrated, self.micro_batches)
 
     def best(self, count: int, budget_bytes: int | None) -> list[Solution]:
         """The cheapest plan within a budget, and up to `count - 1` alternatives, all of measured candidates only.
@@ -139,7 +146,7 @@ class PlanSearch:
         for kind in self._kinds_by_time(first)[: count - 1]:
             number = self._numbers[kind][first.choices[kind]]
             try:
-                other = self._cheapest(budget_bytes, without=number)
+                other = self._search(self._problem(only_measured=True, without=number), budget_bytes)
             except (NoPlanError, MemoryBudgetError) as error:
                 self.caveats.note(
                     f"what else block {kind} and those like it could be is not among the plans that are compared "
@@ -149,21 +156,81 @@ class PlanSearch:
                 found.setdefault(other.choices, other)
         return [first, *sorted(list(found.values())[1:], key=lambda plan: plan.time_s)]
 
-    def _cheapest(self, budget_bytes: int | None, without: int | None = None) -> Solution:
-        """The cheapest plan, without one of the candidates."""
+    def observe(self, choices: Sequence[int], seconds: float) -> None:
+        """Takes the measured time of a whole plan into account.
+
+        Args:
+            choices: The plan.
+            seconds: What a step with one micro-batch takes, with the overhead of its program.
+        """
+        numbers = [numbers[choice] for numbers, choice in zip(self._numbers, choices, strict=True)]
+        neighbours = []
+        for edge in self._boundaries.crossings:
+            a, b = choices[edge.first], choices[edge.second]
+            between_s = float(self._calibrated.communication_s(edge.amounts[a, b]))
+            pair = numbers[edge.first], numbers[edge.second]
+            neighbours.append(Neighbours((self._kinds_of(edge), int(a), int(b)), pair, between_s))
+        own_s = seconds - self._calibrated.overhead_s(self._boundaries.arrays)
+        self._model.add_plan(numbers, neighbours, max(own_s, _LEAST_OF_MEASURED * seconds))
+        self._known = None
+
+    def _problem(self, *, only_measured: bool = False, without: int | None = None) -> SearchProblem:
+        """The search problem.
+
+        Args:
+            only_measured: Whether plans are of measured candidates only; otherwise the others count as faster than they
+                are known to be.
+            without: The number of a candidate that is in no plan.
+        """
+        costs = self._costs(only_measured=only_measured)
+        if without is not None:
+            costs[without] = math.inf
+        times = [[costs[i] for i in numbers] for numbers in self._numbers]
+        return make_problem(self._units, self._boundaries, times, self._between_s())
+
+    def _between_s(self) -> list[np.ndarray]:
+        """For each two blocks what is between them in a step, for each pair of their candidates."""
+        known, found = self._corrections, []
+        of_kinds: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
+        for (kinds, a, b), more_s in known.pairs_s.items():
+            of_kinds.setdefault(kinds, []).append((a, b, more_s))
+        # Not with the fitted rates: those depend on what has been measured.
+        estimated = resharding_times(self._boundaries, self._calibrated)
+        for edge, seconds in zip(self._boundaries.crossings, estimated, strict=True):
+            corrected = known.resharding * seconds
+            for a, b, more_s in of_kinds.get(self._kinds_of(edge), ()):
+                corrected[a, b] += more_s
+            found.append(self.micro_batches * corrected)
+        return found
+
+    def _kinds_of(self, edge: ReshardingEdge) -> tuple[int, int]:
+        return self._units[edge.first].kind, self._units[edge.second].kind
+
+    def _cheapest(self, budget_bytes: int | None) -> Solution:
+        """The cheapest plan of measured candidates; no other could be predicted to be faster by more than `_ENOUGH`."""
         while True:
-            problem = self._problem(without)
-            try:
-                time_s, memory_bytes = self.limits
-                found = search(problem, budget_bytes, time_limit_s=time_s, memory_limit_bytes=memory_bytes)
-            except NoPlanError as error:
-                raise self._with_reasons(error) from error
-            if found.gap_s > 0:
-                found = self._or_baseline(found, problem, budget_bytes)
-            if not self.measure([found.choices]):
-                if without is None:
-                    self.gap_s = found.gap_s
-                return found
+            problem = self._problem()
+            found = self._search(problem, budget_bytes)
+            wanted = self._unmeasured(found.choices)
+            if wanted:
+                try:
+                    measured = self._search(self._problem(only_measured=True), budget_bytes)
+                except (NoPlanError, MemoryBudgetError):
+                    measured = None
+                if measured is None or measured.time_s > _ENOUGH * found.time_s:
+                    self._measure(sorted({*wanted, *self._near(problem, found, _ROUND - len(wanted))}))
+                    continue
+                found = measured
+            self.gap_s = found.gap_s
+            return found
+
+    def _search(self, problem: SearchProblem, budget_bytes: int | None) -> Solution:
+        time_s, memory_bytes = self.limits
+        try:
+            found = search(problem, budget_bytes, time_limit_s=time_s, memory_limit_bytes=memory_bytes)
+        except NoPlanError as error:
+            raise self._with_reasons(error) from error
+        return self._or_baseline(found, problem, budget_bytes) if found.gap_s > 0 else found
 
     def _or_baseline(self, found: Solution, problem: SearchProblem, budget_bytes: int | None) -> Solution:
         """The plan that a search found which was not exact, or a faster baseline."""
@@ -172,6 +239,35 @@ class PlanSearch:
                 logger.info("CFP: %s is predicted to be faster than what the search has found", name)
                 found = replace(plan, gap_s=max(found.gap_s - (found.time_s - plan.time_s), 0.0))
         return found
+
+    def _unmeasured(self, choices: Sequence[int]) -> set[int]:
+        """The candidates of a plan that are not measured."""
+        if self._profiles is None:
+            return set()
+        numbers = {numbers[choice] for numbers, choice in zip(self._numbers, choices, strict=True)}
+        return numbers.difference(self._seconds)
+
+    def _near(self, problem: SearchProblem, plan: Solution, count: int) -> list[int]:
+        """The unmeasured candidates with which a plan, otherwise the same, is nearly as fast; up to `count`."""
+        found: list[tuple[float, int]] = []
+        for kind in dict.fromkeys(unit.kind for unit in self._units):
+            times = np.full(len(self._numbers[kind]), plan.time_s)
+            for unit, variable, choice in zip(self._units, problem.variables, plan.choices, strict=True):
+                if unit.kind == kind:
+                    times += variable.time_s - variable.time_s[choice]
+            for edge, (first, second) in zip(problem.edges, problem.ends, strict=True):
+                a, b = plan.choices[first], plan.choices[second]
+                same = [self._units[end].kind == kind for end in (first, second)]
+                if any(same):
+                    one_sided = edge.time_s[:, b] if same[0] else edge.time_s[a]
+                    times += (np.diagonal(edge.time_s) if all(same) else one_sided) - edge.time_s[a, b]
+            found += zip(times.tolist(), self._numbers[kind], strict=True)
+        near = sorted(each for each in found if each[0] <= _NEAR * plan.time_s and each[1] not in self._seconds)
+        return [number for _, number in near[: max(count, 0)]]
+
+    def add_caveats(self) -> None:
+        """Adds caveats: what the cheapest plan was chosen without. Call it after the last search."""
+        add_search_caveats(self.caveats, self.candidates, self._seconds, self._failures, self._compiled, self.gap_s)
 
     def _with_reasons(self, error: NoPlanError) -> NoPlanError:
         """The error with the known reasons."""
@@ -183,45 +279,6 @@ class PlanSearch:
                 why[variable.name] = "; ".join(list(reasons)[:_NAMED]) or "none of its programs has a profile"
         return NoPlanError(error.names, why)
 
-    def add_caveats(self) -> None:
-        """Adds caveats: what the cheapest plan was chosen without. Call it after the last search."""
-        failed = sum(bool(failure) for failure in self._failures.values())
-        if failed:
-            self.caveats.note(
-                f"{failed} of {plural(len(self._seconds), 'program')} of blocks could not be run, so their strategies "
-                "are in no plan"
-            )
-        missing = sum(
-            math.isinf(seconds) and not self._failures.get(number) for number, seconds in self._seconds.items()
-        )
-        if missing:
-            self.caveats.warn(
-                f"{missing} of {plural(len(self._seconds), 'program')} of blocks have no profile, so their strategies "
-                "are in no plan"
-            )
-        estimated = [each for number, each in enumerate(self._candidates) if number not in self._compiled]
-        self._add_left_to_xla(
-            [each.predicted for each in estimated],
-            "they are estimated as if each device computed whole what Shardy does not split",
-        )
-        self._add_left_to_xla(
-            [each.unread for each in estimated], "what they communicate is not known, and is in no estimate"
-        )
-        if self.gap_s > 0:
-            self.caveats.warn(
-                "the search was not exact, because of its limit of time (search_limit_s) or memory "
-                "(search_memory_bytes)"
-            )
-
-    def _add_left_to_xla(self, reasons: Sequence[str], but: str) -> None:
-        """Adds a caveat for the candidates that XLA partitions, those with a reason: `but` is the consequence."""
-        left = [reason for reason in reasons if reason]
-        if left:
-            self.caveats.warn(
-                f"{len(left)} of {plural(len(self._candidates), 'program')} of blocks are left to XLA's partitioner "
-                f"({'; '.join(list(dict.fromkeys(left))[:_NAMED])}): {but}"
-            )
-
     def _kinds_by_time(self, plan: Solution) -> list[int]:
         """The kinds of blocks, by their share of the time of a plan, largest first."""
         costs = self._costs()
@@ -230,28 +287,18 @@ class PlanSearch:
             total[unit.kind] = total.get(unit.kind, 0.0) + costs[numbers[choice]]
         return sorted(total, key=lambda kind: (-total[kind], kind))
 
-    def measure(self, plans: Sequence[Sequence[int]]) -> bool:
-        """Measures the candidates of some plans that are not measured yet; returns whether there were any."""
-        if self._profiles is None:
-            return False
-        wanted = {
-            numbers[choice] for plan in plans for numbers, choice in zip(self._numbers, plan, strict=True)
-        }.difference(self._seconds)
-        if wanted:
-            self._measure(sorted(wanted))
-        return bool(wanted)
-
     def _first(self) -> list[int]:
         """The fastest candidates of each kind of block, as estimated."""
-        estimates = [estimated_s(candidate.work, self._rates) for candidate in self._candidates]
+        estimates = [estimated_s(candidate.work, self._rates) for candidate in self.candidates]
         kinds = dict.fromkeys(map(tuple, self._numbers))
         return sorted(number for numbers in kinds for number in sorted(numbers, key=lambda i: estimates[i])[:_FIRST])
 
     def _measure(self, numbers: Sequence[int]) -> None:
         assert self._profiles is not None
-        profiles = self._profiles([self._candidates[number].module for number in numbers])
+        profiles = self._profiles([self.candidates[number].module for number in numbers])
         for number, profile in zip(numbers, profiles, strict=True):
-            self._seconds[number] = self._own_s(self._candidates[number], profile)
+            self._seconds[number] = self._own_s(self.candidates[number], profile)
+            self._model.add_candidate(number, self._seconds[number])
             self._failures[number] = failure_of(profile)
             compiled = compiled_collectives(profile)
             if compiled is not None:
@@ -259,11 +306,12 @@ class PlanSearch:
         known = [number for number, seconds in self._seconds.items() if math.isfinite(seconds)]
         works = [self._work(number) for number in known]
         self._rates = fitted(works, [self._seconds[number] for number in known], self._calibrated)
-        logger.info("CFP: %d of %d candidates are measured", self.measured, len(self._candidates))
+        self._known = None
+        logger.info("CFP: %d of %d candidates are measured", self.measured, len(self.candidates))
 
     def _work(self, number: int) -> Work:
         """The work of a candidate that was measured."""
-        work, compiled = self._candidates[number].work, self._compiled.get(number)
+        work, compiled = self.candidates[number].work, self._compiled.get(number)
         return work if compiled is None else replace(work, collectives=compiled)
 
     def _own_s(self, candidate: Candidate, profile: Profile | None) -> float:
@@ -277,39 +325,38 @@ class PlanSearch:
             _LEAST_OF_MEASURED * profile.lower_half_mean_s,
         )
 
-    def _costs(self) -> list[float]:
-        """The step time of each candidate: measured, or estimated, then by `margin` too low if others are measured."""
-        optimism = 1.0 if self._profiles is None else self._margin
-        costs = []
-        for number, candidate in enumerate(self._candidates):
-            measured_s = self._seconds.get(number)
-            work = candidate.work if self._profiles is None else candidate.lower_bound
-            total_s = estimated_s(work, self._rates) / optimism if measured_s is None else measured_s
-            costs.append(self._step_time_s([candidate], total_s))
+    @property
+    def _corrections(self) -> Corrections:
+        if self._known is None:
+            self._known = self._model.corrections(self._rates)
+        return self._known
+
+    def _costs(self, *, only_measured: bool = False) -> list[float]:
+        """The step time of each candidate in a plan; one that is not measured is optimistic, or inf."""
+        known, costs = self._corrections, []
+        for number, candidate in enumerate(self.candidates):
+            total_s = float(known.alone_s[number])
+            if self._profiles is not None and number not in self._seconds:
+                # XLA mostly partitions better than is predicted.
+                bound_s = estimated_s(candidate.lower_bound, self._rates)
+                optimism = self._margin ** float(known.deviation[number])
+                total_s = math.inf if only_measured else min(total_s, bound_s) / optimism
+            elif math.isinf(self._seconds.get(number, 0.0)):
+                total_s = math.inf
+            costs.append(self._step_time_s([candidate], total_s * float(known.in_plan[number])))
         return costs
 
     def candidate_times(self, unit: BlockCandidates) -> list[CandidateTime]:
-        """The time of each candidate of a unit; estimates are not optimistic here."""
-        found = []
+        """The time of each candidate of a unit in a plan; estimates are not optimistic here."""
+        known, found = self._corrections, []
         for number in self._numbers[unit.block]:
-            candidate, seconds = self._candidates[number], self._seconds.get(number)
-            total_s = estimated_s(candidate.work, self._rates) if seconds is None else seconds
-            step_s = self._step_time_s([candidate], total_s)
+            seconds = self._seconds.get(number)
+            total_s = float(known.alone_s[number] * known.in_plan[number])
+            step_s = math.inf if seconds == math.inf else self._step_time_s([self.candidates[number]], total_s)
             time_s = step_s if math.isfinite(step_s) else None
             failure, compiled = self._failures.get(number, ""), self._compiled.get(number)
             found.append(CandidateTime(time_s, seconds is not None, failure, compiled))
         return found
-
-    def with_program_work(self, plan: Solution, work: Work) -> Solution:
-        """`plan` with its time predicted from the work of the whole program.
-
-        The costs of edges are replaced by the work of the program beside that of its blocks.
-        """
-        costs, chosen = self._costs(), list(zip(self._units, self._numbers, plan.choices, strict=True))
-        own_s = sum(costs[numbers[choice]] for _, numbers, choice in chosen)
-        parts_s = sum(estimated_s(unit.candidates[choice].work, self._rates) for unit, _, choice in chosen)
-        between_s = self.micro_batches * (estimated_s(work, self._rates) - parts_s)
-        return replace(plan, time_s=max(own_s + between_s, _LEAST_OF_MEASURED * own_s))
 
     def step_time_s(self, choices: Sequence[int], total_s: float) -> float:
         """The estimated time of a step by a plan whose time is `total_s` with one micro-batch."""
@@ -321,24 +368,6 @@ class PlanSearch:
         once_s = sum(estimated_s(candidate.per_step, self._rates) for candidate in candidates)
         estimate_s = sum(estimated_s(candidate.work, self._rates) for candidate in candidates)
         return step_time_s(once_s, estimate_s, total_s, self.micro_batches)
-
-
-def compiled_collectives(profile: Profile | None) -> tuple[Collective, ...] | None:
-    """The collectives of the compiled program, if XLA partitioned it; None if they were not read."""
-    if profile is None or not profile.collectives_compiled:
-        return None
-    return tuple(
-        Collective(each.kind, each.size_bytes, each.group_size)
-        for each in profile.collectives
-        for _ in range(each.count)
-    )
-
-
-def failure_of(profile: Profile | None) -> str:
-    """Why a program could not be run, in one line; "" if it could, or if there is no profile."""
-    if profile is None or profile.status != "failed":
-        return ""
-    return f"{profile.failure}: {profile.failure_message.partition(chr(10))[0]}"
 
 
 def _candidate_numbers(units: Sequence[BlockCandidates]) -> list[list[int]]:

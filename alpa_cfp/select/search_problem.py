@@ -57,6 +57,7 @@ class Boundaries:
             In the others it is transient, as far as a single block knows.
         crossings: What it takes to bring values from block to block.
         places: Where each value is left that leaves a block; a parameter is where it is first used.
+        arrays: The number of the program's arguments and results.
     """
 
     state: tuple[np.ndarray, ...]
@@ -64,6 +65,7 @@ class Boundaries:
     repeating: tuple[bool, ...]
     crossings: tuple[ReshardingEdge, ...]
     places: dict[int, BoundaryValue]
+    arrays: int
 
 
 def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[BlockCandidates]) -> Boundaries:
@@ -95,15 +97,15 @@ def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[BlockCand
             pair, amounts = (end.unit, source.unit), amounts.swapaxes(0, 1)
         matrices[pair] = matrices.get(pair, 0.0) + amounts
     crossings = tuple(ReshardingEdge(*pair, matrix) for pair, matrix in sorted(matrices.items()) if matrix.any())
-    return Boundaries(state, activation_bytes, repeating, crossings, sources)
+    arrays = len(graph.parameters) + len(graph.results)
+    return Boundaries(state, activation_bytes, repeating, crossings, sources, arrays)
 
 
 def make_problem(
     units: Sequence[BlockCandidates],
     boundaries: Boundaries,
     times_s: Sequence[Sequence[float]],
-    rates: Rates,
-    micro_batches: int = 1,
+    between_s: Sequence[np.ndarray],
 ) -> SearchProblem:
     """The search problem.
 
@@ -111,15 +113,20 @@ def make_problem(
         units: The units of a program.
         boundaries: Their boundaries.
         times_s: For each unit what its candidates take by themselves in a step; inf for one that cannot be.
-        rates: How fast the mesh communicates.
-        micro_batches: How many times values move in a step.
+        between_s: For each of the boundaries' crossings the seconds of a step that it takes, for each pair of
+            candidates.
     """
     variables = tuple(_variable(unit, boundaries, times_s[unit.block]) for unit in units)
     edges = tuple(
-        Edge(_name(each.first), _name(each.second), micro_batches * rates.communication_s(each.amounts))
-        for each in boundaries.crossings
+        Edge(_name(each.first), _name(each.second), seconds)
+        for each, seconds in zip(boundaries.crossings, between_s, strict=True)
     )
     return SearchProblem(variables, edges)
+
+
+def resharding_times(boundaries: Boundaries, rates: Rates) -> list[np.ndarray]:
+    """For each of the boundaries' crossings the seconds of a micro-batch that it takes, for each pair of candidates."""
+    return [rates.communication_s(each.amounts) for each in boundaries.crossings]
 
 
 def _variable(unit: BlockCandidates, boundaries: Boundaries, times_s: Sequence[float]) -> Variable:

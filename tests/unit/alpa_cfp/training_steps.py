@@ -1,6 +1,6 @@
 """A training step of two layers with momentum: small, and with everything that a plan decides about."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -11,8 +11,10 @@ import numpy as np
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.candidates.block_candidates import BlockCandidates, find_block_candidates
+from alpa_cfp.costs import Rates
 from alpa_cfp.extraction.subprograms import find_subprograms
-from alpa_cfp.select.search_problem import Boundaries, find_boundaries
+from alpa_cfp.search import SearchProblem
+from alpa_cfp.select.search_problem import Boundaries, find_boundaries, make_problem, resharding_times
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp_bench.workloads.model import train_step
@@ -110,3 +112,10 @@ def _lowered(name: str, step: Callable[[Any, Any], Any], state: Any, others: Any
     lowered = jax.jit(step, keep_unused=True).trace(state, others).lower(lowering_platforms=("cpu",))
     donated = (True,) * len(jax.tree.leaves(state)) + (False,) * len(jax.tree.leaves(others))
     return HloModule.from_stablehlo(name, str(lowered.compiler_ir("stablehlo")), donated)
+
+
+def estimated_problem(
+    units: Sequence[BlockCandidates], boundaries: Boundaries, times_s: Sequence[Sequence[float]], rates: Rates
+) -> SearchProblem:
+    """The search problem with resharding as the rates say."""
+    return make_problem(units, boundaries, times_s, resharding_times(boundaries, rates))

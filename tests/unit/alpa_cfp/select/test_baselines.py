@@ -11,11 +11,18 @@ from alpa_cfp.costs import Rates, estimated_s
 from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.search import Solution
 from alpa_cfp.select.baselines import baselines
-from alpa_cfp.select.search_problem import find_boundaries, make_problem
+from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 from alpa_cfp_bench.workloads.sizes import TINY, Size
-from unit.alpa_cfp.training_steps import MESH, model_module, two_layer_blocks, two_layer_boundaries, two_layer_units
+from unit.alpa_cfp.training_steps import (
+    MESH,
+    estimated_problem,
+    model_module,
+    two_layer_blocks,
+    two_layer_boundaries,
+    two_layer_units,
+)
 
 RATES = Rates()
 
@@ -23,7 +30,7 @@ RATES = Rates()
 def found() -> dict[str, Solution]:
     units = two_layer_units()
     times = [[estimated_s(candidate.work, RATES) for candidate in unit.candidates] for unit in units]
-    problem = make_problem(units, two_layer_boundaries(), times, RATES)
+    problem = estimated_problem(units, two_layer_boundaries(), times, RATES)
     return baselines(two_layer_blocks().blocks, units, problem, MESH)
 
 
@@ -67,7 +74,7 @@ def plans_of(
     units = find_block_candidates(find_subprograms(module, blocks), mesh)
     times = [[estimated_s(candidate.work, RATES) for candidate in unit.candidates] for unit in units]
     plans = baselines(
-        blocks.blocks, units, make_problem(units, find_boundaries(module, blocks, units), times, RATES), mesh
+        blocks.blocks, units, estimated_problem(units, find_boundaries(module, blocks, units), times, RATES), mesh
     )
     split = {
         name: [
@@ -111,7 +118,7 @@ def test_data_parallelism_splits_all_blocks_by_the_same_samples_whatever_they_ta
     units = find_block_candidates(find_subprograms(module, blocks), MESH)
     drawn = random.Random(0)
     times = [[drawn.uniform(1.0, 1.1) for _ in unit.candidates] for unit in units]
-    problem = make_problem(units, find_boundaries(module, blocks, units), times, RATES)
+    problem = estimated_problem(units, find_boundaries(module, blocks, units), times, RATES)
     plan = baselines(blocks.blocks, units, problem, MESH)["data parallel"]
     alone = sum(variable.time_s[choice] for variable, choice in zip(problem.variables, plan.choices, strict=True))
     assert problem.time(plan.choices) - alone < 1e-9

@@ -50,12 +50,13 @@ def choosing(recorded: Recorded | None, margin: float) -> PlanSearch:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_pruning_finds_the_plans_that_measuring_everything_finds(seed: int) -> None:
+def test_pruning_finds_plans_that_measuring_everything_hardly_betters(seed: int) -> None:
     everything, some = Recorded(1.2, seed), Recorded(1.2, seed)
-    expected = choosing(everything, math.inf).best(2, None)
+    known = choosing(everything, math.inf)
+    expected = known.best(1, None)[0]
     # Estimates are wrong by up to a fifth, and so are the rates that are fitted to them.
-    found = choosing(some, 1.5).best(2, None)
-    assert [plan.choices for plan in found] == [plan.choices for plan in expected]
+    found = choosing(some, 1.5).best(1, None)[0]
+    assert known.problem.time(found.choices) <= 1.02 * expected.time_s
     assert len(everything.asked) == len(distinct(two_layer_units()))
 
 
