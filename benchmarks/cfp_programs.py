@@ -1,4 +1,4 @@
-"""What the benchmarks of CFP work on: the training step of a model as CFP sees it, and its plans.
+"""The inputs of CFP's benchmarks: the training step of a model as CFP sees it, and its plans.
 
 Takes a model and a mesh by name; gives the module, its blocks, its candidates, and a `PlanSearch` that measures them on
 this process' devices. Invariant: the module is that which `alpa.parallelize` would hand over, without micro-batches.

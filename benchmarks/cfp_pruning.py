@@ -94,7 +94,7 @@ def measure(step: Step) -> dict[str, Any]:
 def _seconds(
     plans: Sequence[tuple[int, ...]], profiles: Sequence[Profile], samples: slice
 ) -> dict[tuple[int, ...], float]:
-    """What each plan takes by some of its samples."""
+    """The time of each plan, from a slice of its samples."""
     parts = (replace(profile, samples_s=profile.samples_s[samples]) for profile in profiles)
     return {choices: part.lower_half_mean_s for choices, part in zip(plans, parts, strict=True)}
 

@@ -99,7 +99,7 @@ def _profile(pool: tuple[Pool, DeviceDescription], modules: Sequence[HloModule],
 
 @contextlib.contextmanager
 def _pools(how: MeasureOptions) -> Iterator[dict[int, tuple[Pool, DeviceDescription]]]:
-    """What measures with so many slots, for the time of the context."""
+    """The measurement pools, by number of slots; they close with the context."""
     alpa.init(cluster="ray")
     held: Any = get_global_cluster()
     mesh = held.get_physical_mesh([0], _DEVICES)

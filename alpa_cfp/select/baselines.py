@@ -33,14 +33,14 @@ _SMALL = 0.1
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a plan may do.
+    """The strategies that a baseline allows.
 
     Attributes:
         samples: The mesh axes that split samples.
-        parameters: The mesh axes that split parameters; small blocks may be the same along them.
-        kept: Where state is kept.
-        cheapest: Whether any block may be the same along the latter axes, and the cheapest plan is wanted, not the one
-            that moves least.
+        parameters: The mesh axes that split parameters; small blocks may be replicated along them.
+        kept: The state sharding of all blocks.
+        cheapest: Whether any block may be replicated along `parameters`, and the plan of least time is selected, not
+            the one with the least communication.
     """
 
     samples: Sequence[int]
@@ -49,7 +49,7 @@ class _Kind:
     cheapest: bool = False
 
     def allows(self, block: ParallelBlock, small: bool, strategy: BlockStrategy) -> bool:
-        """Whether a block may have a strategy."""
+        """Whether this baseline allows a strategy of a block."""
         sides = [None if factor is None else block.factors[factor].side for factor in strategy.factors]
         parameters = (*_PARAMETERS, None) if small or self.cheapest else _PARAMETERS
         return (

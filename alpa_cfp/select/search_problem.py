@@ -32,7 +32,7 @@ class BoundaryValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReshardingEdge:
-    """What goes from one block to another.
+    """The resharding of all values that cross from one block to another.
 
     Attributes:
         first, second: The blocks.
@@ -46,17 +46,17 @@ class ReshardingEdge:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Boundaries:
-    """What the search problem has whatever blocks cost by themselves.
+    """The part of the search problem that does not depend on the costs of single blocks.
 
     Attributes:
-        state: For each unit, for each candidate, the bytes that a device holds during the whole step: of parameters
-            that this block uses first, and of results.
-        waiting: The bytes of what the block leaves and the backward pass needs.
-        repeating: For each unit whether it computes again in the largest of `rematerialised_ranges`. What such a
-            part computes is all there at once, but gone before the next one begins: it counts for one of them.
-            In the others it is transient, as far as a single block knows.
-        crossings: What it takes to bring values from block to block.
-        places: Where each value is left that leaves a block; a parameter is where it is first used.
+        state: For each block and each candidate, the bytes that a device holds during the whole step: parameters
+            that this block uses first, and results.
+        activation_bytes: For each block and each candidate, the bytes of its outputs that the backward pass needs.
+        repeating: For each block, whether the largest of `rematerialised_ranges` recomputes it. The values of one
+            such range exist at the same time, and are freed before the next range begins, so they count for one
+            range. In the other ranges they count as transient memory of their block.
+        crossings: The resharding between blocks.
+        places: The sharding in which each value leaves its block; for a parameter, that of its first use.
     """
 
     state: tuple[np.ndarray, ...]
