@@ -37,7 +37,7 @@ _HALVES = slice(_FINAL_SAMPLES // 2), slice(_FINAL_SAMPLES // 2, _FINAL_SAMPLES)
 
 _TEXT = (
     "Three dense layers as in cfp_toys, every block with all its candidates (what each mesh axis splits, where state "
-    "is kept). `product` programs are all combinations, run whole; `all` are all candidates of all blocks, and "
+    "is kept). `product` programs are all combinations, run end to end; `all` are all candidates of all blocks, and "
     "`pruned` those that CFP measured, both with the whole plans that were compiled at the end. `by product` and `by "
     "all` are the time of CFP's plan by that of the best of the product, and of the plan from all candidates, when "
     f"these and the product's {_BEST_OF_PRODUCT} fastest run interleaved until each has {_FINAL_SAMPLES} samples: the "

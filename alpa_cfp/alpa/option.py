@@ -131,7 +131,7 @@ class CFPOption(AutoShardingOption):
             key = program.digest, nontrivial_sizes(request.mesh.shape)
             chosen, evidence = self.stage_plans.get(key, (None, None))
             if chosen is not None and self.refines_stages and request.mesh.num_devices > 1:
-                # Its candidates are measured; its best plans are not yet timed whole.
+                # Its candidates are measured; its best plans are not yet timed end to end.
                 options, evidence = options.with_closer_pruning(), None
             elif chosen is not None:
                 options = replace(options, plan=chosen)
@@ -186,7 +186,7 @@ class CFPOption(AutoShardingOption):
 
     @property
     def refines_stages(self) -> bool:
-        """Whether the best plans of a chosen stage are timed whole."""
+        """Whether the best plans of a chosen stage are timed end to end."""
         return self.refine > 0 and self.costs == "measure" and self.stage_costs == "profile"
 
     def plan_key(self, logical_mesh: Any, fields: dict[str, Any]) -> tuple[int, ...]:

@@ -142,8 +142,8 @@ class PlanSearch:
                 other = self._cheapest(budget_bytes, without=number)
             except (NoPlanError, MemoryBudgetError) as error:
                 self.caveats.note(
-                    f"what else block {kind} and those like it could be is not among the plans that are compared "
-                    f"whole: {_REASONS[type(error)]}"
+                    f"alternatives for block {kind} and equal blocks are not among the plans that are compared end "
+                    f"to end: {_REASONS[type(error)]}"
                 )
             else:
                 found.setdefault(other.choices, other)

@@ -81,7 +81,7 @@ class Refinement:
             whole program; none if there is one micro-batch, or if they are not known. Their time is estimated then.
         count: The number of best predicted plans that are run.
         samples: How often candidates are run.
-        tried: The plans that were run whole, by their choices.
+        tried: The plans that were run end to end, by their choices.
     """
 
     blocks: Blocks
@@ -99,7 +99,7 @@ class Refinement:
         """The fastest plan within the budget.
 
         Raises:
-            NoRunnablePlanError: none of the plans could be compiled and run whole.
+            NoRunnablePlanError: none of the plans could be compiled and run end to end.
             MemoryBudgetError: no plan fits into the budget; it names the measured need of the smallest one.
         """
         if budget_bytes is None:
@@ -209,7 +209,7 @@ class Refinement:
             if all(each.failure for each in tried):
                 raise NoRunnablePlanError([each.failure for each in tried])
             self.search.caveats.warn(
-                "no plan was timed whole, for none of them has a profile: the best predicted one is taken"
+                "no plan was timed end to end, because none of them has a profile: the best predicted one is taken"
             )
             return next(each for each in tried if not each.failure)
         limit = _ALIKE * min(seconds)

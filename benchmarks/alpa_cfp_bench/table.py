@@ -6,12 +6,14 @@ Invariant: each number is explained below the tables, in words of a user.
 import math
 from collections.abc import Sequence
 
+from alpa_cfp import quantities
 from alpa_cfp_bench.case import CFP, COMPOSED, ILP, ILP_AGAIN, METHODS, PIPELINE_METHODS, Effort
 from alpa_cfp_bench.pipelines import PipelineComparison, PipelineOutcome
 from alpa_cfp_bench.running import Compared, Comparison, Measured, Outcome
 from alpa_cfp_bench.stage_choice import TIMERS
 from alpa_cfp_bench.text import filled, fitting, layers_text, shape_text, size_text, time_text, wrapped
 from alpa_cfp_bench.timing import Ratio
+from alpa_cfp_bench.workloads.sizes import mesh_shape
 
 _STEP_COLUMNS = ("step", "spread", "ratio to ILP", "95% interval")
 _STAGE_COLUMNS = ("layers", "submesh", "logical mesh", "cost", "memory")
@@ -49,7 +51,7 @@ def title(found: Compared) -> str:
     parts = f" in {case.num_micro_batches} micro-batches" if case.num_micro_batches else ""
     return (
         f"A training step of {case.model} ({found.parameters:,} parameters, batch {case.size.batch}{parts}) "
-        f"on a {case.mesh} mesh"
+        f"on {quantities.a_mesh(mesh_shape(case.mesh))}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The best plans are compiled and run whole: the fastest that really fits is taken."""
+"""The best plans are compiled and run end to end: the fastest that really fits is taken."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -304,7 +304,7 @@ def test_where_no_whole_plan_has_a_profile_the_best_predicted_one_is_taken_with_
     machine = Machine()
     machine.profiles = lambda modules, samples=None, /: [None] * len(modules)  # type: ignore[method-assign]
     assert machine.best(budget).solution.choices == machine.choosing.best(1, budget)[0].choices
-    assert "no plan was timed whole, for none of them has a profile" in _warnings(machine)
+    assert "no plan was timed end to end, because none of them has a profile" in _warnings(machine)
     held = "no plan could be held against the memory budget by its compiled program"
     assert (held in _warnings(machine)) == (budget is not None)
 
