@@ -71,7 +71,7 @@ def measure(step: Step) -> dict[str, Any]:
             with profiler(step.mesh, Path(directory) / f"{way}.sqlite", options) as measuring:
                 found[way], measured[way] = _planned(step, measuring, margin)
         with profiler(step.mesh, Path(directory) / "product.sqlite", options) as measuring:
-            plans = list(itertools.product(*(range(len(unit.candidates)) for unit in step.units)))
+            plans = list(itertools.product(*(range(len(block.candidates)) for block in step.block_candidates)))
             profiles = measuring.measure([step.planned(choices) for choices in plans])
             times = {
                 choices: profile.lower_half_mean_s
@@ -109,7 +109,15 @@ def _planned(step: Step, measuring: Profiler, margin: float) -> tuple[tuple[int,
         return step.planned(choices)
 
     refinement = Refinement(
-        step.blocks, step.units, step.mesh, costs, measuring.measure, planned, lambda module: (), _COUNT, _SAMPLES
+        step.blocks,
+        step.block_candidates,
+        step.mesh,
+        costs,
+        measuring.measure,
+        planned,
+        lambda module: (),
+        _COUNT,
+        _SAMPLES,
     )
     return refinement.best(None).solution.choices, costs.measured + len(whole)
 

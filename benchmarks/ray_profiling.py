@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = runner.parser(__doc__, programs=24, rounds=5, samples=7, seed=0).parse_args(argv)
     alpa_config: Any = alpa.global_config
     alpa_config.backend = "cpu"
-    candidates = distinct(step_of("gpt", TINY, (1, _DEVICES)).units)
+    candidates = distinct(step_of("gpt", TINY, (1, _DEVICES)).block_candidates)
     modules = [candidate.module for candidate in candidates[: options.programs + len(_SLOTS)]]
     how = MeasureOptions(options.samples, progress=False)
     with cluster(_DEVICES, _DEVICES), _pools(how) as pools:
