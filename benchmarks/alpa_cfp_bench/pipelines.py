@@ -6,6 +6,7 @@ before the first; no step is timed that gave something else than the serial run.
 """
 
 import contextlib
+import copy
 import dataclasses
 import tempfile
 import time
@@ -310,14 +311,14 @@ def _timed(programs: dict[str, Program], effort: Effort, progress: Progress) -> 
 
 @contextlib.contextmanager
 def _with_own_database(option: CFPOption) -> Iterator[CFPOption]:
-    """`option` with a copy of its database as it is now; what is measured comes into the database at the end."""
+    """A copy of `option` without plans, with a copy of its database; new profiles are merged into that at the end."""
     with tempfile.TemporaryDirectory() as folder:
         own = Path(folder) / "profiles.sqlite"
-        with ProfileDatabase.open(own) as copy:
+        with ProfileDatabase.open(own) as database:
             if (known := database_path(option.database)).exists():
-                copy.merge(known)
+                database.merge(known)
         try:
-            yield dataclasses.replace(option, database=own, plans=[], stage_plans={})
+            yield dataclasses.replace(copy.copy(option), database=own)
         finally:
             with ProfileDatabase.open(option.database) as kept:
                 kept.merge(own)

@@ -5,10 +5,10 @@ by JAX's distributed runtime, whose service lives in the driver. The driver has 
 partitions and sends programs, and knows arrays by number.
 
 Each folder uses only those before it: `cluster` (the Ray cluster and its nodes), `remote_calls` (method calls on
-hosts), `transport` (arrays between processes), `failures` (time limits, bounded waits, ending), `resharding` (tiles between
-meshes), `processes` (launching hosts; compiling, running and storing arrays on a host). Joining the processes, and
-compiling and running on all of them, is in `alpa_cfp.spmd.distributed`. Alpa's functions that call these are replaced
-in `alpa_on_jax/alpa/distributed_mesh.py`.
+hosts), `transport` (arrays between processes), `failures` (time limits, bounded waits, ending), `resharding` (tiles
+between meshes), `processes` (launching hosts; compiling, running and storing arrays on a host). Joining the processes,
+and compiling and running on all of them, is in `alpa_cfp.spmd.distributed`. Alpa's functions that call these are
+replaced in `alpa_on_jax/alpa/distributed_mesh.py`.
 
 Invariant: nothing here imports Ray while it is imported, but `processes.ray_host`, which only `processes.launching`
 imports.
