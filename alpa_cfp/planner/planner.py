@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from alpa_cfp import quantities
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.apply.micro_batch_programs import micro_batch_programs
@@ -146,7 +147,7 @@ def best_of_meshes(
         return best
     caveats = Caveats()
     for mesh in without:
-        caveats.note(f"on a {'x'.join(map(str, mesh.shape))} mesh of the same devices no plan fits into the budget")
+        caveats.note(f"on {quantities.a_mesh(mesh.shape)} of the same devices no plan fits into the budget")
     return with_caveats(best, caveats)
 
 

@@ -1,6 +1,6 @@
 """The search for the best plans, which measures only the candidates that it needs (CFP, sections 5 and 6).
 
-Takes the units of a program (`BlockCandidates`), their boundaries and a source of profiles; gives the cheapest plans.
+Takes the `BlockCandidates` of a program, their boundaries and a source of profiles; gives the cheapest plans.
 A candidate that is not measured counts as `margin` times faster than estimated, with rates fitted to the candidates
 measured so far. The search is repeated, and the candidates of its plan are measured, until all of them are. So the
 plans are those that measuring everything would give, as long as no candidate is faster than its estimate by more than
@@ -60,7 +60,7 @@ class PlanSearch:
     """Searches for the plans of one program, and measures candidates as needed.
 
     Args:
-        units: The candidates of each block of the program.
+        block_candidates: The candidates of each block of the program.
         boundaries: The boundaries of the blocks.
         rates: The rates of the mesh.
         profiles: The source of profiles; None: costs are estimates.
@@ -81,7 +81,7 @@ class PlanSearch:
 
     def __init__(
         self,
-        units: Sequence[BlockCandidates],
+        block_candidates: Sequence[BlockCandidates],
         boundaries: Boundaries,
         rates: Rates,
         profiles: ProfileSource | None,
@@ -95,10 +95,11 @@ class PlanSearch:
     ) -> None:
         self.caveats, self.gap_s = Caveats() if caveats is None else caveats, 0.0
         self.limits, self.micro_batches = (limit_s, memory_bytes), micro_batches
-        self._units, self._boundaries, self._calibrated, self._rates = units, boundaries, rates, rates
+        self._block_candidates, self._boundaries = block_candidates, boundaries
+        self._calibrated, self._rates = rates, rates
         self._profiles, self._margin, self._baselines = profiles, margin, baselines
-        self._candidates = distinct(units)
-        self._numbers = _candidate_numbers(units)
+        self._candidates = distinct(block_candidates)
+        self._numbers = _candidate_numbers(block_candidates)
         # By the number of the candidate; seconds without overhead.
         self._seconds: dict[int, float] = {}
         self._failures: dict[int, str] = {}
@@ -122,7 +123,7 @@ class PlanSearch:
             costs[without] = math.inf
         times = [[costs[i] for i in numbers] for numbers in self._numbers]
         # Not with the fitted rates: those depend on what has been measured.
-        return make_problem(self._units, self._boundaries, times, self._calibrated, self.micro_batches)
+        return make_problem(self._block_candidates, self._boundaries, times, self._calibrated, self.micro_batches)
 
     def best(self, count: int, budget_bytes: int | None) -> list[Solution]:
         """The cheapest plan within a budget, and up to `count - 1` alternatives, all of measured candidates only.
@@ -142,8 +143,8 @@ class PlanSearch:
                 other = self._cheapest(budget_bytes, without=number)
             except (NoPlanError, MemoryBudgetError) as error:
                 self.caveats.note(
-                    f"what else block {kind} and those like it could be is not among the plans that are compared "
-                    f"whole: {_REASONS[type(error)]}"
+                    f"alternatives for block {kind} and equal blocks are not among the plans that are compared end "
+                    f"to end: {_REASONS[type(error)]}"
                 )
             else:
                 found.setdefault(other.choices, other)
@@ -176,9 +177,9 @@ class PlanSearch:
     def _with_reasons(self, error: NoPlanError) -> NoPlanError:
         """The error with the known reasons."""
         why: dict[str, str] = {}
-        for unit, variable in zip(self._units, self._problem().variables, strict=True):
+        for block, variable in zip(self._block_candidates, self._problem().variables, strict=True):
             if variable.name in error.names:
-                failures = (self._failures.get(number) for number in self._numbers[unit.block])
+                failures = (self._failures.get(number) for number in self._numbers[block.block])
                 reasons = dict.fromkeys(failure for failure in failures if failure)
                 why[variable.name] = "; ".join(list(reasons)[:_NAMED]) or "none of its programs has a profile"
         return NoPlanError(error.names, why)
@@ -226,8 +227,8 @@ class PlanSearch:
         """The kinds of blocks, by their share of the time of a plan, largest first."""
         costs = self._costs()
         total: dict[int, float] = {}
-        for unit, numbers, choice in zip(self._units, self._numbers, plan.choices, strict=True):
-            total[unit.kind] = total.get(unit.kind, 0.0) + costs[numbers[choice]]
+        for block, numbers, choice in zip(self._block_candidates, self._numbers, plan.choices, strict=True):
+            total[block.kind] = total.get(block.kind, 0.0) + costs[numbers[choice]]
         return sorted(total, key=lambda kind: (-total[kind], kind))
 
     def measure(self, plans: Sequence[Sequence[int]]) -> bool:
@@ -288,10 +289,10 @@ class PlanSearch:
             costs.append(self._step_time_s([candidate], total_s))
         return costs
 
-    def candidate_times(self, unit: BlockCandidates) -> list[CandidateTime]:
-        """The time of each candidate of a unit; estimates are not optimistic here."""
+    def candidate_times(self, block: BlockCandidates) -> list[CandidateTime]:
+        """The time of each candidate of a block; estimates are not optimistic here."""
         found = []
-        for number in self._numbers[unit.block]:
+        for number in self._numbers[block.block]:
             candidate, seconds = self._candidates[number], self._seconds.get(number)
             total_s = estimated_s(candidate.work, self._rates) if seconds is None else seconds
             step_s = self._step_time_s([candidate], total_s)
@@ -305,16 +306,16 @@ class PlanSearch:
 
         The costs of edges are replaced by the work of the program beside that of its blocks.
         """
-        costs, chosen = self._costs(), list(zip(self._units, self._numbers, plan.choices, strict=True))
+        costs, chosen = self._costs(), list(zip(self._block_candidates, self._numbers, plan.choices, strict=True))
         own_s = sum(costs[numbers[choice]] for _, numbers, choice in chosen)
-        parts_s = sum(estimated_s(unit.candidates[choice].work, self._rates) for unit, _, choice in chosen)
+        parts_s = sum(estimated_s(block.candidates[choice].work, self._rates) for block, _, choice in chosen)
         between_s = self.micro_batches * (estimated_s(work, self._rates) - parts_s)
         return replace(plan, time_s=max(own_s + between_s, _LEAST_OF_MEASURED * own_s))
 
     def step_time_s(self, choices: Sequence[int], total_s: float) -> float:
         """The estimated time of a step by a plan whose time is `total_s` with one micro-batch."""
         return self._step_time_s(
-            [u.candidates[choice] for u, choice in zip(self._units, choices, strict=True)], total_s
+            [u.candidates[choice] for u, choice in zip(self._block_candidates, choices, strict=True)], total_s
         )
 
     def _step_time_s(self, candidates: Sequence[Candidate], total_s: float) -> float:
@@ -341,12 +342,12 @@ def failure_of(profile: Profile | None) -> str:
     return f"{profile.failure}: {profile.failure_message.partition(chr(10))[0]}"
 
 
-def _candidate_numbers(units: Sequence[BlockCandidates]) -> list[list[int]]:
-    """For each unit the indices of its candidates in `distinct(units)`."""
+def _candidate_numbers(block_candidates: Sequence[BlockCandidates]) -> list[list[int]]:
+    """For each block the indices of its candidates in `distinct(block_candidates)`."""
     of_kind: dict[int, list[int]] = {}
     start = 0
-    for unit in units:
-        if unit.kind == unit.block:
-            of_kind[unit.kind] = list(range(start, start + len(unit.candidates)))
-            start += len(unit.candidates)
-    return [of_kind[unit.kind] for unit in units]
+    for block in block_candidates:
+        if block.kind == block.block:
+            of_kind[block.kind] = list(range(start, start + len(block.candidates)))
+            start += len(block.candidates)
+    return [of_kind[block.kind] for block in block_candidates]

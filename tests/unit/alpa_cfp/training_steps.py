@@ -63,7 +63,7 @@ def two_layer_blocks() -> Blocks:
 
 
 @cache
-def two_layer_units() -> tuple[BlockCandidates, ...]:
+def two_layer_candidates() -> tuple[BlockCandidates, ...]:
     """Their candidates on `MESH`."""
     return find_block_candidates(find_subprograms(two_layer_module(), two_layer_blocks()), MESH)
 
@@ -71,7 +71,7 @@ def two_layer_units() -> tuple[BlockCandidates, ...]:
 @cache
 def two_layer_boundaries() -> Boundaries:
     """What moves between them."""
-    return find_boundaries(two_layer_module(), two_layer_blocks(), two_layer_units())
+    return find_boundaries(two_layer_module(), two_layer_blocks(), two_layer_candidates())
 
 
 @cache
