@@ -21,7 +21,7 @@ class NoDevicesError(CFPError, RuntimeError):
 
     def __init__(self, mesh_shape: tuple[int, ...]) -> None:
         super().__init__(
-            f"CFPOption(costs='measure') wants to run programs on the {quantities.shape(mesh_shape)} mesh, which has "
+            f"CFPOption(costs='measure') wants to run programs on the {quantities.mesh(mesh_shape)}, which has "
             "no devices in this process. Say CFPOption(costs='estimate'), or give a mesh of local devices"
         )
 
@@ -32,7 +32,7 @@ class NoRunnablePlanError(CFPError, RuntimeError):
     def __init__(self, failures: Sequence[str]) -> None:
         self.failures = tuple(failures)
         super().__init__(
-            f"none of the {len(self.failures)} best plans could be compiled and run whole. The first one: "
+            f"none of the {len(self.failures)} best plans could be compiled and timed end to end. The first one: "
             f"{self.failures[0] if self.failures else 'there was none'}. Where memory ran out, give "
             "CFPOption(memory_budget_bytes=...); CFPOption(refine=0) takes the best predicted plan without running it"
         )
@@ -62,8 +62,8 @@ class PlanError(CFPError, ValueError):
     @classmethod
     def other_mesh(cls, planned: tuple[int, ...], given: tuple[int, ...]) -> "PlanError":
         """The plan is for a mesh of another shape."""
-        shapes = map(quantities.shape, (planned, given))
-        return cls("the plan is for a {} mesh and this is a {} mesh: give a mesh of that shape".format(*shapes))
+        own, other = quantities.a_mesh(planned), quantities.a_mesh(given)
+        return cls(f"the plan is for {own} and this is {other}: give a mesh of the plan's shape")
 
     @classmethod
     def without_signature(cls) -> "PlanError":
@@ -170,7 +170,7 @@ class HostsMeshError(CFPError, ValueError):
     def __init__(self, mesh: str, hosts: int, devices_per_host: int) -> None:
         self._given = (mesh, hosts, devices_per_host)
         super().__init__(
-            f"a {mesh} mesh does not have the devices of {hosts} host{'s' * (hosts > 1)} x {devices_per_host}: give "
+            f"the {mesh} mesh does not have the devices of {hosts} host{'s' * (hosts > 1)} x {devices_per_host}: give "
             f"--mesh {hosts}x{devices_per_host}, or other --hosts or --devices-per-host"
         )
 
@@ -199,7 +199,7 @@ class ReplayError(CFPError, LookupError):
         devices = "".join(f" with {name}={value!r}" for name, value in named.items())
         has = "; ".join(f"{quantities.shape(shape)} on {name}" for shape, name in known) or "none at all"
         return cls(
-            f"the profile database has no profiles of a {quantities.shape(mesh_shape)} mesh{devices}. It has: {has}. "
+            f"the profile database has no profiles of {quantities.a_mesh(mesh_shape)}{devices}. It has: {has}. "
             "Measure there first, or name the database in which you have (CFPOption(database=...))"
         )
 
@@ -207,7 +207,7 @@ class ReplayError(CFPError, LookupError):
     def several_devices(cls, mesh_shape: Sequence[int], found: Sequence[str]) -> "ReplayError":
         """There are profiles of several kinds of devices, and the options select none."""
         return cls(
-            f"the profile database has profiles of a {quantities.shape(mesh_shape)} mesh on {len(found)} kinds of "
+            f"the profile database has profiles of {quantities.a_mesh(mesh_shape)} on {len(found)} kinds of "
             f"devices: {'; '.join(found)}. Say which are meant (CFPOption(device_kind=...)), or take another database, "
             "without the others (ProfileDatabase.prune on a copy)"
         )

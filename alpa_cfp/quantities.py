@@ -50,6 +50,18 @@ def shape(sizes: Iterable[int]) -> str:
     return "x".join(map(str, sizes))
 
 
+def mesh(sizes: Sequence[int]) -> str:
+    """A mesh by its shape: "2x4 mesh"; by its size if it has one axis: "8-device mesh"."""
+    return f"{shape(sizes)} mesh" if len(sizes) > 1 else f"{math.prod(sizes)}-device mesh"
+
+
+def a_mesh(sizes: Sequence[int]) -> str:
+    """A mesh with its article: "a 2x4 mesh", "an 8-device mesh"."""
+    # Of the numbers, 8, 11 and 18 are read with a vowel first, with or without thousands.
+    first = f"{sizes[0] if sizes else 1:,}".split(",")[0]
+    return f"{'an' if first.startswith('8') or first in ('11', '18') else 'a'} {mesh(sizes)}"
+
+
 def aligned(rows: Sequence[Sequence[str]], sides: str, indent: int = 0) -> list[str]:
     """Rows of text as lines with aligned columns, without trailing spaces.
 

@@ -66,7 +66,7 @@ def measure(step: Step, database: Path, plans: int, samples: int, seed: int) -> 
     with profiler(step.mesh, database, MeasureOptions(samples, seed=seed, progress=False)) as measuring:
         rates, costs = choosing(step, measuring, _MARGIN)
         chosen = {solution.choices: "best" for solution in costs.best(_BEST, None)}
-        for name, plan in baselines(step.blocks.blocks, step.units, costs.problem, step.mesh).items():
+        for name, plan in baselines(step.blocks.blocks, step.block_candidates, costs.problem, step.mesh).items():
             chosen.setdefault(plan.choices, name)
         drawn, roots = random.Random(seed), list(chosen)
         while len(chosen) < plans:
@@ -104,11 +104,11 @@ def measure(step: Step, database: Path, plans: int, samples: int, seed: int) -> 
 
 def _changed(step: Step, choices: Sequence[int], drawn: random.Random) -> tuple[int, ...]:
     """A plan with other candidates for some kinds of blocks, one to all of them."""
-    counts = {unit.kind: len(unit.candidates) for unit in step.units}
+    counts = {block.kind: len(block.candidates) for block in step.block_candidates}
     changed = {
         kind: drawn.randrange(counts[kind]) for kind in drawn.sample(sorted(counts), drawn.randint(1, len(counts)))
     }
-    return tuple(changed.get(unit.kind, choice) for unit, choice in zip(step.units, choices, strict=True))
+    return tuple(changed.get(block.kind, choice) for block, choice in zip(step.block_candidates, choices, strict=True))
 
 
 def summary(plans: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What the benchmarks of CFP work on: the training step of a model as CFP sees it, and its plans.
+"""The inputs of CFP's benchmarks: the training step of a model as CFP sees it, and its plans.
 
 Takes a model and a mesh by name; gives the module, its blocks, its candidates, and a `PlanSearch` that measures them on
 this process' devices. Invariant: the module is that which `alpa.parallelize` would hand over, without micro-batches.
@@ -45,24 +45,26 @@ class Step:
         module: The step, unoptimised.
         mesh: The logical mesh.
         blocks: The step's blocks.
-        units: Their candidates.
+        block_candidates: Their candidates.
     """
 
     module: HloModule
     mesh: LogicalMesh
     blocks: Blocks
-    units: tuple[BlockCandidates, ...]
+    block_candidates: tuple[BlockCandidates, ...]
 
     def planned(self, choices: Sequence[int]) -> HloModule:
         """The whole step with a candidate for each block, partitioned."""
-        strategies = [unit.candidates[choice].strategy for unit, choice in zip(self.units, choices, strict=True)]
+        strategies = [
+            block.candidates[choice].strategy for block, choice in zip(self.block_candidates, choices, strict=True)
+        ]
         return with_plan(self.module, self.blocks, self.mesh, strategies)
 
     def describe(self, choices: Sequence[int]) -> str:
         """For each block, for each mesh axis, the side of what it splits ("." for nothing), and how it shares state."""
         words = []
-        for unit, choice in zip(self.units, choices, strict=True):
-            strategy, factors = unit.candidates[choice].strategy, self.blocks.blocks[unit.block].factors
+        for block, choice in zip(self.block_candidates, choices, strict=True):
+            strategy, factors = block.candidates[choice].strategy, self.blocks.blocks[block.block].factors
             sides = ("." if factor is None else _LETTERS[factors[factor].side] for factor in strategy.factors)
             words.append("".join(sides) + _MARKS[strategy.state_sharding])
         return " ".join(words)
@@ -106,5 +108,5 @@ def profiler(mesh: LogicalMesh, database: Path | str | None, options: MeasureOpt
 def choosing(step: Step, measuring: Profiler, margin: float) -> tuple[Rates, PlanSearch]:
     """The mesh's rates, and what chooses among the candidates of a step."""
     rates = rates_of(step.mesh, measuring.measure(calibration_programs(step.mesh)))
-    boundaries = find_boundaries(step.module, step.blocks, step.units)
-    return rates, PlanSearch(step.units, boundaries, rates, measuring.measure, margin)
+    boundaries = find_boundaries(step.module, step.blocks, step.block_candidates)
+    return rates, PlanSearch(step.block_candidates, boundaries, rates, measuring.measure, margin)

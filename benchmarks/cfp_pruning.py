@@ -37,7 +37,7 @@ _HALVES = slice(_FINAL_SAMPLES // 2), slice(_FINAL_SAMPLES // 2, _FINAL_SAMPLES)
 
 _TEXT = (
     "Three dense layers as in cfp_toys, every block with all its candidates (what each mesh axis splits, where state "
-    "is kept). `product` programs are all combinations, run whole; `all` are all candidates of all blocks, and "
+    "is kept). `product` programs are all combinations, run end to end; `all` are all candidates of all blocks, and "
     "`pruned` those that CFP measured, both with the whole plans that were compiled at the end. `by product` and `by "
     "all` are the time of CFP's plan by that of the best of the product, and of the plan from all candidates, when "
     f"these and the product's {_BEST_OF_PRODUCT} fastest run interleaved until each has {_FINAL_SAMPLES} samples: the "
@@ -71,7 +71,7 @@ def measure(step: Step) -> dict[str, Any]:
             with profiler(step.mesh, Path(directory) / f"{way}.sqlite", options) as measuring:
                 found[way], measured[way] = _planned(step, measuring, margin)
         with profiler(step.mesh, Path(directory) / "product.sqlite", options) as measuring:
-            plans = list(itertools.product(*(range(len(unit.candidates)) for unit in step.units)))
+            plans = list(itertools.product(*(range(len(block.candidates)) for block in step.block_candidates)))
             profiles = measuring.measure([step.planned(choices) for choices in plans])
             times = {
                 choices: profile.lower_half_mean_s
@@ -94,7 +94,7 @@ def measure(step: Step) -> dict[str, Any]:
 def _seconds(
     plans: Sequence[tuple[int, ...]], profiles: Sequence[Profile], samples: slice
 ) -> dict[tuple[int, ...], float]:
-    """What each plan takes by some of its samples."""
+    """The time of each plan, from a slice of its samples."""
     parts = (replace(profile, samples_s=profile.samples_s[samples]) for profile in profiles)
     return {choices: part.lower_half_mean_s for choices, part in zip(plans, parts, strict=True)}
 
@@ -109,7 +109,15 @@ def _planned(step: Step, measuring: Profiler, margin: float) -> tuple[tuple[int,
         return step.planned(choices)
 
     refinement = Refinement(
-        step.blocks, step.units, step.mesh, costs, measuring.measure, planned, lambda module: (), _COUNT, _SAMPLES
+        step.blocks,
+        step.block_candidates,
+        step.mesh,
+        costs,
+        measuring.measure,
+        planned,
+        lambda module: (),
+        _COUNT,
+        _SAMPLES,
     )
     return refinement.best(None).solution.choices, costs.measured + len(whole)
 

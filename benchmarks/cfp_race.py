@@ -85,7 +85,7 @@ def measure(model: str, mesh: str, database: Path, effort: Effort) -> dict[str, 
 
 
 def _methods(found: Comparison, seed: int) -> dict[str, dict[str, Any]]:
-    """What is kept of each method, CFP first."""
+    """The results of each method as JSON, CFP first."""
     own, same = found.outcomes[0].samples, found.outcomes[0].same_as or CFP
     methods = {}
     for outcome in found.outcomes:
@@ -116,7 +116,7 @@ def _ratio(of: Samples, to: Samples, seed: int, rounds: slice) -> dict[str, floa
 
 
 def verdict(rows: Sequence[reports.Row]) -> str:
-    """What the cases amount to, each by the median of its runs."""
+    """A summary of all cases; each counts with the median of its runs."""
 
     def of(value: Callable[[Any], float]) -> list[float]:
         return reports.medians(rows, ("model", "mesh"), value)

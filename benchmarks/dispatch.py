@@ -1,4 +1,4 @@
-"""What calling a compiled step costs: alpa's against `jax.jit`'s, for a step that computes next to nothing.
+"""The time to call a compiled step, alpa's against `jax.jit`'s, for a step that computes next to nothing.
 
 The step adds one to each of many small parameters on a mesh and donates them, so its time is that of the call:
 flattening, looking up the program, handing over and wrapping the arrays. Prints microseconds a call for several numbers

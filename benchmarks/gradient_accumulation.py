@@ -1,4 +1,4 @@
-"""What it gains to sum gradients over devices once a step, and not once a micro-batch.
+"""The gain from reducing gradients over devices once a step instead of once a micro-batch.
 
 Compares a training step with micro-batches through `alpa.parallelize` with the same step whose accumulate program sums
 the gradients itself (so in every micro-batch), and with a Python loop over programs of `jax.jit` that a user would

@@ -92,7 +92,7 @@ def _cases(report: dict[str, Any]) -> list["_Runs"]:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """What the runs of one code have of a case: the rows, and for each the run."""
+    """The rows of a case in the runs of one version of the code, and the run of each row."""
 
     rows: list[Row]
     runs: list[dict[str, Any]]

@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _cases(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """What is to be run, by the names of `_KEYS`; GPTs of different depths first."""
+    """The cases, with the keys `_KEYS`; GPTs of different depths first."""
     wide = (options.hidden, options.sequence)
     cut = options.pipeline_layers or _USUAL
     deep = [("gpt", layers, cut, *wide) for layers in options.layers]
@@ -82,7 +82,7 @@ def _cases(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _methods(options: argparse.Namespace, number: int) -> list[str]:
-    """What is planned, first one thing and then another: where a pipeline is has a part in its time."""
+    """The methods in an order that rotates with the run, because the placement of a pipeline affects its time."""
     named = [CFP, *([] if options.without_ilp else [ILP]), *([ILP_AGAIN] if options.again else [])]
     first = (number - 1) % len(named)
     return named[first:] + named[:first]
@@ -209,7 +209,7 @@ def _planning_s(row: dict[str, Any]) -> float:
 
 
 def _choosing_s(row: dict[str, Any]) -> float:
-    """What choosing the stages took: planning in CFP, and compiling and timing candidate stages."""
+    """The time to choose the stages: planning in CFP, and compiling and timing candidate stages."""
     return sum(row["planning_parts_s"][part] for part in ("plan", "compile", "profile"))
 
 

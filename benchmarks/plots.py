@@ -1,4 +1,4 @@
-"""What the benchmarks measured, as pictures: step time by method, predicted against measured, planning time by depth.
+"""Pictures of benchmark results: step time by method, predicted against measured, planning time by depth.
 
 Takes the JSON files of `benchmarks/results/` of one version of jax; writes `results/<picture>.svg`. Invariants: nothing
 is measured here; the same results give the same files, byte for byte, with the same matplotlib; a picture whose results

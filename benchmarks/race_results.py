@@ -1,4 +1,4 @@
-"""What the results of `benchmarks.cfp_race` say of a case: CFP's time by that of another method.
+"""Ratios from the results of `benchmarks.cfp_race`: CFP's step time divided by that of another method.
 
 Takes rows as `cfp_race` writes them; gives ratios and the method that does best beside CFP. Invariants: the best method
 is chosen by other rounds than those that are quoted; nothing here imports jax.

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = runner.parser(__doc__, programs=24, rounds=5, samples=7, seed=0).parse_args(argv)
     alpa_config: Any = alpa.global_config
     alpa_config.backend = "cpu"
-    candidates = distinct(step_of("gpt", TINY, (1, _DEVICES)).units)
+    candidates = distinct(step_of("gpt", TINY, (1, _DEVICES)).block_candidates)
     modules = [candidate.module for candidate in candidates[: options.programs + len(_SLOTS)]]
     how = MeasureOptions(options.samples, progress=False)
     with cluster(_DEVICES, _DEVICES), _pools(how) as pools:
@@ -99,7 +99,7 @@ def _profile(pool: tuple[Pool, DeviceDescription], modules: Sequence[HloModule],
 
 @contextlib.contextmanager
 def _pools(how: MeasureOptions) -> Iterator[dict[int, tuple[Pool, DeviceDescription]]]:
-    """What measures with so many slots, for the time of the context."""
+    """The measurement pools, by number of slots; they close with the context."""
     alpa.init(cluster="ray")
     held: Any = get_global_cluster()
     mesh = held.get_physical_mesh([0], _DEVICES)

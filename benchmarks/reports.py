@@ -34,7 +34,7 @@ def with_run(codes: Sequence[dict[str, Any]], digest: str, text: str, run: dict[
 
 
 def rows_of(of_code: dict[str, Any]) -> list[Row]:
-    """What all runs of a code measured, each row with the number of its run."""
+    """The rows of all runs of one version of the code, each with the number of its run."""
     return [{**row, "run": number} for number, run in enumerate(of_code["runs"], 1) for row in run["results"]]
 
 
@@ -98,7 +98,7 @@ def markdown_table(table: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _section(of_code: dict[str, Any]) -> list[str]:
-    """What was measured of a code: what it amounts to, the runs, and a table for those with the same columns."""
+    """The section of one version of the code: the verdict, the runs, and one table for runs with equal columns."""
     runs = of_code["runs"]
     lines = [of_code["verdict"], ""] if of_code.get("verdict") else []
     if len(runs) == 1:

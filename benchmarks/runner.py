@@ -48,10 +48,10 @@ def _shown(default: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """What a program writes.
+    """The report that a benchmark program writes.
 
     Attributes:
-        name: Of its files.
+        name: The name of its files.
         text: The comparison as a paragraph.
         header: The columns of its table.
         rows: Gives the table's rows for a result (see `one_row`).

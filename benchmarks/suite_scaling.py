@@ -83,7 +83,7 @@ def size_of(case: Case) -> Size:
 
 
 def bench_command(case: Case) -> str:
-    """What compares the methods on a case that is small enough: "alpa-cfp bench --model gpt --mesh 2x4 --size ..."."""
+    """The command that compares the methods on a scaled case: "alpa-cfp bench --model gpt --mesh 2x4 --size ..."."""
     size = size_of(case)
     of_images, of_language = ("image", "channels"), ("hidden", "layers", "heads", "sequence", "vocabulary")
     fields = ("batch", *(of_images if case.stages else of_language))

@@ -79,7 +79,7 @@ def measure(sizes_mb: Sequence[int], rounds: int | None, seed: int) -> list[dict
 
 
 class _Side:
-    """What both processes have: a socket for what is not timed, and one connection for each way."""
+    """The connections of one process: a socket for untimed messages, and one connection for each way."""
 
     def __init__(self, control: socket.socket, rank: int):
         control.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -142,7 +142,7 @@ class _Sender(_Side):
         return {way: lambda way=way, send=send: self._one(way, send) for way, send in zip(_WAYS, sends, strict=True)}
 
     def after_round(self) -> None:
-        """What `jax transfer` will fetch next is made ready off the clock."""
+        """Prepare the next array for `jax transfer`; this is not timed."""
         self._transfer += 1
         self.transfers.await_pull(self._transfer, [self._on_device])
 

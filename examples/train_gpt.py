@@ -175,7 +175,7 @@ def report(runs: dict[str, Run], settings: Settings, arguments: argparse.Namespa
 
 
 def summary(method: str, result: Run) -> str:
-    """What a run took."""
+    """The times of a run, in one line."""
     if result.first_step_s is None:
         return f"{method}: nothing left to do after step {len(result.curve.losses)}"
     later = "" if result.step_s is None else f", then {1e3 * result.step_s:.0f} ms a step (median)"

@@ -45,7 +45,7 @@ WITHOUT_RAY = ("needs_ray", "not_loaded")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one test.
+    """The result of one test.
 
     Attributes:
         test: "shard_parallel/test_mlp.py::AutoShardingMLPTest::test_weight_init".

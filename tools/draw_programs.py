@@ -38,7 +38,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What became of a batch: how it failed (None if it did not), what it began, and what partitioned it."""
+    """The result of a batch: its failure (or None), the programs that it began, and their partitioners."""
 
     failure: str | None
     begun: tuple[Begun, ...]

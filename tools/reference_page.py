@@ -91,11 +91,14 @@ def _objects() -> Iterator[str]:
 
 
 def _signature(found: re.Match[str]) -> str:
-    """The block of a signature; a long one has a line for each parameter."""
+    """The block of a signature, without internal parameters; a long one has a line for each parameter."""
     text = found[1]
-    if len(text) > _LINE and "(" in text:
-        name, _, parameters = text.removesuffix(")").partition("(")
-        text = "\n".join([f"{name}(", *(f"    {each}," for each in parameters.split(", ")), ")"])
+    if "(" in text:
+        name, _, inside = text.removesuffix(")").partition("(")
+        parameters = [each for each in inside.split(", ") if not each.startswith("_")]
+        text = f"{name}({', '.join(parameters)})"
+        if len(text) > _LINE:
+            text = "\n".join([f"{name}(", *(f"    {each}," for each in parameters), ")"])
     return f"```\n{text}\n```"
 
 

@@ -50,16 +50,15 @@ class CFPOption(AutoShardingOption):
         stage_costs: The source of the costs of a pipeline's candidate stages: "profile" lets alpa compile and time each
             stage, "compose" composes them from profiles of the stage's segments, and no stage is compiled.
         plans: The plans that were made or used with this option in this process, the newest last.
-        stage_plans: The plans of candidate stages of the last pipeline, by digests of programs and meshes, each with
-            its evidence where costs were composed. A chosen stage keeps its plan, if that is not refined.
-        stage: The planning of candidate stages, while it goes on.
     """
 
+    # Repeated: no dataclass can inherit from both the frozen `PlanOptions` and alpa's unfrozen `AutoShardingOption`.
     costs: Costs = "measure"
     memory_budget_bytes: int | None = None
     database: Path | str | None = None
     samples: int = 5
     refine: int = 3
+    baselines: bool = True
     pruning_margin: float = 1.5
     search_limit_s: float = 60.0
     search_memory_bytes: int = MEMORY_BYTES
@@ -70,18 +69,22 @@ class CFPOption(AutoShardingOption):
     stage_costs: StageCosts = "profile"
     plan: Plan | Path | str | None = None
     plans: list[Plan] = field(default_factory=list, compare=False, repr=False)
-    stage_plans: dict[tuple[str, tuple[int, ...]], tuple[Plan, "StageEvidence | None"]] = field(
+    # Alpa derives the options of candidate stages by `dataclasses.replace`, which keeps only fields of `__init__`.
+    # The plans of candidate stages of the last pipeline, by digests of programs and mesh shapes, each with its evidence
+    # if costs were composed. A chosen stage keeps its plan, if that is not refined.
+    _stage_plans: dict[tuple[str, tuple[int, ...]], tuple[Plan, "StageEvidence | None"]] = field(
         default_factory=dict, compare=False, repr=False
     )
-    stage: "_StagePlanning | None" = field(default=None, compare=False, repr=False)
+    # The planning of candidate stages, while it goes on.
+    _stage: "_StagePlanning | None" = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_choices(self, {"costs": Costs, "logical_mesh_shapes": MeshShapes, "stage_costs": StageCosts})
         check_numbers(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state for other processes, without the plans of this one."""
-        return {**self.__dict__, "plans": [], "stage_plans": {}, "stage": None}
+        """The state for copies and other processes, without plans."""
+        return {**self.__dict__, "plans": [], "_stage_plans": {}, "_stage": None}
 
     @property
     def plan_options(self) -> PlanOptions:
@@ -109,12 +112,12 @@ class CFPOption(AutoShardingOption):
         """
         converted = _plan_request(request)
         try:
-            if self.stage is None:
+            if self._stage is None:
                 plan = self._plan_step(module, converted)
             else:
-                plan = self._plan_candidate(module, converted, self.stage)
+                plan = self._plan_candidate(module, converted, self._stage)
         except (NoPlanError, MemoryBudgetError, NoRunnablePlanError) as error:
-            if self.stage is None:
+            if self._stage is None:
                 raise
             raise StagePlanError(str(error)) from error
         self.plans.append(plan)
@@ -127,11 +130,11 @@ class CFPOption(AutoShardingOption):
         from alpa_cfp.planner.planner import plan_whole
 
         options, evidence, program = self.plan_options, None, AnalysedProgram(module)
-        if self.plan is None and self.stage_plans:
+        if self.plan is None and self._stage_plans:
             key = program.digest, nontrivial_sizes(request.mesh.shape)
-            chosen, evidence = self.stage_plans.get(key, (None, None))
+            chosen, evidence = self._stage_plans.get(key, (None, None))
             if chosen is not None and self.refines_stages and request.mesh.num_devices > 1:
-                # Its candidates are measured; its best plans are not yet timed whole.
+                # Its candidates are measured; its best plans are not yet timed end to end.
                 options, evidence = options.with_closer_pruning(), None
             elif chosen is not None:
                 options = replace(options, plan=chosen)
@@ -163,8 +166,13 @@ class CFPOption(AutoShardingOption):
             module.become(made.module)
             plan, evidence = made.plan, None
         stage.plan = plan
-        self.stage_plans[plan.program, nontrivial_sizes(request.mesh.shape)] = plan, evidence
+        self._stage_plans[plan.program, nontrivial_sizes(request.mesh.shape)] = plan, evidence
         return plan
+
+    @property
+    def plans_candidates(self) -> bool:
+        """Whether this is the option of candidate stages (see `planning_stages`)."""
+        return self._stage is not None
 
     @property
     def composes(self) -> bool:
@@ -178,15 +186,15 @@ class CFPOption(AutoShardingOption):
         from alpa_cfp.stages.session import StageSession
 
         if not known:  # the first shape of another pipeline
-            self.stage_plans.clear()
+            self._stage_plans.clear()
         options = self.plan_options.for_candidate_stage()
         with StageSession.open(options, known.setdefault("programs", AnalysedPrograms())) as session:
             margin = math.sqrt(self.pruning_margin)
-            yield replace(self, refine=0, pruning_margin=margin, stage=_StagePlanning(session))
+            yield replace(self, refine=0, pruning_margin=margin, _stage=_StagePlanning(session))
 
     @property
     def refines_stages(self) -> bool:
-        """Whether the best plans of a chosen stage are timed whole."""
+        """Whether the best plans of a chosen stage are timed end to end."""
         return self.refine > 0 and self.costs == "measure" and self.stage_costs == "profile"
 
     def plan_key(self, logical_mesh: Any, fields: dict[str, Any]) -> tuple[int, ...]:
@@ -203,13 +211,13 @@ class CFPOption(AutoShardingOption):
 
     def planned_stage(self, phases: int) -> seam.PlannedStage:
         """See `StagePlanning`."""
-        assert self.stage is not None
-        if self.stage.composed is not None:
-            composed = self.stage.composed.composed
+        assert self._stage is not None
+        if self._stage.composed is not None:
+            composed = self._stage.composed.composed
             return seam.PlannedStage({}, composed.costs(phases), composed.device_bytes, composed.ends)
-        assert self.stage.plan is not None
+        assert self._stage.plan is not None
         # Without the report: alpa's compile workers do not need it.
-        return seam.PlannedStage({"plan": replace(self.stage.plan, account=None)})
+        return seam.PlannedStage({"plan": replace(self._stage.plan, account=None)})
 
 
 def _plan_request(request: seam.PlanRequest) -> "PlanRequest":

@@ -9,6 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from alpa_cfp import quantities
 from alpa_cfp.cli import pipelines
 from alpa_cfp.cli.cluster import add_cluster, devices_of, read_cluster
 from alpa_cfp.cli.files import check_are_different, check_can_write
@@ -23,6 +24,7 @@ from alpa_cfp.cli.workload import (
 )
 from alpa_cfp.database import database_path
 from alpa_cfp_bench.case import CFP, COMPOSED, ILP_AGAIN, METHODS, PROPAGATION, Case, Cluster, Effort
+from alpa_cfp_bench.workloads.sizes import mesh_shape
 
 WRONG_RESULT = 1
 _OF_THIS_PROCESS = "it is plain jax.jit of one process, which has none of the hosts' devices"
@@ -112,7 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
     left_out = _misfits(case, methods)
     if arguments.methods is not None and left_out:
         method, reason = next(iter(left_out.items()))
-        raise UserError(f"{method} cannot run {case.model} on a {case.mesh} mesh: {reason}. Leave it out of --methods")
+        mesh = quantities.a_mesh(mesh_shape(case.mesh))
+        raise UserError(f"{method} cannot run {case.model} on {mesh}: {reason}. Leave it out of --methods")
     if cluster is not None and arguments.methods is None:
         left_out[PROPAGATION] = _OF_THIS_PROCESS
     return _compare(case, [name for name in methods if name not in left_out], arguments, cluster, left_out)

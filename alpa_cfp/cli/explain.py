@@ -69,9 +69,7 @@ def _write(page: str, target: str) -> int:
 def _named(plan: "Plan", name: str, source: str) -> frozenset[int]:
     """The blocks with this name, or else with names that contain it."""
     if plan.account is None:
-        raise UserError(
-            f"--block: {source} keeps no account, so its blocks have no names; plan again and save the plan"
-        )
+        raise UserError(f"--block: {source} has no report, so its blocks have no names; plan again and save the plan")
     names = [block.name for block in plan.account.blocks]
     found = [i for i, own in enumerate(names) if own == name] or [i for i, own in enumerate(names) if name in own]
     if not found:

@@ -11,6 +11,7 @@ from alpa_cfp.cli.files import check_are_different, check_can_write
 from alpa_cfp.cli.process import UserError
 from alpa_cfp.cli.workload import add_workload, check_database, describe_sizes, read_workload, start
 from alpa_cfp.database import database_path
+from alpa_cfp_bench.workloads.sizes import mesh_shape
 
 if TYPE_CHECKING:
     from alpa_cfp.plan.plan import Plan
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     from alpa_cfp_bench.progress import Progress
 
     with devices_of(case, cluster) as devices, Progress(1) as progress:
-        progress.say(f"planning {case.model} on a {case.mesh} mesh")
+        progress.say(f"planning {case.model} on {quantities.a_mesh(mesh_shape(case.mesh))}")
         option = CFPOption(
             costs=arguments.costs,
             memory_budget_bytes=None if arguments.memory_mb is None else int(arguments.memory_mb * 1e6),
@@ -101,11 +102,11 @@ def _summary(plan: "Plan", seconds: float) -> list[str]:
 
     memory = plan.memory
     words = [
-        f"planned {len(plan.strategies)} blocks on a {quantities.shape(plan.mesh_shape)} mesh in {seconds:.1f} s",
+        f"planned {len(plan.strategies)} blocks on {quantities.a_mesh(plan.mesh_shape)} in {seconds:.1f} s",
         f"predicted   {time_text(plan.predicted_s)} a step, {size_text(memory.total)} a device ({plan.costs})",
     ]
     if plan.measured_s is not None:
-        words.append(f"measured    {time_text(plan.measured_s)} a step, compiled whole")
+        words.append(f"measured    {time_text(plan.measured_s)} a step, timed end to end")
     if plan.needed_bytes is not None:
-        words.append(f"it needs    {size_text(plan.needed_bytes)} a device, compiled whole")
+        words.append(f"it needs    {size_text(plan.needed_bytes)} a device, by the compiled program")
     return words

@@ -12,6 +12,7 @@ import re
 from math import prod
 from pathlib import Path
 
+from alpa_cfp import quantities
 from alpa_cfp.cli.process import UserError, interrupted_afterwards
 from alpa_cfp.file_kinds import file_kind
 from alpa_cfp_bench.case import Case, Cluster
@@ -120,7 +121,8 @@ def start(case: Case, cluster: Cluster | None = None) -> None:
         ) from error
     if len(devices) >= prod(shape):
         return
-    few = f"a {case.mesh} mesh needs {prod(shape)} devices, and there are {len(devices)} ({devices[0].device_kind})"
+    mesh, kind = quantities.a_mesh(shape), devices[0].device_kind
+    few = f"{mesh} needs {prod(shape)} devices, and there are {len(devices)} ({kind})"
     if devices[0].platform == "cpu":
         flags = os.environ.get("XLA_FLAGS", "")
         raise UserError(

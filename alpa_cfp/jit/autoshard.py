@@ -48,10 +48,18 @@ def autoshard(
         kwargs: As `args`.
 
     Raises:
-        AutoshardError: the mesh, an argument or the function cannot be planned.
-        NoDevicesError: costs are to be measured, and the mesh has no devices here.
+        AutoshardError: `mesh` is no mesh of one or two named axes, an argument is no array, or `fn` sets shardings.
+        HostCallbackError: `fn` uses the result of a callback into Python.
+        TypeError, ValueError: `jax.jit` refuses `fn` or `donate_argnums`; also any exception of `fn` itself.
+        NoDevicesError: `costs="measure"`, and the mesh has devices that are not of this process, or none.
+        ProfilingError: `costs="measure"`, and the process for measuring was lost and cannot be started again.
+        ReplayError: `costs="replay"`, and the database lacks profiles, or has those of several kinds of devices.
+        ProfileDatabaseError: the profile database cannot be read while it is in use.
         MemoryBudgetError: no plan fits into the memory budget.
-        PlanError: the option has a plan for another program or mesh.
+        NoPlanError: each strategy of some block failed when it was profiled.
+        NoRunnablePlanError: none of the best plans could be compiled and timed end to end.
+        PlanError: `option.plan` is for another program or mesh, or is no plan.
+        OSError: `option.plan` is a file that cannot be read.
     """
     options = _options(option)
     request = request_for(mesh)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from alpa_cfp import quantities
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.apply.micro_batch_programs import micro_batch_programs
@@ -21,7 +22,7 @@ from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlanCache, PlannedModule
-from alpa_cfp.planner.mesh_shapes import all_shapes, nontrivial_sizes
+from alpa_cfp.planner.mesh_shapes import all_shapes, nontrivial_sizes, refines
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import PlanRequest
 from alpa_cfp.planner.session import Session
@@ -102,7 +103,7 @@ def use_plan(program: AnalysedProgram, request: PlanRequest, options: PlanOption
     given = options.plan
     assert given is not None
     chosen = given if isinstance(given, Plan) else Plan.load(given)
-    meshes = meshes_of(request, options)
+    meshes = [request.mesh] if options.logical_mesh_shapes == "given" else all_shapes(request.mesh)
     if nontrivial_sizes(chosen.mesh_shape) not in {nontrivial_sizes(mesh.shape) for mesh in meshes}:
         raise PlanError.other_mesh(chosen.mesh_shape, meshes[0].shape)
     if chosen.program != program.digest or len(chosen.strategies) != len(program.blocks.blocks):
@@ -111,8 +112,15 @@ def use_plan(program: AnalysedProgram, request: PlanRequest, options: PlanOption
 
 
 def meshes_of(request: PlanRequest, options: PlanOptions) -> list[LogicalMesh]:
-    """Returns the meshes that are planned for."""
-    return [request.mesh] if options.logical_mesh_shapes == "given" else all_shapes(request.mesh)
+    """Returns the meshes that are planned for.
+
+    A shape that another one refines has no plans of its own: a dim that is split along one axis is split alike along
+    the axes that refine it.
+    """
+    if options.logical_mesh_shapes == "given":
+        return [request.mesh]
+    shapes = all_shapes(request.mesh)
+    return [mesh for mesh in shapes if not any(refines(other.shape, mesh.shape) for other in shapes)]
 
 
 def best_of_meshes(
@@ -146,7 +154,7 @@ def best_of_meshes(
         return best
     caveats = Caveats()
     for mesh in without:
-        caveats.note(f"on a {'x'.join(map(str, mesh.shape))} mesh of the same devices no plan fits into the budget")
+        caveats.note(f"on {quantities.a_mesh(mesh.shape)} of the same devices no plan fits into the budget")
     return with_caveats(best, caveats)
 
 
@@ -185,7 +193,7 @@ def cache_key(
     program: AnalysedProgram, mesh: LogicalMesh, source: TrackedSource, request: PlanRequest, options: PlanOptions
 ) -> str:
     """Returns the inputs of planning other than the module, profiles and this code, as a key of the plan cache."""
-    fields = (options.costs, options.samples, options.refine, options.pruning_margin, options.seed)
+    fields = (options.costs, options.samples, options.refine, options.baselines, options.pruning_margin, options.seed)
     fields += (options.search_limit_s, options.search_memory_bytes)
     limits, budget = program.module.combiner_limits, budget_of(request, options)
     return repr((mesh.shape, source.devices, budget, request.num_micro_batches, limits, fields))
@@ -244,7 +252,16 @@ def _new_plan(
         measured, tried = MeasuredPlan(plan_search.best(1, budget)[0]), ()
     else:
         refinement = Refinement(
-            blocks, block_candidates, mesh, plan_search, profiles, whole, of_micro_batch, option.refine, option.samples
+            blocks,
+            block_candidates,
+            mesh,
+            plan_search,
+            profiles,
+            whole,
+            of_micro_batch,
+            option.refine,
+            option.samples,
+            option.baselines,
         )
         measured = refinement.best(budget)
         tried = tuple((refinement.tried | {measured.solution.choices: measured}).values())

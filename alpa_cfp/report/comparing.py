@@ -105,10 +105,10 @@ def _context(a: Plan, b: Plan) -> list[str]:
     if a.program != b.program:
         lines.append("The plans are for different programs; blocks of the same name are compared.")
     if a.mesh_shape != b.mesh_shape:
-        meshes = quantities.shape(a.mesh_shape), quantities.shape(b.mesh_shape)
-        lines.append("The meshes differ: A is for a {} mesh, B for a {} mesh.".format(*meshes))
+        own, other = quantities.a_mesh(a.mesh_shape), quantities.a_mesh(b.mesh_shape)
+        lines.append(f"The meshes differ: A is for {own}, B for {other}.")
     else:
-        lines.append(f"Both plans are for a {quantities.shape(a.mesh_shape)} mesh.")
+        lines.append(f"Both plans are for {quantities.a_mesh(a.mesh_shape)}.")
     return lines
 
 
@@ -128,7 +128,7 @@ def _totals(a: Plan, b: Plan) -> list[str]:
     rows.append(_bytes_row("memory, predicted", a.memory.total, b.memory.total))
     rows.append(_bytes_row("  state", a.memory.state, b.memory.state))
     rows.append(_bytes_row("  for the backward pass", a.memory.saved, b.memory.saved))
-    rows.append(_bytes_row("  briefly", a.memory.transient, b.memory.transient))
+    rows.append(_bytes_row("  peak transient", a.memory.transient, b.memory.transient))
     rows.append(
         ("costs", *({"measure": "measured", "estimate": "estimated"}.get(x.costs, x.costs) for x in (a, b)), "")
     )
@@ -203,7 +203,7 @@ def _counted(each: Difference) -> str:
 def _without_report(a: Plan, b: Plan) -> list[str]:
     """The differences of strategies if a plan has no report."""
     which = words.listed(label for label, plan in (("A", a), ("B", b)) if plan.account is None)
-    reason = f"{which} {'keep' if ' and ' in which else 'keeps'} no account, so blocks cannot be named."
+    reason = f"{which} {'have' if ' and ' in which else 'has'} no report, so blocks cannot be named."
     if a.program != b.program or len(a.strategies) != len(b.strategies):
         return [f"Their blocks cannot be compared: {reason}"]
     pairs = zip(a.strategies, b.strategies, strict=True)

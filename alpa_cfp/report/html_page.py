@@ -27,7 +27,7 @@ _BY_ITSELF = (
 
 def html_page(plan: Plan) -> str:
     """The page of a plan."""
-    title = f"Plan for a {quantities.shape(plan.mesh_shape)} mesh"
+    title = f"Plan for {quantities.a_mesh(plan.mesh_shape)}"
     content = [_header(plan, title), element("main", _content(plan))]
     script, style = _packaged("report.js"), _packaged("report.css")
     head = [
@@ -53,7 +53,7 @@ def _content(plan: Plan) -> Markup:
     memory = f"Predicted for a device: {words.memory(plan.memory.state, plan.memory.saved, plan.memory.transient)}."
     return join(
         (
-            _section("tried", "What was tried whole", html_tables.tried(drawing)),
+            _section("tried", "Plans timed end to end", html_tables.tried(drawing)),
             _section(
                 "time",
                 "Predicted time, in program order",

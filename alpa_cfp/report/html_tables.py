@@ -20,11 +20,11 @@ def tried(drawing: Drawing) -> Markup:
     """The whole plans that were timed, predicted beside measured."""
     plans = drawing.report.tried
     if not plans:
-        return element("p", "No plan was compiled and run whole; this one is the best predicted.")
+        return element("p", "No plan was compiled and timed end to end; this one is the best predicted.")
     longest = max(max(each.predicted_s, each.measured_s or 0.0) for each in plans)
     fastest = min((each.measured_s for each in plans if each.measured_s is not None), default=None)
     head = ("Plan", "Measured", "Predicted", "Measured over predicted", "Against the fastest", "Memory", "Collectives")
-    return table(head, [_tried(each, longest, fastest) for each in plans], "<>><<>>", "Plans that were run whole")
+    return table(head, [_tried(each, longest, fastest) for each in plans], "<>><<>>", "Plans timed end to end")
 
 
 def _tried(each: TriedPlan, longest: float, fastest: float | None) -> tuple[str | Markup, ...]:
@@ -101,7 +101,7 @@ def memory_strip(drawing: Drawing) -> Markup:
     parts = [
         ("c0", "state", "parameters, optimizer state and results", float(memory.state)),
         ("c1", "backward pass", "kept for the backward pass", float(memory.saved)),
-        ("c2", "briefly", "the most that is needed for a short time", float(memory.transient)),
+        ("c2", "peak transient", "the most that is needed for a short time", float(memory.transient)),
     ]
     return _strip(parts, float(memory.total), quantities.size)
 

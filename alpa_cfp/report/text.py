@@ -54,7 +54,7 @@ def heading(plan: Plan) -> list[str]:
     of_kinds = f" of {quantities.plural(len(report.kinds), 'kind')}" if report else ""
     named = f": {words.axes_of_mesh(plan.mesh_shape, report.axis_names)}" if report else ""
     return [
-        f"Plan for a {quantities.shape(plan.mesh_shape)} mesh{named}. {blocks}{of_kinds}.",
+        f"Plan for {quantities.a_mesh(plan.mesh_shape)}{named}. {blocks}{of_kinds}.",
         f"  step    {step(plan)}",
         f"  memory  {needed(plan)}",
         f"  costs   {costs(plan)}",
@@ -109,22 +109,22 @@ def _from_strategies(plan: Plan) -> Iterator[str]:
     """Explains a plan without a report."""
     kept = {
         StateSharding.REPLICATED: "",
-        StateSharding.ZERO2: ", optimizer state shared",
-        StateSharding.ZERO3: ", weights and optimizer state shared",
+        StateSharding.ZERO2: ", optimizer state sharded",
+        StateSharding.ZERO3: ", weights and optimizer state sharded",
     }
     names = [f"axis {index}" for index in range(len(plan.mesh_shape))]
     counts: Counter[str] = Counter()
     for each in plan.strategies:
         split = [axis for axis, factor in enumerate(each.factors) if factor is not None]
         counts[
-            (f"split on {words.axes(split, names)}" if split else "repeated on every device")
+            (f"split on {words.axes(split, names)}" if split else "replicated on every device")
             + kept[each.state_sharding]
         ] += 1
     yield "Blocks"
     for text, count in counts.most_common():
         yield f"  {quantities.plural(count, 'block')}: {text}"
     yield ""
-    yield "This plan keeps no account, so nothing is known of its blocks' names, times and alternatives."
+    yield "This plan has no report, so the names, times and alternatives of its blocks are not known."
     yield "Plan the program again and save the new plan to see them."
 
 
@@ -141,10 +141,10 @@ class _Text(FoldedPlan):
     def tried_section(self) -> list[str]:
         """The whole plans that were timed."""
         if not self.report.tried:
-            return ["Tried whole", "  No plan was compiled and run whole; this one is the best predicted."]
+            return ["Timed end to end", "  No plan was compiled and timed end to end; this one is the best predicted."]
         head = ("", "plan", "measured", "predicted", "memory", "collectives", "")
         rows = [head, *map(_tried_row, self.report.tried)]
-        return ["Tried whole (* is this plan)", *quantities.aligned(rows, "<<>>>><", indent=2)]
+        return ["Timed end to end (* is this plan)", *quantities.aligned(rows, "<<>>>><", indent=2)]
 
     def blocks_section(self, only: Collection[int] | None = None) -> list[str]:
         """The blocks, or those with the indices `only`."""
@@ -240,10 +240,10 @@ class _Text(FoldedPlan):
             f"Where the memory of a device goes: {quantities.size(total)} of state and for the backward pass",
             *self._shares(shares, total, quantities.size),
         ]
-        brief = max(found, key=lambda each: each.transient_bytes, default=None)
-        if brief is not None and brief.transient_bytes:
+        peak = max(found, key=lambda each: each.transient_bytes, default=None)
+        if peak is not None and peak.transient_bytes:
             lines.append(
-                f"  Most is needed briefly by {brief.block.full_name}: {quantities.size(brief.transient_bytes)}."
+                f"  Peak transient memory: {quantities.size(peak.transient_bytes)}, in {peak.block.full_name}."
             )
         return lines
 

@@ -78,7 +78,7 @@ def axes_of_mesh(shape: Sequence[int], names: Sequence[str]) -> str:
 
 
 def strategy(alternative: Alternative, shape: Sequence[int], names: Sequence[str]) -> str:
-    """A strategy: "weights split by column on axis 1; samples split on axis 0; optimizer state shared along axis 0".
+    """A strategy: "weights split by column on axis 1; samples split on axis 0; optimizer state sharded along axis 0".
 
     Args:
         alternative: The alternative with the strategy.
@@ -97,14 +97,14 @@ def strategy(alternative: Alternative, shape: Sequence[int], names: Sequence[str
         said += [f"{words}{f' ({which})' if which else ''} on {axes(of, names)}" for which, of in own.items()]
     same = [axis for axis in real if alternative.roles[axis] is None]
     if len(same) == len(real):
-        said.append("repeated on every device")
+        said.append("replicated on every device")
     elif same:
-        said.append(f"repeated on {axes(same, names)}")
-    # Weights are equal on the devices along these axes, so these share them.
+        said.append(f"replicated on {axes(same, names)}")
+    # The devices along these axes would replicate the weights, so state is sharded along them.
     sharing = [axis for axis in real if alternative.roles[axis] in ("samples", None)]
     if alternative.kept != StateSharding.REPLICATED:
         what = "optimizer state" if alternative.kept == StateSharding.ZERO2 else "weights and optimizer state"
-        said.append(f"{what} shared{' along ' + axes(sharing, names) if sharing else ''}")
+        said.append(f"{what} sharded{' along ' + axes(sharing, names) if sharing else ''}")
     return "; ".join(said)
 
 
@@ -149,8 +149,8 @@ def count_of_collectives(count: int | None) -> str:
 
 
 def memory(state_bytes: int, saved_bytes: int, transient_bytes: int) -> str:
-    """The memory of a device: "12 MB (state 10 MB, for the backward pass 1.5 MB, briefly 0.5 MB)"."""
-    parts = {"state": state_bytes, "for the backward pass": saved_bytes, "briefly": transient_bytes}
+    """The memory of a device: "12 MB (state 10 MB, for the backward pass 1.5 MB, peak transient 0.5 MB)"."""
+    parts = {"state": state_bytes, "for the backward pass": saved_bytes, "peak transient": transient_bytes}
     said = [f"{name} {quantities.size(count)}" for name, count in parts.items() if count]
     total = quantities.size(sum(parts.values()))
     return f"{total} ({', '.join(said)})" if said else total

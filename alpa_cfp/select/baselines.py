@@ -1,12 +1,13 @@
 """The plans that people write by hand, as choices among a program's candidates.
 
-Takes units and a search problem over them; gives named plans: data parallelism, ZeRO-2 and ZeRO-3 (arXiv 1910.02054),
-Megatron-style tensor parallelism (arXiv 1909.08053), alone and beside data parallelism. Each is the plan that moves
-least between blocks within what its name allows for each of them, and of those the cheapest: a step that is split by
-samples here and by positions there is no data parallelism. Tensor parallelism leaves alone what is too small to be
-split, the router of a mixture of experts for one. Where it pays to leave more alone, there is a second plan of that
-kind, the cheapest one. A block with no candidate of a kind may have any. All are there to be timed beside what the
-search has found, since predictions are never exact.
+Takes the candidates of all blocks and their search problem; gives named plans: data parallelism, ZeRO-2 and ZeRO-3
+(arXiv 1910.02054), Megatron-style tensor parallelism (arXiv 1909.08053), alone and with data parallelism along the
+other axis. Each name allows some strategies of each block (`_Kind`). The baseline is the plan with the least
+resharding among these, and of those the cheapest: a step that is split by samples in one block and by positions in
+another is not data parallel. Tensor parallelism replicates blocks that are too small to split, such as the router of a
+mixture of experts. If replicating more blocks is cheaper, there is a second plan of that kind, the cheapest one. A
+block without an allowed candidate may have any. Predictions are not exact, so baselines are timed beside the plans of
+the search.
 """
 
 import math
@@ -33,14 +34,14 @@ _SMALL = 0.1
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a plan may do.
+    """The strategies that a baseline allows.
 
     Attributes:
         samples: The mesh axes that split samples.
-        parameters: The mesh axes that split parameters; small blocks may be the same along them.
-        kept: Where state is kept.
-        cheapest: Whether any block may be the same along the latter axes, and the cheapest plan is wanted, not the one
-            that moves least.
+        parameters: The mesh axes that split parameters; small blocks may be replicated along them.
+        kept: The state sharding of all blocks.
+        cheapest: Whether any block may be replicated along `parameters`, and the plan of least time is selected, not
+            the one with the least communication.
     """
 
     samples: Sequence[int]
@@ -49,7 +50,7 @@ class _Kind:
     cheapest: bool = False
 
     def allows(self, block: ParallelBlock, small: bool, strategy: BlockStrategy) -> bool:
-        """Whether a block may have a strategy."""
+        """Whether this baseline allows a strategy of a block."""
         sides = [None if factor is None else block.factors[factor].side for factor in strategy.factors]
         parameters = (*_PARAMETERS, None) if small or self.cheapest else _PARAMETERS
         return (
@@ -61,7 +62,7 @@ class _Kind:
 
 def baselines(
     blocks: Sequence[ParallelBlock],
-    units: Sequence[BlockCandidates],
+    block_candidates: Sequence[BlockCandidates],
     problem: SearchProblem,
     mesh: LogicalMesh,
     *,
@@ -73,7 +74,7 @@ def baselines(
 
     Args:
         blocks: The blocks of the program.
-        units: Its units.
+        block_candidates: The candidates of each block.
         problem: Their search problem.
         mesh: The logical mesh.
         limit_s, memory_bytes: Of the search for each of them.
@@ -84,7 +85,10 @@ def baselines(
     for name, kind in _kinds([axis.index for axis in mesh.axes]).items():
         try:
             plan = search(
-                _restricted(blocks, units, problem, kind), None, time_limit_s=limit_s, memory_limit_bytes=memory_bytes
+                _restricted(blocks, block_candidates, problem, kind),
+                None,
+                time_limit_s=limit_s,
+                memory_limit_bytes=memory_bytes,
             )
         except NoPlanError:
             caveats.note(f"{name} is not among the plans that are compared: no such plan can be run")
@@ -110,16 +114,16 @@ def _kinds(axes: Sequence[int]) -> dict[str, _Kind]:
 
 
 def _restricted(
-    blocks: Sequence[ParallelBlock], units: Sequence[BlockCandidates], problem: SearchProblem, kind: _Kind
+    blocks: Sequence[ParallelBlock], block_candidates: Sequence[BlockCandidates], problem: SearchProblem, kind: _Kind
 ) -> SearchProblem:
     """`problem` without the choices that `kind` does not allow; values hardly want to be moved, unless it is to be the
     cheapest plan.
     """
-    flops = [unit.candidates[0].work.flops for unit in units]
+    flops = [each.candidates[0].work.flops for each in block_candidates]
     limit, variables = _SMALL * float(np.median(flops)), []
-    for unit, variable in zip(units, problem.variables, strict=True):
-        block, small = blocks[unit.block], unit.candidates[0].work.flops < limit
-        allowed = np.array([kind.allows(block, small, candidate.strategy) for candidate in unit.candidates])
+    for each, variable in zip(block_candidates, problem.variables, strict=True):
+        block, small = blocks[each.block], each.candidates[0].work.flops < limit
+        allowed = np.array([kind.allows(block, small, candidate.strategy) for candidate in each.candidates])
         allowed &= np.isfinite(variable.time_s)
         times = np.where(allowed, variable.time_s, math.inf) if allowed.any() else variable.time_s
         variables.append(Variable(variable.name, times))

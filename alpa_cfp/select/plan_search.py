@@ -1,6 +1,6 @@
 """The search for the best plans, which measures only the candidates that it needs (CFP, sections 5 and 6).
 
-Takes the units of a program (`BlockCandidates`), their boundaries and a source of profiles; gives the cheapest plans.
+Takes the `BlockCandidates` of a program, their boundaries and a source of profiles; gives the cheapest plans.
 The time of a candidate is what all measurements say of it (`time_model`); one that is not measured counts as faster
 than that, by a margin that shrinks as its relatives are measured. The search is repeated, and the candidates of its
 plan and those that nearly were in it are measured, until no plan of unmeasured candidates can be much better. Whole
@@ -71,7 +71,7 @@ class PlanSearch:
     """Searches for the plans of one program, and measures candidates as needed.
 
     Args:
-        units: The candidates of each block of the program.
+        block_candidates: The candidates of each block of the program.
         boundaries: The boundaries of the blocks.
         rates: The rates of the mesh.
         profiles: The source of profiles; None: costs are estimates.
@@ -93,7 +93,7 @@ class PlanSearch:
 
     def __init__(
         self,
-        units: Sequence[BlockCandidates],
+        block_candidates: Sequence[BlockCandidates],
         boundaries: Boundaries,
         rates: Rates,
         profiles: ProfileSource | None,
@@ -107,11 +107,16 @@ class PlanSearch:
     ) -> None:
         self.caveats, self.gap_s = Caveats() if caveats is None else caveats, 0.0
         self.limits, self.micro_batches = (limit_s, memory_bytes), micro_batches
-        self.candidates = distinct(units)
-        self._units, self._boundaries, self._calibrated, self._rates = units, boundaries, rates, rates
+        self.candidates = distinct(block_candidates)
+        self._block_candidates, self._boundaries, self._calibrated, self._rates = (
+            block_candidates,
+            boundaries,
+            rates,
+            rates,
+        )
         self._profiles, self._margin, self._baselines = profiles, margin, baselines
-        self._numbers = _candidate_numbers(units)
-        kinds = [unit.kind for unit in units if unit.kind == unit.block for _ in unit.candidates]
+        self._numbers = _candidate_numbers(block_candidates)
+        kinds = [block.kind for block in block_candidates if block.kind == block.block for _ in block.candidates]
         self._model = TimeModel(kinds, self.candidates)
         # By the number of the candidate; seconds without overhead.
         self._seconds: dict[int, float] = {}
@@ -149,8 +154,8 @@ class PlanSearch:
                 other = self._search(self._problem(only_measured=True, without=number), budget_bytes)
             except (NoPlanError, MemoryBudgetError) as error:
                 self.caveats.note(
-                    f"what else block {kind} and those like it could be is not among the plans that are compared "
-                    f"whole: {_REASONS[type(error)]}"
+                    f"alternatives for block {kind} and equal blocks are not among the plans that are compared end "
+                    f"to end: {_REASONS[type(error)]}"
                 )
             else:
                 found.setdefault(other.choices, other)
@@ -186,7 +191,7 @@ class PlanSearch:
         if without is not None:
             costs[without] = math.inf
         times = [[costs[i] for i in numbers] for numbers in self._numbers]
-        return make_problem(self._units, self._boundaries, times, self._between_s())
+        return make_problem(self._block_candidates, self._boundaries, times, self._between_s())
 
     def _between_s(self) -> list[np.ndarray]:
         """For each two blocks what is between them in a step, for each pair of their candidates."""
@@ -204,7 +209,7 @@ class PlanSearch:
         return found
 
     def _kinds_of(self, edge: ReshardingEdge) -> tuple[int, int]:
-        return self._units[edge.first].kind, self._units[edge.second].kind
+        return self._block_candidates[edge.first].kind, self._block_candidates[edge.second].kind
 
     def _cheapest(self, budget_bytes: int | None) -> Solution:
         """The cheapest plan of measured candidates; no other could be predicted to be faster by more than `_ENOUGH`."""
@@ -250,14 +255,14 @@ class PlanSearch:
     def _near(self, problem: SearchProblem, plan: Solution, count: int) -> list[int]:
         """The unmeasured candidates with which a plan, otherwise the same, is nearly as fast; up to `count`."""
         found: list[tuple[float, int]] = []
-        for kind in dict.fromkeys(unit.kind for unit in self._units):
+        for kind in dict.fromkeys(block.kind for block in self._block_candidates):
             times = np.full(len(self._numbers[kind]), plan.time_s)
-            for unit, variable, choice in zip(self._units, problem.variables, plan.choices, strict=True):
-                if unit.kind == kind:
+            for block, variable, choice in zip(self._block_candidates, problem.variables, plan.choices, strict=True):
+                if block.kind == kind:
                     times += variable.time_s - variable.time_s[choice]
             for edge, (first, second) in zip(problem.edges, problem.ends, strict=True):
                 a, b = plan.choices[first], plan.choices[second]
-                same = [self._units[end].kind == kind for end in (first, second)]
+                same = [self._block_candidates[end].kind == kind for end in (first, second)]
                 if any(same):
                     one_sided = edge.time_s[:, b] if same[0] else edge.time_s[a]
                     times += (np.diagonal(edge.time_s) if all(same) else one_sided) - edge.time_s[a, b]
@@ -272,9 +277,9 @@ class PlanSearch:
     def _with_reasons(self, error: NoPlanError) -> NoPlanError:
         """The error with the known reasons."""
         why: dict[str, str] = {}
-        for unit, variable in zip(self._units, self._problem().variables, strict=True):
+        for block, variable in zip(self._block_candidates, self._problem().variables, strict=True):
             if variable.name in error.names:
-                failures = (self._failures.get(number) for number in self._numbers[unit.block])
+                failures = (self._failures.get(number) for number in self._numbers[block.block])
                 reasons = dict.fromkeys(failure for failure in failures if failure)
                 why[variable.name] = "; ".join(list(reasons)[:_NAMED]) or "none of its programs has a profile"
         return NoPlanError(error.names, why)
@@ -283,8 +288,8 @@ class PlanSearch:
         """The kinds of blocks, by their share of the time of a plan, largest first."""
         costs = self._costs()
         total: dict[int, float] = {}
-        for unit, numbers, choice in zip(self._units, self._numbers, plan.choices, strict=True):
-            total[unit.kind] = total.get(unit.kind, 0.0) + costs[numbers[choice]]
+        for block, numbers, choice in zip(self._block_candidates, self._numbers, plan.choices, strict=True):
+            total[block.kind] = total.get(block.kind, 0.0) + costs[numbers[choice]]
         return sorted(total, key=lambda kind: (-total[kind], kind))
 
     def _first(self) -> list[int]:
@@ -346,10 +351,10 @@ class PlanSearch:
             costs.append(self._step_time_s([candidate], total_s * float(known.in_plan[number])))
         return costs
 
-    def candidate_times(self, unit: BlockCandidates) -> list[CandidateTime]:
-        """The time of each candidate of a unit in a plan; estimates are not optimistic here."""
+    def candidate_times(self, block: BlockCandidates) -> list[CandidateTime]:
+        """The time of each candidate of a block in a plan; estimates are not optimistic here."""
         known, found = self._corrections, []
-        for number in self._numbers[unit.block]:
+        for number in self._numbers[block.block]:
             seconds = self._seconds.get(number)
             total_s = float(known.alone_s[number] * known.in_plan[number])
             step_s = math.inf if seconds == math.inf else self._step_time_s([self.candidates[number]], total_s)
@@ -361,7 +366,7 @@ class PlanSearch:
     def step_time_s(self, choices: Sequence[int], total_s: float) -> float:
         """The estimated time of a step by a plan whose time is `total_s` with one micro-batch."""
         return self._step_time_s(
-            [u.candidates[choice] for u, choice in zip(self._units, choices, strict=True)], total_s
+            [u.candidates[choice] for u, choice in zip(self._block_candidates, choices, strict=True)], total_s
         )
 
     def _step_time_s(self, candidates: Sequence[Candidate], total_s: float) -> float:
@@ -370,12 +375,12 @@ class PlanSearch:
         return step_time_s(once_s, estimate_s, total_s, self.micro_batches)
 
 
-def _candidate_numbers(units: Sequence[BlockCandidates]) -> list[list[int]]:
-    """For each unit the indices of its candidates in `distinct(units)`."""
+def _candidate_numbers(block_candidates: Sequence[BlockCandidates]) -> list[list[int]]:
+    """For each block the indices of its candidates in `distinct(block_candidates)`."""
     of_kind: dict[int, list[int]] = {}
     start = 0
-    for unit in units:
-        if unit.kind == unit.block:
-            of_kind[unit.kind] = list(range(start, start + len(unit.candidates)))
-            start += len(unit.candidates)
-    return [of_kind[unit.kind] for unit in units]
+    for block in block_candidates:
+        if block.kind == block.block:
+            of_kind[block.kind] = list(range(start, start + len(block.candidates)))
+            start += len(block.candidates)
+    return [of_kind[block.kind] for block in block_candidates]

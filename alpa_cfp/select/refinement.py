@@ -48,7 +48,7 @@ class MeasuredPlan:
     """A plan with the measurements of its whole program.
 
     Attributes:
-        solution: The choice for each unit, with the prediction.
+        solution: The choice for each block, with the prediction.
         measured_s: The step time, from samples that had no part in the choice; None if it was not run.
         needed_bytes: The memory of the compiled program on one device; None if it was not compiled.
         collectives: The number of collectives of the compiled program; None if it is not known.
@@ -72,20 +72,21 @@ class Refinement:
 
     Attributes:
         blocks: The blocks of the program.
-        units: The candidates of each block.
+        block_candidates: The candidates of each block.
         mesh: The logical mesh.
         search: The search for plans.
         profiles: The source of profiles.
         planned: Gives the partitioned program of some choices.
         micro_batch_programs: Gives the partitioned programs that are run for each micro-batch but the first, from the
             whole program; none if there is one micro-batch, or if they are not known. Their time is estimated then.
-        count: The number of best predicted plans that are run.
+        count: The number of best predicted plans that are run at first.
         samples: How often candidates are run.
-        tried: The plans that were run whole, by their choices.
+        has_baselines: Whether plans that people write by hand are run, too.
+        tried: The plans that were run end to end, by their choices.
     """
 
     blocks: Blocks
-    units: Sequence[BlockCandidates]
+    block_candidates: Sequence[BlockCandidates]
     mesh: LogicalMesh
     search: PlanSearch
     profiles: ProfileSource
@@ -93,13 +94,14 @@ class Refinement:
     micro_batch_programs: Callable[[HloModule], Sequence[HloModule]]
     count: int
     samples: int
+    has_baselines: bool = True
     tried: dict[tuple[int, ...], MeasuredPlan] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def best(self, budget_bytes: int | None) -> MeasuredPlan:
         """The fastest plan within the budget.
 
         Raises:
-            NoRunnablePlanError: none of the plans could be compiled and run whole.
+            NoRunnablePlanError: none of the plans could be compiled and run end to end.
             MemoryBudgetError: no plan fits into the budget; it names the measured need of the smallest one.
         """
         if budget_bytes is None:
@@ -199,10 +201,12 @@ class Refinement:
         return PlanTrial(plan, module, self.micro_batch_programs(module))
 
     def _baselines(self) -> dict[str, Solution]:
-        """The baselines, as predicted."""
+        """The baselines, as predicted; none if they are not wanted."""
+        if not self.has_baselines:
+            return {}
         limit_s, memory_bytes = self.search.limits
         return baselines(
-            self.blocks.blocks, self.units, self.search.problem, self.mesh,
+            self.blocks.blocks, self.block_candidates, self.search.problem, self.mesh,
             limit_s=limit_s, memory_bytes=memory_bytes, caveats=self.search.caveats,
         )  # fmt: skip
 
@@ -216,7 +220,7 @@ class Refinement:
             if all(each.failure for each in tried):
                 raise NoRunnablePlanError([each.failure for each in tried])
             self.search.caveats.warn(
-                "no plan was timed whole, for none of them has a profile: the best predicted one is taken"
+                "no plan was timed end to end, because none of them has a profile: the best predicted one is taken"
             )
             return next(each for each in tried if not each.failure)
         limit = _ALIKE * min(seconds)

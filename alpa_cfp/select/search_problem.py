@@ -1,6 +1,6 @@
 """The search problem of a program: one variable a block, one edge for each two blocks that exchange values.
 
-Takes the units, what their candidates cost and the mesh's rates; gives a `SearchProblem` whose choices are candidates.
+Takes the candidates of each block, their costs and the mesh's rates; gives a `SearchProblem` that selects candidates.
 A block's own time and memory are its candidates'; an edge costs what bringing the values that go from one block to the
 other costs, from where the one leaves them to where the other needs them. Invariant: variables are in block order.
 """
@@ -24,15 +24,15 @@ from alpa_cfp.spmd.shardings.sharding import ArraySharding
 
 @dataclass(frozen=True, slots=True)
 class BoundaryValue:
-    """Where a value is at a unit's boundary, under each of its candidates."""
+    """The sharding of a value at a block's boundary, for each candidate of the block."""
 
-    unit: int
+    block: int
     shardings: tuple[ArraySharding, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReshardingEdge:
-    """What goes from one block to another.
+    """The resharding of all values that cross from one block to another.
 
     Attributes:
         first, second: The blocks.
@@ -46,17 +46,17 @@ class ReshardingEdge:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Boundaries:
-    """What the search problem has whatever blocks cost by themselves.
+    """The part of the search problem that does not depend on the costs of single blocks.
 
     Attributes:
-        state: For each unit, for each candidate, the bytes that a device holds during the whole step: of parameters
-            that this block uses first, and of results.
-        waiting: The bytes of what the block leaves and the backward pass needs.
-        repeating: For each unit whether it computes again in the largest of `rematerialised_ranges`. What such a
-            part computes is all there at once, but gone before the next one begins: it counts for one of them.
-            In the others it is transient, as far as a single block knows.
-        crossings: What it takes to bring values from block to block.
-        places: Where each value is left that leaves a block; a parameter is where it is first used.
+        state: For each block and each candidate, the bytes that a device holds during the whole step: parameters
+            that this block uses first, and results.
+        activation_bytes: For each block and each candidate, the bytes of its outputs that the backward pass needs.
+        repeating: For each block, whether the largest of `rematerialised_ranges` recomputes it. The values of one
+            such range exist at the same time, and are freed before the next range begins, so they count for one
+            range. In the other ranges they count as transient memory of their block.
+        crossings: The resharding between blocks.
+        places: The sharding in which each value leaves its block; for a parameter, that of its first use.
         arrays: The number of the program's arguments and results.
     """
 
@@ -68,33 +68,35 @@ class Boundaries:
     arrays: int
 
 
-def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[BlockCandidates]) -> Boundaries:
+def find_boundaries(module: HloModule, blocks: Blocks, block_candidates: Sequence[BlockCandidates]) -> Boundaries:
     """The boundaries of a program's blocks.
 
     Args:
         module: The whole module.
         blocks: Its blocks.
-        units: Its units.
+        block_candidates: The candidates of each block.
     """
     graph = blocks.graph
-    sources, uses = _sources_and_uses(module, graph, units)
+    sources, uses = _sources_and_uses(module, graph, block_candidates)
     turn = backward_start(blocks)
     parts = rematerialised_ranges(blocks)
     repeated = max(parts, key=lambda part: _size(graph, _kept(graph, part)), default=range(turn, turn))
     kept = [*_kept(graph, range(turn)), *_kept(graph, repeated)]
-    state, activation_bytes = (_bytes(graph, units, sources, values) for values in (_held(module, graph), kept))
+    state, activation_bytes = (
+        _bytes(graph, block_candidates, sources, values) for values in (_held(module, graph), kept)
+    )
     in_repeated = {blocks.block_of_op[op] for op in repeated}
-    repeating = tuple(unit.block in in_repeated for unit in units)
+    repeating = tuple(block.block in in_repeated for block in block_candidates)
     matrices: dict[tuple[int, int], np.ndarray] = {}
     for value, end in uses:
         source = sources.get(value)
-        if source is None or source.unit == end.unit:
+        if source is None or source.block == end.block:
             continue
         size = itemsize(graph.values[value].dtype)
         amounts = resharding_matrix(graph.shape(value), size, source.shardings, end.shardings)
-        pair = (source.unit, end.unit)
-        if source.unit > end.unit:
-            pair, amounts = (end.unit, source.unit), amounts.swapaxes(0, 1)
+        pair = (source.block, end.block)
+        if source.block > end.block:
+            pair, amounts = (end.block, source.block), amounts.swapaxes(0, 1)
         matrices[pair] = matrices.get(pair, 0.0) + amounts
     crossings = tuple(ReshardingEdge(*pair, matrix) for pair, matrix in sorted(matrices.items()) if matrix.any())
     arrays = len(graph.parameters) + len(graph.results)
@@ -102,7 +104,7 @@ def find_boundaries(module: HloModule, blocks: Blocks, units: Sequence[BlockCand
 
 
 def make_problem(
-    units: Sequence[BlockCandidates],
+    block_candidates: Sequence[BlockCandidates],
     boundaries: Boundaries,
     times_s: Sequence[Sequence[float]],
     between_s: Sequence[np.ndarray],
@@ -110,13 +112,12 @@ def make_problem(
     """The search problem.
 
     Args:
-        units: The units of a program.
+        block_candidates: The candidates of each block of a program.
         boundaries: Their boundaries.
-        times_s: For each unit what its candidates take by themselves in a step; inf for one that cannot be.
-        between_s: For each of the boundaries' crossings the seconds of a step that it takes, for each pair of
-            candidates.
+        times_s: For each block, the time of each candidate by itself in a step; inf for one that cannot be run.
+        between_s: For each of the boundaries' crossings, its time in a step for each pair of candidates.
     """
-    variables = tuple(_variable(unit, boundaries, times_s[unit.block]) for unit in units)
+    variables = tuple(_variable(block, boundaries, times_s[block.block]) for block in block_candidates)
     edges = tuple(
         Edge(_name(each.first), _name(each.second), seconds)
         for each, seconds in zip(boundaries.crossings, between_s, strict=True)
@@ -125,22 +126,22 @@ def make_problem(
 
 
 def resharding_times(boundaries: Boundaries, rates: Rates) -> list[np.ndarray]:
-    """For each of the boundaries' crossings the seconds of a micro-batch that it takes, for each pair of candidates."""
+    """For each of the boundaries' crossings, its estimated time in a micro-batch for each pair of candidates."""
     return [rates.communication_s(each.amounts) for each in boundaries.crossings]
 
 
-def _variable(unit: BlockCandidates, boundaries: Boundaries, times_s: Sequence[float]) -> Variable:
-    memories = [candidate.memory for candidate in unit.candidates]
+def _variable(block: BlockCandidates, boundaries: Boundaries, times_s: Sequence[float]) -> Variable:
+    memories = [candidate.memory for candidate in block.candidates]
     saved, repeated, transient = (
         np.array(each)
         for each in zip(*((m.saved_bytes, m.repeated_bytes, m.transient_bytes) for m in memories), strict=True)
     )
-    counts = boundaries.repeating[unit.block]
+    counts = boundaries.repeating[block.block]
     return Variable(
-        _name(unit.block),
+        _name(block.block),
         times_s,
-        state_bytes=boundaries.state[unit.block],
-        saved_bytes=boundaries.activation_bytes[unit.block] + saved + repeated * counts,
+        state_bytes=boundaries.state[block.block],
+        saved_bytes=boundaries.activation_bytes[block.block] + saved + repeated * counts,
         transient_bytes=transient + repeated * (not counts),
     )
 
@@ -150,18 +151,18 @@ def _name(block: int) -> str:
 
 
 def _sources_and_uses(
-    module: HloModule, graph: Graph, units: Sequence[BlockCandidates]
+    module: HloModule, graph: Graph, block_candidates: Sequence[BlockCandidates]
 ) -> tuple[dict[int, BoundaryValue], list[tuple[int, BoundaryValue]]]:
     """Where each value is left (a parameter: where it is first used, as which it is kept), and where it is needed."""
     sources: dict[int, BoundaryValue] = {}
     uses: list[tuple[int, BoundaryValue]] = []
-    for unit in units:
-        for i, value in enumerate(unit.outputs):
-            sources[value] = BoundaryValue(unit.block, tuple(candidate.outputs[i] for candidate in unit.candidates))
-    for unit in units:
-        for i, value in enumerate(unit.inputs):
+    for block in block_candidates:
+        for i, value in enumerate(block.outputs):
+            sources[value] = BoundaryValue(block.block, tuple(candidate.outputs[i] for candidate in block.candidates))
+    for block in block_candidates:
+        for i, value in enumerate(block.inputs):
             origin = graph.origin(value)
-            end = BoundaryValue(unit.block, tuple(candidate.inputs[i] for candidate in unit.candidates))
+            end = BoundaryValue(block.block, tuple(candidate.inputs[i] for candidate in block.candidates))
             if graph.values[origin].op is None:
                 sources.setdefault(origin, end)
             uses.append((origin, end))
@@ -191,14 +192,14 @@ def _size(graph: Graph, values: Sequence[int]) -> int:
 
 
 def _bytes(
-    graph: Graph, units: Sequence[BlockCandidates], sources: dict[int, BoundaryValue], values: Sequence[int]
+    graph: Graph, block_candidates: Sequence[BlockCandidates], sources: dict[int, BoundaryValue], values: Sequence[int]
 ) -> tuple[np.ndarray, ...]:
-    """For each unit the bytes of those of `values` that lie as it says, for each of its candidates."""
-    totals = [np.zeros(len(unit.candidates), np.int64) for unit in units]
+    """For each block and candidate, the bytes on a device of those of `values` whose sharding the block decides."""
+    totals = [np.zeros(len(block.candidates), np.int64) for block in block_candidates]
     for value in values:
         source = sources.get(value)
         if source is not None:
             shape, size = graph.shape(value), itemsize(graph.values[value].dtype)
             sizes = [math.prod(sharding.local_shape(shape)) * size for sharding in source.shardings]
-            totals[source.unit] += np.array(sizes, np.int64)
+            totals[source.block] += np.array(sizes, np.int64)
     return tuple(totals)

@@ -21,6 +21,8 @@ from alpa_cfp.candidates.block_candidates import Candidate
 from alpa_cfp.costs import Rates, crossing_bytes, estimated_s
 
 Array = np.ndarray
+# The kinds of two neighbouring blocks, and the numbers of their choices.
+PairKey = tuple[tuple[int, int], int, int]
 
 # Standard deviations, relative to what they are deviations of.
 _KIND, _SPLIT, _COLLECTIVE, _OWN = 0.25, 0.15, 0.3, 0.05
@@ -44,7 +46,7 @@ class Neighbours:
         resharding_s: The estimate of what is between them, in a step.
     """
 
-    key: Hashable
+    key: PairKey
     candidates: tuple[int, int]
     resharding_s: float
 
@@ -65,7 +67,7 @@ class Corrections:
     deviation: Array
     in_plan: Array
     resharding: float
-    pairs_s: Mapping[Hashable, float]
+    pairs_s: Mapping[PairKey, float]
 
 
 @dataclass(slots=True)
@@ -159,7 +161,7 @@ class TimeModel:
         columns: dict[Hashable, int] = {}
         entries: list[tuple[int, int, float]] = []
         for number, (kind, candidate) in enumerate(zip(self.kinds, self.candidates, strict=True)):
-            moving: dict[Hashable, float] = {}
+            moving: dict[tuple[str, int], float] = {}
             for each in candidate.work.collectives:
                 crossing = crossing_bytes(each.kind, each.size_bytes, each.group_size)
                 seconds = rates.latency_s + crossing / rates.link_bytes_per_s
@@ -191,13 +193,13 @@ class _Pairs:
     """
 
     deviations: Array
-    by_key: Mapping[Hashable, tuple[Array, float]]
+    by_key: Mapping[PairKey, tuple[Array, float]]
 
 
 def _pairs(rows: Sequence[_Row], prior: Array) -> tuple[_Pairs, Array]:
     """The deviations of neighbours, and what resharding takes in each measurement by its estimate."""
-    columns: dict[Hashable, Array] = {}
-    sigma: dict[Hashable, float] = {}
+    columns: dict[PairKey, Array] = {}
+    sigma: dict[PairKey, float] = {}
     resharding_s = np.zeros(len(rows))
     for i, row in enumerate(rows):
         for each in row.neighbours or ():

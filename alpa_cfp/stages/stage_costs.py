@@ -280,7 +280,7 @@ class StageCostModel:
             source = sources.get(graph.origin(value))
             if source is None:  # constant-derived or unused
                 return ArraySharding.replicated(self.mesh, len(graph.shape(value)))
-            return source.shardings[solution.choices[source.unit]]
+            return source.shardings[solution.choices[source.block]]
 
         return {
             ends.name: BoundaryShardings(tuple(map(sharding, ends.inputs)), tuple(map(sharding, ends.outputs)))

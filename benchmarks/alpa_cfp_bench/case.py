@@ -1,4 +1,4 @@
-"""What is compared, in words and numbers: the case, the methods by name, and how often each runs.
+"""The configuration of a comparison: the case, the names of the methods, and the number of runs.
 
 Invariant: nothing here imports jax, so that a command line can be read before it is decided how many devices jax has.
 """

@@ -37,11 +37,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a step must give.
+    """The reference results of a step.
 
     Attributes:
         loss: The loss.
-        state: The state after it, numpy arrays.
+        state: The state after the step, as numpy arrays.
     """
 
     loss: float

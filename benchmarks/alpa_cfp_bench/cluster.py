@@ -143,7 +143,7 @@ def _modules(executable: Any) -> tuple[HloModule, ...]:
 
 
 def _words(error: Exception) -> str:
-    """What Ray says of a host, in one line: of an error there the last line, which is the error; else the first."""
+    """One line of Ray's message: the last one, the exception, if the task raised one; otherwise the first one."""
     from ray.exceptions import RayTaskError
 
     said = str(error).strip().splitlines() or [type(error).__name__]

@@ -1,4 +1,4 @@
-"""What Alpa's ILP is asked for a case, and which of its answers is the fastest.
+"""The settings of Alpa's ILP for a case, and the selection of the fastest.
 
 The shape of the logical mesh decides much of what the ILP can do: on 2x4 it may not split a batch over all devices
 unless `allow_mixed_mesh_shape` is set, on 1x8, of the same devices, it may. Alpa tries all shapes where it chooses

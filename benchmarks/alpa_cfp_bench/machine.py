@@ -39,10 +39,10 @@ def describe(mesh: Any = None) -> dict[str, Any]:
 
 
 def describe_host(backend: Any) -> dict[str, Any]:
-    """What runs on each host of a mesh: the host's devices, and the machine that it is on.
+    """Describe the devices and the machine of a host; runs on each host of a mesh.
 
     Args:
-        backend: The mesh's, on this host.
+        backend: The backend of the mesh on this host.
     """
     devices = backend.local_devices()
     return {
@@ -56,7 +56,7 @@ def describe_host(backend: Any) -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """What two hosts have in common if they share cores."""
+    """An identifier of this machine: equal for hosts that share its cores."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:  # only Linux has it

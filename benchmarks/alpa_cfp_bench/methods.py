@@ -44,11 +44,11 @@ _BATCH_ONLY = ("data-parallel", "zero2", "zero3", PROPAGATION)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What Alpa's ILP is asked for.
+    """A setting of Alpa's ILP.
 
     Attributes:
         mesh: The shape of the logical mesh, such as "2x4".
-        mixed: Whether some values may lie as on one axis of all devices (`allow_mixed_mesh_shape`).
+        mixed: Whether values may also be sharded along one axis of all devices (`allow_mixed_mesh_shape`).
     """
 
     mesh: str

@@ -6,6 +6,7 @@ before the first; no step is timed that gave something else than the serial run.
 """
 
 import contextlib
+import copy
 import dataclasses
 import tempfile
 import time
@@ -77,14 +78,14 @@ class PlannedPipeline:
 
 @dataclass(frozen=True, slots=True)
 class PipelineOutcome(Measured):
-    """What became of a method.
+    """The results of one method.
 
     Attributes:
-        planning_s: What planning, compiling and launching its pipeline took, in seconds.
+        planning_s: The time to plan, compile and launch its pipeline.
         stages: The stages of its pipeline.
-        choice: How alpa chose them.
-        profiled: How many programs CFP measured for it; None of another method.
-        predicted_s: What alpa's choice took a step to cost; None if it did not choose.
+        choice: Alpa's choice of the stages.
+        profiled: The number of programs that CFP measured for it; None for other methods.
+        predicted_s: The step time that alpa's choice predicted; None if alpa did not choose.
     """
 
     planning_s: float
@@ -100,19 +101,19 @@ class PipelineOutcome(Measured):
 
     @property
     def memory_bytes(self) -> int:
-        """What one device needs, of the stage that needs most."""
+        """The memory of one device in the stage that needs most."""
         return max(stage.memory_bytes for stage in self.stages)
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineComparison(Compared):
-    """What came out.
+    """The results of all methods on one pipeline.
 
     Attributes:
-        outcomes: In the order in which the methods were named.
-        pipeline: How the case was made a pipeline.
-        are_interleaved: Whether the steps were timed side by side; else one method after the other.
-        known: How many profiles the database had before.
+        outcomes: One per method, in the order in which the methods were named.
+        pipeline: The division of the case into a pipeline.
+        are_interleaved: Whether the steps of all methods were timed interleaved, or one method after the other.
+        known: The number of profiles that the database had before.
     """
 
     outcomes: tuple[PipelineOutcome, ...]
@@ -310,14 +311,14 @@ def _timed(programs: dict[str, Program], effort: Effort, progress: Progress) -> 
 
 @contextlib.contextmanager
 def _with_own_database(option: CFPOption) -> Iterator[CFPOption]:
-    """`option` with a copy of its database as it is now; what is measured comes into the database at the end."""
+    """A copy of `option` without plans, with a copy of its database; new profiles are merged into that at the end."""
     with tempfile.TemporaryDirectory() as folder:
         own = Path(folder) / "profiles.sqlite"
-        with ProfileDatabase.open(own) as copy:
+        with ProfileDatabase.open(own) as database:
             if (known := database_path(option.database)).exists():
-                copy.merge(known)
+                database.merge(known)
         try:
-            yield dataclasses.replace(option, database=own, plans=[], stage_plans={})
+            yield dataclasses.replace(copy.copy(option), database=own)
         finally:
             with ProfileDatabase.open(option.database) as kept:
                 kept.merge(own)

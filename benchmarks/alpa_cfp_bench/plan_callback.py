@@ -29,7 +29,7 @@ class OptionWithCallback(CFPOption):
     def plan_module(self, module: Any, request: Any) -> Plan:
         """As `CFPOption.plan_module`; the callback gets the plan."""
         plan = super().plan_module(module, request)
-        if self.stage is None:
+        if not self.plans_candidates:
             self.on_plan(plan)
         return plan
 

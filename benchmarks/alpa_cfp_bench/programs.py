@@ -72,7 +72,7 @@ class Traffic:
 
 
 def traffic_of_step(executable: Any) -> tuple[Traffic, ...]:
-    """What a step of alpa's executable communicates, by kind."""
+    """The communication of a step of alpa's executable, by kind."""
     found: list[Collective] = []
     for part, times in _parts(executable):
         found += times * part.collectives()
@@ -81,7 +81,7 @@ def traffic_of_step(executable: Any) -> tuple[Traffic, ...]:
 
 
 def traffic_of_text(text: str) -> tuple[Traffic, ...]:
-    """What a program communicates, by kind, from its optimised HLO."""
+    """The communication of a program, by kind, from its optimised HLO."""
     return traffic(collectives_of_hlo(text))
 
 
@@ -96,12 +96,12 @@ def traffic(collectives: Iterable[Collective]) -> tuple[Traffic, ...]:
 
 
 def step_text(executable: Any) -> str:
-    """What alpa's executable was compiled from: equal for equal programs, byte for byte."""
+    """The text of the programs of alpa's executable: equal programs have equal texts, byte for byte."""
     return "\n".join(canonical_text(replace(part.module, partitioned=part.program)) for part, _ in _parts(executable))
 
 
 def memory_bytes(executable: Any) -> int:
-    """What one device needs to run alpa's executable; of several programs, the one that needs most."""
+    """The memory of one device for alpa's executable: that of the program that needs most."""
     return max(part.total_allocation_size() for part, _ in _parts(executable))
 
 

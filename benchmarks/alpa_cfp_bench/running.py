@@ -45,17 +45,17 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Measured):
-    """What became of a method.
+    """The results of one method.
 
     Attributes:
-        planning_s: What planning and compiling it took the first time, in seconds.
-        memory_bytes: What one device needs.
-        traffic: What a step communicates.
-        same_as: The first method that has the very same program; "" where none has.
-        predicted_s: What CFP predicted for a step; None for the others.
-        plan: CFP's plan; None for the others.
-        settings: Of a method that had several to choose from: what each took when it was chosen, in seconds, the
-            chosen one first; empty for the others.
+        planning_s: The time to plan and compile it the first time.
+        memory_bytes: The memory of one device.
+        traffic: The communication of a step.
+        same_as: The first method with an identical program; "" if there is none.
+        predicted_s: The step time that CFP predicted; None for other methods.
+        plan: CFP's plan; None for other methods.
+        settings: For a method with several settings, the step time of each in seconds when one was selected, the
+            selected one first; empty for other methods.
     """
 
     planning_s: float
@@ -69,15 +69,15 @@ class Outcome(Measured):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What ran, and how each method did.
+    """A comparison of methods on one case.
 
     Attributes:
-        case: What ran.
-        effort: How often.
-        parameters: How many numbers the model learns.
-        loss: That of the serial run's first step.
-        tolerance: By how much a step may differ from the serial one.
-        outcomes: In the order in which the methods were named.
+        case: The case.
+        effort: The number of runs.
+        parameters: The number of parameters of the model.
+        loss: The loss of the serial run's first step.
+        tolerance: The largest difference from the serial step that is allowed.
+        outcomes: One per method, in the order in which the methods were named.
     """
 
     case: Case
@@ -95,12 +95,12 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Compared):
-    """What came out.
+    """A comparison of methods that shard one step.
 
     Attributes:
-        outcomes: In the order in which the methods were named.
-        profiled: How many programs CFP measured for its plan; None without CFP.
-        known: How many there were in the profile database before.
+        outcomes: One per method, in the order in which the methods were named.
+        profiled: The number of programs that CFP measured for its plan; None without CFP.
+        known: The number of profiles that the database had before.
     """
 
     outcomes: tuple[Outcome, ...]

@@ -1,7 +1,7 @@
-"""What alpa's choice of stages looks at and takes: seconds, programs, the table of costs, what it found the best.
+"""A record of alpa's choice of stages: seconds, programs, the table of costs, the selected stages.
 
-Takes nothing; while `watched()` lasts, the functions of alpa's that the choice goes through note what they were given
-and gave. Invariant: what they give is alpa's own, and afterwards they are alpa's own.
+Takes nothing; inside `watched()`, alpa's functions that choose the stages record their arguments and results.
+Invariants: their results are unchanged, and afterwards the functions are alpa's own again.
 """
 
 import contextlib
@@ -31,15 +31,15 @@ TIMERS = {
 
 @dataclass
 class StageChoice:
-    """What was seen of one choice of stages.
+    """The record of one choice of stages.
 
     Attributes:
-        seconds: What each part of `TIMERS` took.
-        programs: How many programs of candidate stages alpa compiled.
-        profiled: What `count` was when all candidate stages had their costs.
-        table: What a stage costs for a micro-batch, in seconds, by its first layer, its last one, its submesh and its
-            logical mesh; inf where it cannot be. None if alpa did not choose.
-        chosen: Where in the table the stages are that alpa chose.
+        seconds: The time of each part of `TIMERS`.
+        programs: The number of programs of candidate stages that alpa compiled.
+        profiled: The value of `count` when all candidate stages had their costs.
+        table: The cost of a stage for a micro-batch, in seconds, by its first layer, its last layer, its submesh and
+            its logical mesh; inf if the stage is not possible. None if alpa did not choose.
+        chosen: The indices in the table of the stages that alpa chose.
     """
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMERS, 0.0))
@@ -49,12 +49,12 @@ class StageChoice:
     chosen: tuple[tuple[int, int, int, int], ...] = ()
 
     def costs_s(self) -> tuple[float, ...]:
-        """What each chosen stage costs for a micro-batch, by the table; nothing if alpa did not choose."""
+        """The cost in the table of each chosen stage for a micro-batch; empty if alpa did not choose."""
         table = self.table
         return () if table is None else tuple(float(table[place]) for place in self.chosen)
 
     def latency_s(self, num_micro_batches: int) -> float | None:
-        """What alpa's dynamic programme expects a step to take; None if it did not choose."""
+        """The step time that alpa's dynamic programme predicts; None if it did not choose."""
         costs = self.costs_s()
         return sum(costs) + (num_micro_batches - 1) * max(costs) if costs else None
 

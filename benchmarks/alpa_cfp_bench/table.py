@@ -6,12 +6,14 @@ Invariant: each number is explained below the tables, in words of a user.
 import math
 from collections.abc import Sequence
 
+from alpa_cfp import quantities
 from alpa_cfp_bench.case import CFP, COMPOSED, ILP, ILP_AGAIN, METHODS, PIPELINE_METHODS, Effort
 from alpa_cfp_bench.pipelines import PipelineComparison, PipelineOutcome
 from alpa_cfp_bench.running import Compared, Comparison, Measured, Outcome
 from alpa_cfp_bench.stage_choice import TIMERS
 from alpa_cfp_bench.text import filled, fitting, layers_text, shape_text, size_text, time_text, wrapped
 from alpa_cfp_bench.timing import Ratio
+from alpa_cfp_bench.workloads.sizes import mesh_shape
 
 _STEP_COLUMNS = ("step", "spread", "ratio to ILP", "95% interval")
 _STAGE_COLUMNS = ("layers", "submesh", "logical mesh", "cost", "memory")
@@ -44,17 +46,17 @@ def lines(found: Comparison | PipelineComparison, machine: dict[str, object], wi
 
 
 def title(found: Compared) -> str:
-    """What ran, in a few words."""
+    """One line that names the model, its size and the mesh."""
     case = found.case
     parts = f" in {case.num_micro_batches} micro-batches" if case.num_micro_batches else ""
     return (
         f"A training step of {case.model} ({found.parameters:,} parameters, batch {case.size.batch}{parts}) "
-        f"on a {case.mesh} mesh"
+        f"on {quantities.a_mesh(mesh_shape(case.mesh))}"
     )
 
 
 def place(machine: dict[str, object]) -> str:
-    """Where and when it ran, in a few words."""
+    """One line that names the devices, the versions and the date."""
     versions = machine["versions"]
     named = f"jax {versions['jax']}, alpa {versions['alpa']}" if isinstance(versions, dict) else ""
     virtual = " (virtual)" if _are_virtual(machine) else ""
@@ -66,7 +68,7 @@ def _are_virtual(machine: dict[str, object]) -> bool:
 
 
 def _head(found: Compared, machine: dict[str, object]) -> list[str]:
-    """What ran, where, and whether it is right."""
+    """The lines above the table: the case, the machine, and the check against the serial run."""
     right = sum(outcome.is_right for outcome in found.outcomes)
     within = max((each.difference.relative for each in found.outcomes if each.is_right), default=0.0)
     return [
@@ -88,7 +90,7 @@ def _wrong(found: Compared) -> list[str]:
 
 
 def _step_cells(outcome: Measured) -> list[str]:
-    """What the columns `_STEP_COLUMNS` have for a method."""
+    """The cells of a method in the columns `_STEP_COLUMNS`."""
     if outcome.samples is None:
         return ["WRONG", "", "", ""]
     by = outcome.to_ilp
@@ -155,7 +157,7 @@ def _settings(found: Comparison) -> list[str]:
 
 
 def _against_ilp(step: str, by: Ratio) -> str:
-    """What a ratio to the ILP's time says of a step."""
+    """The ratio of a step time to the ILP's, as a sentence."""
     if by.paired_low <= 1 <= by.paired_high:
         return f"{step} takes as long as the one that Alpa's ILP planned, as far as this run can tell"
     return (
@@ -192,7 +194,7 @@ def _interval(effort: Effort) -> str:
 
 
 def _on_virtual_devices(found: Compared, machine: dict[str, object]) -> list[str]:
-    """What times mean where the devices are virtual."""
+    """A note on the meaning of times on virtual devices; empty for real ones."""
     if not _are_virtual(machine):
         return []
     return [

@@ -31,12 +31,12 @@ WARMUP = 3
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What one function took, one number a round, in the order of the rounds.
+    """The times of one function, one number a round, in the order of the rounds.
 
     Attributes:
-        seconds: On the clock.
-        cpu_seconds: Of this process' threads together.
-        copies: Of how many copies of the function these are, one after the other, each with equally many.
+        seconds: Wall-clock time.
+        cpu_seconds: CPU time of all threads of this process.
+        copies: The number of copies of the function; their samples follow each other, equally many of each.
     """
 
     seconds: tuple[float, ...]
@@ -66,7 +66,7 @@ class Samples:
         return Samples(of(self.seconds), of(self.cpu_seconds), self.copies)
 
     def to_json(self) -> dict[str, float | int]:
-        """What is kept of the samples, times in milliseconds."""
+        """The samples in summary, times in milliseconds."""
         return {
             "samples": len(self.seconds),
             "min_ms": round(self.min_s * 1e3, 4),

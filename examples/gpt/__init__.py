@@ -1,1 +1,1 @@
-"""What `train_gpt.py` is made of: the text, the model, its training, checkpoints, samples and the report."""
+"""The parts of `train_gpt.py`: the text, the model, its training, checkpoints, samples and the report."""

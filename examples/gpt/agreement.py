@@ -47,7 +47,7 @@ class Agreement:
 
     @property
     def fault(self) -> str | None:
-        """What rounding does not explain, in words; None if the runs agree."""
+        """A sentence on a difference that rounding does not explain; None if the runs agree."""
         # Not "apart > allowed": a loss that is no number must not agree.
         wrong = np.flatnonzero(~(self.apart <= self.allowed))
         if wrong.size:

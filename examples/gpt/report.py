@@ -1,4 +1,4 @@
-"""What is printed after the runs: the losses, how far the runs are from the serial one, the verdict; and a picture.
+"""The report after the runs: losses, differences from the serial run, the verdict; and a picture.
 
 Takes the curves by method. What is said of differences needs all methods and the reordered run (`gpt.agreement`).
 """

@@ -32,7 +32,7 @@ Step = Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run depends on beside the method; one that goes on from a checkpoint must have the same.
+    """The settings of a run; a run that continues from a checkpoint must have the same.
 
     Attributes:
         steps: The length of the whole run, by which the learning rate falls.
@@ -51,7 +51,7 @@ class Settings:
 
 @dataclass
 class Curve:
-    """What a run gave.
+    """The losses of a run.
 
     Attributes:
         losses: The training loss of each step so far, in nats a byte.

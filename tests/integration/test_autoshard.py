@@ -412,7 +412,7 @@ def test_a_plan_is_for_one_function_and_one_kind_of_arguments() -> None:
 def test_a_plan_runs_on_a_mesh_of_its_shape_and_axes_only() -> None:
     fn = functools.partial(scanned_step, False)
     plan = autoshard(fn, mesh(4), layers(3), inputs(), option=estimate())
-    with pytest.raises(PlanError, match="for a 4 mesh and this is a 8 mesh"):
+    with pytest.raises(PlanError, match="for a 4-device mesh and this is an 8-device mesh"):
         plan.jit(fn, mesh(8))
     with pytest.raises(PlanError, match="call them alike"):
         plan.jit(fn, Mesh(np.array(jax.devices()[:4]), ("other",)))

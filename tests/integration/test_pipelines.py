@@ -90,7 +90,7 @@ class Compared(CFPOption):
     def annotate_module(self, module: HloModule, request: PlanRequest) -> None:
         whole = dataclasses.replace(module)
         super().annotate_module(module, request)
-        if self.stage is not None:
+        if self.plans_candidates:
             plan, ends = self.plans[-1], self.planned_stage(2).ends
             annotate(whole, AnalysedProgram(whole).blocks, LogicalMesh(plan.mesh_shape), plan.strategies)
             for name, stage in slice_stages(whole):

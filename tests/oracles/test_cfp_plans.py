@@ -114,21 +114,23 @@ def test_the_two_best_estimated_plans_of_a_gpt_are_data_parallelism_and_megatron
     program, blocks = gpt()
     # As the literature counts: contractions and communication.
     module, rates = program.module(), Rates(bytes_per_s=math.inf)
-    units = find_block_candidates(find_subprograms(module, blocks), MESH)
+    block_candidates = find_block_candidates(find_subprograms(module, blocks), MESH)
     times = [
         [
             estimated_s(each.work, rates) if each.strategy.state_sharding is StateSharding.REPLICATED else math.inf
-            for each in unit.candidates
+            for each in block.candidates
         ]
-        for unit in units
+        for block in block_candidates
     ]
-    problem = estimated_problem(units, find_boundaries(module, blocks, units), times, rates)
+    problem = estimated_problem(block_candidates, find_boundaries(module, blocks, block_candidates), times, rates)
     best = search(problem, None)
     # Any other plan differs from the best one in some variable.
     others = (search(without(problem, v, choice), None) for v, choice in enumerate(best.choices))
     found = (best, min(others, key=lambda plan: plan.time_s))
     plans = [
-        tuple(unit.candidates[choice].strategy for unit, choice in zip(units, solution.choices, strict=True))
+        tuple(
+            block.candidates[choice].strategy for block, choice in zip(block_candidates, solution.choices, strict=True)
+        )
         for solution in found
     ]
     assert plans == [data_parallel(blocks), megatron(blocks)]

@@ -161,7 +161,7 @@ def test_a_step_in_stages_that_cfp_plans_equals_the_serial_one(
     (expected,) = expected_steps(MODEL, NUM_MICRO_BATCHES, 1)
     assert_equal_up_to_rounding(values, (expected.state, expected.metrics, expected.grads))
     assert layers == [[0], [1]]
-    # Only the plans of stages that are chosen are timed whole, and that where costs are not composed.
+    # Only the plans of stages that are chosen are timed end to end, and that where costs are not composed.
     is_timed = [plan.measured_s is not None for plan in option.plans]
     assert is_timed == [False] * 3 + [stage_costs == "profile" and refine > 0] * 2
     # Three candidates: layer 0, layer 1, both. Each is in alpa's two logical shapes, which are one to CFP, timed once.

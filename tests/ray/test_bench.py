@@ -82,8 +82,8 @@ def test_a_plan_that_is_measured_on_hosts_can_be_explained(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--mesh 1x4", "a 1x4 mesh does not have the devices of 2 hosts x 4: give --mesh 2x4, or"),
-        ("--mesh 2x4 --hosts 1", "a 2x4 mesh does not have the devices of 1 host x 4: give --mesh 1x4, or"),
+        ("--mesh 1x4", "the 1x4 mesh does not have the devices of 2 hosts x 4: give --mesh 2x4, or"),
+        ("--mesh 2x4 --hosts 1", "the 2x4 mesh does not have the devices of 1 host x 4: give --mesh 1x4, or"),
         ("--mesh 3x4 --hosts 3", "the Ray cluster is too small: 3 nodes with "),
     ],
 )

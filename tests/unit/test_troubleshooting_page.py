@@ -89,7 +89,7 @@ NOT_A_USERS = {
 # Tests, and the beginnings of messages that they cause without quoting words that no other message has.
 TESTED_BY = {
     "test_an_export_replaces_an_earlier_one_and_nothing_else": ("<> cannot be written: <>",),
-    "test_wrong_use_is_one_line_that_says_what_to_do": ("<> cannot run <> on a <> mesh",),
+    "test_wrong_use_is_one_line_that_says_what_to_do": ("<> cannot run <> on <>",),
     "test_ctrl_c_is_one_line_and_exit_code_130": ("alpa-cfp: interrupted; what was measured so far is kept",),
     "test_profiles_that_cannot_be_are_refused": ("<> is no mesh: whole numbers with x",),
     "test_a_forked_process_is_told_to_open_its_own": (

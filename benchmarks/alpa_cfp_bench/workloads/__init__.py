@@ -1,1 +1,1 @@
-"""What is benchmarked and tested: models of several kinds with their batches, sizes and hand-written shardings."""
+"""The workloads of benchmarks and tests: models of several kinds, their batches, sizes and hand-written shardings."""

@@ -16,7 +16,7 @@ _BROADCAST: Any = nn.broadcast
 
 
 class Output(NamedTuple):
-    """What a call gives, under the name that alpa's language models give it."""
+    """The output of the model, with the field name of alpa's language models."""
 
     logits: jax.Array
 

@@ -1,7 +1,7 @@
-"""What a training step is made of, and how the parts are put together.
+"""Training steps from their parts: a model's loss and update.
 
-A model is written once, without alpa and without micro-batches (`loss`, `update`); the functions here put them together
-around whichever `value_and_grad` they are given: alpa's for the parallel program, jax's for the serial one. Invariants:
+A model is written once, without alpa and without micro-batches (`loss`, `update`); the functions here compose both with
+a given `value_and_grad`: alpa's for the parallel program, jax's for the serial one. Invariants:
 the loss is a mean over samples; nothing is random after initialisation, which comes from fixed seeds.
 """
 
@@ -20,7 +20,7 @@ Metrics = dict[str, jax.Array]
 
 @dataclass(frozen=True)
 class Model:
-    """What one training step of a model is made of.
+    """The parts of one training step of a model.
 
     Attributes:
         name: its architecture, by which `shardings` knows its parameters; "gpt" of "gpt_wide" too.
@@ -99,7 +99,7 @@ def apply_gradients(state: Any, grads: Any, aux: dict[str, Any]) -> Any:
 
 
 def optimizer(learning_rate: float) -> optax.GradientTransformation:
-    """What all models train with."""
+    """The optimizer of all models."""
     # Momentum gives the optimizer a state that must be kept and sharded too. Not Adam: its first step divides a
     # gradient by its own size and so turns rounding into visible differences.
     return optax.sgd(learning_rate, momentum=0.9)

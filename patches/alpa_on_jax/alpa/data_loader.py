@@ -8,19 +8,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from alpa_on_jax.ray_mesh.asking import references
+from alpa_on_jax.ray_mesh.remote_calls import references
 from alpa_on_jax.replacing import replace_in_class
 
 
 def apply(module: ModuleType) -> None:
     """Replace how a host reads batches ahead, and what Python calls last for a loader."""
     # Kept here, because the names of modules are gone when Python ends.
-    is_finalizing, can_be_asked = sys.is_finalizing, references.can_be_asked
+    is_finalizing, are_reachable = sys.is_finalizing, references.are_reachable
 
     def __del__(self: Any) -> None:
         """Let the hosts forget the loader, as long as there are any to tell."""
         mesh = getattr(self, "physical_mesh", None)
-        if mesh is None or is_finalizing() or not can_be_asked(mesh.workers):
+        if mesh is None or is_finalizing() or not are_reachable(mesh.workers):
             return
         for worker in mesh.workers:
             worker.delete_data_loader.remote(self.uuid)

@@ -20,10 +20,10 @@ from jax._src.array import ArrayImpl
 from alpa_on_jax.arrays.placement import without_shared_buffers
 from alpa_on_jax.in_process import launching as in_process
 from alpa_on_jax.in_process import place
-from alpa_on_jax.ray_mesh.asking import references
 from alpa_on_jax.ray_mesh.cluster import hosts
 from alpa_on_jax.ray_mesh.failures import ending, waiting
 from alpa_on_jax.ray_mesh.processes import launching
+from alpa_on_jax.ray_mesh.remote_calls import references
 from alpa_on_jax.replacing import replace, replace_in_class
 
 
@@ -101,11 +101,11 @@ def _replace_mesh(module: ModuleType) -> None:
 def _if_connected(method: Callable[..., None]) -> Callable[..., None]:
     """`method`, which Python calls for what is no longer used, as long as there is somebody to tell."""
     # Kept here, because the names of this module are gone when Python ends and calls it last.
-    is_finalizing, can_be_asked = sys.is_finalizing, references.can_be_asked
+    is_finalizing, are_reachable = sys.is_finalizing, references.are_reachable
 
     @functools.wraps(method)
     def guarded(self: Any, *args: Any) -> None:
-        if not is_finalizing() and can_be_asked(self.workers):
+        if not is_finalizing() and are_reachable(self.workers):
             method(self, *args)
 
     return guarded

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
-from alpa_on_jax.ray_mesh.asking.actors import Actor
 from alpa_on_jax.ray_mesh.processes import launching
+from alpa_on_jax.ray_mesh.remote_calls.actors import Actor
 
 
 def launch(mesh: Any, config: Any) -> tuple[None, list[Actor]]:

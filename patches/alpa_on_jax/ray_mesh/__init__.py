@@ -4,11 +4,11 @@ A host process is a Ray actor that owns this node's part of the mesh's devices, 
 by JAX's distributed runtime, whose service lives in the driver. The driver has no device of the mesh: it lowers,
 partitions and sends programs, and knows arrays by number.
 
-Each folder uses those before it alone: `cluster` (which Ray cluster, which nodes), `asking` (hosts, and their answers),
-`transport` (arrays from process to process), `failures` (time limits, waits that end, ending), `resharding` (tiles from
-mesh to mesh), `processes` (launching hosts, and what a host compiles, runs and keeps). How processes join, and compile
-and run together, is `alpa_cfp.spmd.distributed`. Alpa's functions that call these are replaced in
-`alpa_on_jax/alpa/distributed_mesh.py`.
+Each folder uses only those before it: `cluster` (the Ray cluster and its nodes), `remote_calls` (method calls on
+hosts), `transport` (arrays between processes), `failures` (time limits, bounded waits, ending), `resharding` (tiles
+between meshes), `processes` (launching hosts; compiling, running and storing arrays on a host). Joining the processes,
+and compiling and running on all of them, is in `alpa_cfp.spmd.distributed`. Alpa's functions that call these are
+replaced in `alpa_on_jax/alpa/distributed_mesh.py`.
 
 Invariant: nothing here imports Ray while it is imported, but `processes.ray_host`, which only `processes.launching`
 imports.

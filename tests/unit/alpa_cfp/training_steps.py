@@ -65,7 +65,7 @@ def two_layer_blocks() -> Blocks:
 
 
 @cache
-def two_layer_units() -> tuple[BlockCandidates, ...]:
+def two_layer_candidates() -> tuple[BlockCandidates, ...]:
     """Their candidates on `MESH`."""
     return find_block_candidates(find_subprograms(two_layer_module(), two_layer_blocks()), MESH)
 
@@ -73,7 +73,7 @@ def two_layer_units() -> tuple[BlockCandidates, ...]:
 @cache
 def two_layer_boundaries() -> Boundaries:
     """What moves between them."""
-    return find_boundaries(two_layer_module(), two_layer_blocks(), two_layer_units())
+    return find_boundaries(two_layer_module(), two_layer_blocks(), two_layer_candidates())
 
 
 @cache
@@ -115,7 +115,10 @@ def _lowered(name: str, step: Callable[[Any, Any], Any], state: Any, others: Any
 
 
 def estimated_problem(
-    units: Sequence[BlockCandidates], boundaries: Boundaries, times_s: Sequence[Sequence[float]], rates: Rates
+    block_candidates: Sequence[BlockCandidates],
+    boundaries: Boundaries,
+    times_s: Sequence[Sequence[float]],
+    rates: Rates,
 ) -> SearchProblem:
     """The search problem with resharding as the rates say."""
-    return make_problem(units, boundaries, times_s, resharding_times(boundaries, rates))
+    return make_problem(block_candidates, boundaries, times_s, resharding_times(boundaries, rates))

@@ -9,8 +9,8 @@ from typing import Any
 
 from alpa_cfp.spmd.distributed import runtime as jax_runtime
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh.asking import references
 from alpa_on_jax.ray_mesh.failures.limits import Limits
+from alpa_on_jax.ray_mesh.remote_calls import references
 
 log = logging.getLogger("alpa_on_jax")
 
@@ -53,7 +53,7 @@ def end(mesh: Any, *, by_force: bool, limits: Limits) -> None:
     if not workers:
         return
     mesh.workers, mesh.service_server, mesh.launched = _NoWorkers(mesh), None, False
-    if not by_force and references.can_be_asked(workers):
+    if not by_force and references.are_reachable(workers):
         _finish(workers, mesh, limits)
     end_processes(workers, service)
 

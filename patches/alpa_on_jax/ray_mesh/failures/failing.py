@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh.asking import references
 from alpa_on_jax.ray_mesh.failures import ending
 from alpa_on_jax.ray_mesh.failures.host_errors import Health
 from alpa_on_jax.ray_mesh.failures.limits import Limits
+from alpa_on_jax.ray_mesh.remote_calls import references
 
 # How long the other hosts may still take to answer when one is known to be gone.
 _GRACE_S = 2.0

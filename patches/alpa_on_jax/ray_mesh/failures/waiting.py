@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
 
-from alpa_on_jax.ray_mesh.asking import references as replies
 from alpa_on_jax.ray_mesh.failures import failing
+from alpa_on_jax.ray_mesh.remote_calls import references as replies
 
 _LOOK_EVERY_S = 5.0
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh.asking import references
+from alpa_on_jax.ray_mesh.remote_calls import references
 
 log = logging.getLogger("alpa_on_jax")
 

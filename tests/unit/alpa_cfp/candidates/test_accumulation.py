@@ -12,7 +12,7 @@ from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate
 from alpa_cfp.costs import Rates
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.strategies.block_strategy import StateSharding
-from unit.alpa_cfp.training_steps import MESH, WIDTH, two_layer_blocks, two_layer_boundaries, two_layer_units
+from unit.alpa_cfp.training_steps import MESH, WIDTH, two_layer_blocks, two_layer_boundaries, two_layer_candidates
 
 RATES = Rates()
 WEIGHT_BYTES = WIDTH * WIDTH * 4
@@ -21,7 +21,7 @@ seconds = st.floats(1e-6, 1.0)
 
 def split_along(side: Side, state_sharding: StateSharding = StateSharding.REPLICATED) -> Candidate:
     """The first block split along its factor on a side."""
-    block: BlockCandidates = two_layer_units()[0]
+    block: BlockCandidates = two_layer_candidates()[0]
     factors = two_layer_blocks().blocks[block.block].factors
     return next(
         each
@@ -91,7 +91,9 @@ def test_a_step_of_one_micro_batch_takes_what_it_takes() -> None:
 def test_more_micro_batches_never_make_a_plan_cheaper() -> None:
     costs = []
     for count in (1, 2, 8):
-        choosing = PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, None, math.inf, micro_batches=count)
+        choosing = PlanSearch(
+            two_layer_candidates(), two_layer_boundaries(), RATES, None, math.inf, micro_batches=count
+        )
         costs.append(choosing.best(1, None)[0].time_s)
     assert costs == sorted(costs)
     assert costs[-1] <= 8 * costs[0]

@@ -50,7 +50,7 @@ def refused(words: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("--ray local --devices-per-host -1", "--devices-per-host is -1, and must be at least 1"),
         (
             "--ray 10.0.0.1:6379 --mesh 2x4 --hosts 2 --devices-per-host 2",
-            "a 2x4 mesh does not have the devices of 2 hosts x 2: give --mesh 2x2, or other --hosts or",
+            "the 2x4 mesh does not have the devices of 2 hosts x 2: give --mesh 2x2, or other --hosts or",
         ),
         (
             "--ray local --methods cfp propagation",

@@ -106,7 +106,7 @@ def test_a_block_of_a_plan_without_account_is_one_line(tmp_path: Path, capsys: p
     path = tmp_path / "plan.json"
     plan_of(None).save(path)
     assert main(["explain", str(path), "--block", "mlp"]) == 2
-    assert "keeps no account" in capsys.readouterr().err
+    assert "has no report" in capsys.readouterr().err
 
 
 def test_a_plan_without_account_has_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.plan.plan_report import Communication, Purpose
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.strategies.block_strategy import StateSharding
-from unit.alpa_cfp.training_steps import MESH, WIDTH, spectral_module, two_layer_blocks, two_layer_units
+from unit.alpa_cfp.training_steps import MESH, WIDTH, spectral_module, two_layer_blocks, two_layer_candidates
 
 WEIGHTS = {0, 1}
 SIZE = 4 * WIDTH * WIDTH
@@ -19,20 +19,20 @@ SIZE = 4 * WIDTH * WIDTH
 
 def of_samples(*, made: bool) -> dict[str, tuple[Communication, ...]]:
     """What the first layer communicates that splits samples, by where it keeps its state."""
-    unit, graph = two_layer_units()[0], two_layer_blocks().graph
+    block, graph = two_layer_candidates()[0], two_layer_blocks().graph
     of_factors = roles_of(graph, two_layer_blocks().blocks[0], WEIGHTS)
     roles = [
         tuple(None if factor is None else of_factors[factor] for factor in candidate.strategy.factors)
-        for candidate in unit.candidates
+        for candidate in block.candidates
     ]
     values = {graph.parameters[number] for number in WEIGHTS}
-    inputs = frozenset(number for number, value in enumerate(unit.inputs) if graph.origin(value) in values)
-    results = [graph.shape(value) == (WIDTH, WIDTH) for value in unit.outputs]
+    inputs = frozenset(number for number, value in enumerate(block.inputs) if graph.origin(value) in values)
+    results = [graph.shape(value) == (WIDTH, WIDTH) for value in block.outputs]
     unread = [None] * len(roles)
-    found = Communications(MESH, unit.candidates, roles, [made] * len(roles), unread, inputs, results).all()
+    found = Communications(MESH, block.candidates, roles, [made] * len(roles), unread, inputs, results).all()
     return {
         candidate.strategy.state_sharding: each
-        for candidate, own, each in zip(unit.candidates, roles, found, strict=True)
+        for candidate, own, each in zip(block.candidates, roles, found, strict=True)
         if own == ("samples",)
     }
 
@@ -54,8 +54,8 @@ GRADIENT = Communication("all-reduce", (0,), 4 * 32 * 32, 1, "gradient")
 
 def of_spectral(*compiled: Collective) -> tuple[Communication, ...]:
     """What a block communicates that XLA partitions and that splits samples, read from its compiled program if any."""
-    (unit,) = find_block_candidates(AnalysedProgram(spectral_module()).subprograms, MESH, {})
-    candidate = next(each for each in unit.candidates if each.inputs[0].dims[0])
+    (block,) = find_block_candidates(AnalysedProgram(spectral_module()).subprograms, MESH, {})
+    candidate = next(each for each in block.candidates if each.inputs[0].dims[0])
     (found,) = Communications(MESH, [candidate], [("samples",)], [True], [compiled or None], {1}, [True]).all()
     return found
 
@@ -70,7 +70,7 @@ def test_what_a_compiled_program_communicates_has_the_purpose_of_what_was_predic
 
 
 def test_it_is_known_whether_communication_is_read_predicted_or_not_known() -> None:
-    candidate = two_layer_units()[0].candidates[0]
+    candidate = two_layer_candidates()[0].candidates[0]
     assert source_of(candidate, None) == "program"
     assert source_of(replace(candidate, predicted="a sort"), None) == "predicted"
     assert source_of(replace(candidate, unread="a sort"), None) == "unknown"

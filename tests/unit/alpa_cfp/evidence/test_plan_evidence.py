@@ -33,8 +33,8 @@ from unit.alpa_cfp.training_steps import (
     MESH,
     two_layer_blocks,
     two_layer_boundaries,
+    two_layer_candidates,
     two_layer_module,
-    two_layer_units,
 )
 
 # A plan is made once.
@@ -71,7 +71,7 @@ def planned(
 ) -> PlanEvidence:
     """The evidence of a plan of the two-layer step."""
     return PlanEvidence(
-        two_layer_module(), two_layer_blocks(), MESH, two_layer_units(), two_layer_boundaries(), choosing,
+        two_layer_module(), two_layer_blocks(), MESH, two_layer_candidates(), two_layer_boundaries(), choosing,
         micro_batches, MeasuredPlan(choosing.problem.solution(choices)), tried, 0.25, 7,
     )  # fmt: skip
 
@@ -79,8 +79,8 @@ def planned(
 @settings(max_examples=20, deadline=None)
 @given(st.data(), st.integers(1, 4))
 def test_blocks_moves_and_overhead_add_up_to_what_is_predicted(data: st.DataObject, micro_batches: int) -> None:
-    chosen = tuple(data.draw(st.integers(0, len(unit.candidates) - 1)) for unit in two_layer_units())
-    choosing = PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, None, 1.5, micro_batches=micro_batches)
+    chosen = tuple(data.draw(st.integers(0, len(block.candidates) - 1)) for block in two_layer_candidates())
+    choosing = PlanSearch(two_layer_candidates(), two_layer_boundaries(), RATES, None, 1.5, micro_batches=micro_batches)
     report = planned(choosing, chosen, micro_batches).report()
     assert sum_s(report) == pytest.approx(choosing.problem.time(chosen) + 0.25)
 
@@ -165,7 +165,7 @@ class Measured:
     """Profiles of the candidates: `failing` cannot be run."""
 
     def __init__(self, failing: frozenset[int] = frozenset()):
-        self._number = {id(each.module): number for number, each in enumerate(distinct(two_layer_units()))}
+        self._number = {id(each.module): number for number, each in enumerate(distinct(two_layer_candidates()))}
         self._failing = failing
 
     def __call__(self, modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
@@ -175,12 +175,12 @@ class Measured:
     def _profile(self, number: int) -> Profile:
         if number in self._failing:
             return Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did\nso")
-        seconds = estimated_s(distinct(two_layer_units())[number].work, RATES) + 1e-6
+        seconds = estimated_s(distinct(two_layer_candidates())[number].work, RATES) + 1e-6
         return Profile(status="measured", created_at=utc_now(), samples_s=(seconds,), compile_s=0.1, **NOTHING)
 
 
 def test_what_was_not_measured_is_told_as_an_estimate() -> None:
-    choosing = PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, Measured(), 1.5)
+    choosing = PlanSearch(two_layer_candidates(), two_layer_boundaries(), RATES, Measured(), 1.5)
     solution = choosing.best(1, None)[0]
     report = planned(choosing, solution.choices).report()
     assert sum_s(report) == pytest.approx(solution.time_s + 0.25)
@@ -193,14 +193,14 @@ def test_what_was_not_measured_is_told_as_an_estimate() -> None:
 
 def test_an_alternative_that_cannot_be_run_says_why() -> None:
     failing = frozenset({1})
-    choosing = PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, Measured(failing), math.inf)
+    choosing = PlanSearch(two_layer_candidates(), two_layer_boundaries(), RATES, Measured(failing), math.inf)
     report = planned(choosing, choosing.best(1, None)[0].choices).report()
     every = [each for kind in report.kinds for each in kind.alternatives]
     assert [(each.time_s, each.failure) for each in every if each.failure] == [(None, "crashed: it did")]
 
 
 def test_the_whole_plans_that_were_timed_are_told_with_the_chosen_one() -> None:
-    choosing = PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, None, 1.5)
+    choosing = PlanSearch(two_layer_candidates(), two_layer_boundaries(), RATES, None, 1.5)
     first, other = choosing.best(2, None)
     tried = [
         MeasuredPlan(first, 0.5, 100, 3, name="best predicted"),

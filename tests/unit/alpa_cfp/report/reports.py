@@ -103,7 +103,7 @@ def with_memory(kinds: Sequence[BlockKind], blocks: Sequence[BlockReport]) -> tu
 
 
 def gpt(layers: int = 2) -> PlanReport:
-    """A GPT of width 1024, as Megatron would split it along axis 1; one of its plans could not be run whole."""
+    """A GPT of width 1024, as Megatron would split it along axis 1; one of its plans could not be run end to end."""
     kinds = (
         kind("lookup in 51200x1024", 0.00052, 210 * MB, 4 * MB),
         kind("dot 1024x1024 by 1024x3072", 0.00061, 12 * MB, 9 * MB, ("sort",)),

@@ -70,9 +70,9 @@ def test_plans_without_account_are_compared_by_position() -> None:
     strategies = (first.strategies[0], BlockStrategy((1, 1)), *first.strategies[2:])
     said = diff(first, replace(first, strategies=strategies))
     assert "They do different things with 1 of 4 blocks: 1." in said
-    assert "A and B keep no account" in said
+    assert "A and B have no report" in said
 
 
 def test_a_plan_without_account_is_not_compared_with_another_program() -> None:
     said = diff(plan_of(gpt(2)), plan_of(None, program="cd" * 32))
-    assert "Their blocks cannot be compared: B keeps no account" in said
+    assert "Their blocks cannot be compared: B has no report" in said

@@ -111,7 +111,7 @@ def test_names_are_not_taken_for_markup() -> None:
 
 
 def test_a_plan_without_account_has_a_page_that_says_so() -> None:
-    assert "keeps no account" in Page(html_page(plan_of(None))).text()
+    assert "has no report" in Page(html_page(plan_of(None))).text()
 
 
 def test_equal_plans_have_equal_pages() -> None:

@@ -75,8 +75,8 @@ def test_one_block_is_explained_with_all_alternatives() -> None:
 def test_a_plan_without_account_is_explained_from_its_strategies() -> None:
     said = explain(plan_of(None, blocks=3))
     assert "  2 blocks: split on axis 0" in said
-    assert "  1 block: repeated on every device" in said
-    assert "keeps no account" in said
+    assert "  1 block: replicated on every device" in said
+    assert "has no report" in said
 
 
 @pytest.mark.parametrize("report", [gpt(2), moe(), unmeasured(), None])

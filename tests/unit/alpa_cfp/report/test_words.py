@@ -73,8 +73,8 @@ def test_a_prediction_is_said_to_be_too_low_or_too_high() -> None:
         (("samples", "heads"), "heads split on axis 1; samples split on axis 0"),
         (("samples", "experts"), "experts split on axis 1; samples split on axis 0"),
         (("samples", "batch"), "heads or experts split on axis 1; samples split on axis 0"),
-        (("samples", None), "samples split on axis 0; repeated on axis 1"),
-        ((None, None), "repeated on every device"),
+        (("samples", None), "samples split on axis 0; replicated on axis 1"),
+        ((None, None), "replicated on every device"),
     ],
 )
 def test_a_strategy_is_said_by_what_is_split_and_where(roles: Roles, said: str) -> None:
@@ -89,9 +89,9 @@ def test_an_axis_of_a_single_device_is_not_mentioned() -> None:
 
 def test_shared_state_is_shared_along_the_axes_whose_devices_have_equal_weights() -> None:
     own = alternative(("samples", "columns"), 1.0, 8, 8, kept=StateSharding.ZERO2)
-    assert words.strategy(own, MESH, AXES).endswith("; optimizer state shared along axis 0")
+    assert words.strategy(own, MESH, AXES).endswith("; optimizer state sharded along axis 0")
     own = alternative(("samples", None), 1.0, 8, 8, kept=StateSharding.ZERO3)
-    assert words.strategy(own, MESH, AXES).endswith("; weights and optimizer state shared along axes 0 and 1")
+    assert words.strategy(own, MESH, AXES).endswith("; weights and optimizer state sharded along axes 0 and 1")
 
 
 def test_axes_have_the_names_that_the_mesh_gives_them() -> None:

@@ -21,21 +21,23 @@ from unit.alpa_cfp.training_steps import (
     model_module,
     two_layer_blocks,
     two_layer_boundaries,
-    two_layer_units,
+    two_layer_candidates,
 )
 
 RATES = Rates()
 
 
 def found() -> dict[str, Solution]:
-    units = two_layer_units()
-    times = [[estimated_s(candidate.work, RATES) for candidate in unit.candidates] for unit in units]
-    problem = estimated_problem(units, two_layer_boundaries(), times, RATES)
-    return baselines(two_layer_blocks().blocks, units, problem, MESH)
+    block_candidates = two_layer_candidates()
+    times = [[estimated_s(candidate.work, RATES) for candidate in block.candidates] for block in block_candidates]
+    problem = estimated_problem(block_candidates, two_layer_boundaries(), times, RATES)
+    return baselines(two_layer_blocks().blocks, block_candidates, problem, MESH)
 
 
 def strategies(plan: Solution) -> list[BlockStrategy]:
-    return [unit.candidates[choice].strategy for unit, choice in zip(two_layer_units(), plan.choices, strict=True)]
+    return [
+        block.candidates[choice].strategy for block, choice in zip(two_layer_candidates(), plan.choices, strict=True)
+    ]
 
 
 def sides(plan: Solution) -> list[list[Side | None]]:
@@ -71,18 +73,21 @@ def plans_of(
     """A model's plain plans with estimated costs, and for each of their blocks and axes what is split."""
     module = model_module(model, size)
     blocks = find_blocks(read_graph(module.bytecode))
-    units = find_block_candidates(find_subprograms(module, blocks), mesh)
-    times = [[estimated_s(candidate.work, RATES) for candidate in unit.candidates] for unit in units]
+    block_candidates = find_block_candidates(find_subprograms(module, blocks), mesh)
+    times = [[estimated_s(candidate.work, RATES) for candidate in block.candidates] for block in block_candidates]
     plans = baselines(
-        blocks.blocks, units, estimated_problem(units, find_boundaries(module, blocks, units), times, RATES), mesh
+        blocks.blocks,
+        block_candidates,
+        estimated_problem(block_candidates, find_boundaries(module, blocks, block_candidates), times, RATES),
+        mesh,
     )
     split = {
         name: [
             [
                 None if factor is None else block.factors[factor].side
-                for factor in unit.candidates[choice].strategy.factors
+                for factor in own.candidates[choice].strategy.factors
             ]
-            for block, unit, choice in zip(blocks.blocks, units, plan.choices, strict=True)
+            for block, own, choice in zip(blocks.blocks, block_candidates, plan.choices, strict=True)
         ]
         for name, plan in plans.items()
     }
@@ -115,10 +120,10 @@ def test_data_parallelism_splits_all_blocks_by_the_same_samples_whatever_they_ta
     """Positions of a sequence are samples of a block too, and profiles are noisy: some blocks may seem faster so."""
     module = model_module("gpt")
     blocks = find_blocks(read_graph(module.bytecode))
-    units = find_block_candidates(find_subprograms(module, blocks), MESH)
+    block_candidates = find_block_candidates(find_subprograms(module, blocks), MESH)
     drawn = random.Random(0)
-    times = [[drawn.uniform(1.0, 1.1) for _ in unit.candidates] for unit in units]
-    problem = estimated_problem(units, find_boundaries(module, blocks, units), times, RATES)
-    plan = baselines(blocks.blocks, units, problem, MESH)["data parallel"]
+    times = [[drawn.uniform(1.0, 1.1) for _ in block.candidates] for block in block_candidates]
+    problem = estimated_problem(block_candidates, find_boundaries(module, blocks, block_candidates), times, RATES)
+    plan = baselines(blocks.blocks, block_candidates, problem, MESH)["data parallel"]
     alone = sum(variable.time_s[choice] for variable, choice in zip(problem.variables, plan.choices, strict=True))
     assert problem.time(plan.choices) - alone < 1e-9

@@ -14,7 +14,7 @@ from alpa_cfp.database import Collective, Profile, utc_now
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.spmd import partition
 from alpa_cfp.spmd.module.hlo_module import HloModule
-from unit.alpa_cfp.training_steps import two_layer_boundaries, two_layer_units
+from unit.alpa_cfp.training_steps import two_layer_boundaries, two_layer_candidates
 
 NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
 MEASURED = Profile(status="measured", created_at=utc_now(), samples_s=(1.0,), compile_s=0.1, **NOTHING)
@@ -27,9 +27,9 @@ class Recorded:
     def __init__(self, spread: float, seed: int = 0, failing: frozenset[int] = frozenset()):
         drawn = random.Random(seed)
         self.asked: list[int] = []
-        self._number = {id(each.module): i for i, each in enumerate(distinct(two_layer_units()))}
+        self._number = {id(each.module): i for i, each in enumerate(distinct(two_layer_candidates()))}
         self.seconds = [
-            estimated_s(each.work, RATES) * spread ** drawn.uniform(-1, 1) for each in distinct(two_layer_units())
+            estimated_s(each.work, RATES) * spread ** drawn.uniform(-1, 1) for each in distinct(two_layer_candidates())
         ]
         self._failing = failing
 
@@ -46,7 +46,7 @@ class Recorded:
 
 
 def choosing(recorded: Recorded | None, margin: float) -> PlanSearch:
-    return PlanSearch(two_layer_units(), two_layer_boundaries(), RATES, recorded, margin)
+    return PlanSearch(two_layer_candidates(), two_layer_boundaries(), RATES, recorded, margin)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -57,13 +57,13 @@ def test_pruning_finds_plans_that_measuring_everything_hardly_betters(seed: int)
     # Estimates are wrong by up to a fifth, and so are the rates that are fitted to them.
     found = choosing(some, 1.5).best(1, None)[0]
     assert known.problem.time(found.choices) <= 1.02 * expected.time_s
-    assert len(everything.asked) == len(distinct(two_layer_units()))
+    assert len(everything.asked) == len(distinct(two_layer_candidates()))
 
 
 def test_pruning_leaves_out_what_cannot_be_among_the_best() -> None:
     recorded = Recorded(1.2)
     choosing(recorded, 1.5).best(1, None)
-    assert len(recorded.asked) < len(distinct(two_layer_units()))
+    assert len(recorded.asked) < len(distinct(two_layer_candidates()))
 
 
 def test_nothing_is_measured_twice() -> None:
@@ -76,9 +76,9 @@ def test_nothing_is_measured_twice() -> None:
 
 def test_a_candidate_that_cannot_be_run_is_not_chosen() -> None:
     best = choosing(Recorded(1.2), math.inf).best(1, None)[0]
-    units = two_layer_units()
-    taken = units[0].candidates[best.choices[0]]
-    number = next(i for i, each in enumerate(distinct(units)) if each is taken)
+    block_candidates = two_layer_candidates()
+    taken = block_candidates[0].candidates[best.choices[0]]
+    number = next(i for i, each in enumerate(distinct(block_candidates)) if each is taken)
     other = choosing(Recorded(1.2, failing=frozenset({number})), math.inf).best(1, None)[0]
     assert other.choices[0] != best.choices[0]
     assert math.isfinite(other.time_s)
@@ -87,7 +87,7 @@ def test_a_candidate_that_cannot_be_run_is_not_chosen() -> None:
 def test_estimates_measure_nothing_and_are_not_optimistic() -> None:
     chosen = choosing(None, 1.5)
     plan = chosen.best(1, None)[0]
-    times = [u.candidates[c] for u, c in zip(two_layer_units(), plan.choices, strict=True)]
+    times = [u.candidates[c] for u, c in zip(two_layer_candidates(), plan.choices, strict=True)]
     own = sum(estimated_s(each.work, RATES) for each in times)
     assert chosen.measured == 0
     edges = zip(chosen.problem.edges, chosen.problem.ends, strict=True)
@@ -115,7 +115,7 @@ def test_candidates_that_cannot_be_run_or_have_no_profile_are_counted_in_what_is
     everything = missing.__call__
     said = _said(
         PlanSearch(
-            two_layer_units(),
+            two_layer_candidates(),
             two_layer_boundaries(),
             RATES,
             lambda modules, samples=None, /: [None, *everything(modules)[1:]],
@@ -126,10 +126,10 @@ def test_candidates_that_cannot_be_run_or_have_no_profile_are_counted_in_what_is
 
 
 def _changed(**changes: Any) -> list[BlockCandidates]:
-    """The units with all their candidates changed."""
+    """The candidates of each block with all their candidates changed."""
     return [
-        dataclasses.replace(unit, candidates=tuple(dataclasses.replace(each, **changes) for each in unit.candidates))
-        for unit in two_layer_units()
+        dataclasses.replace(block, candidates=tuple(dataclasses.replace(each, **changes) for each in block.candidates))
+        for block in two_layer_candidates()
     ]
 
 
@@ -153,27 +153,36 @@ READ = dataclasses.replace(MEASURED, collectives=(Collective("all-reduce", 64, 8
 
 
 def test_what_was_read_from_a_compiled_program_is_known_and_no_prediction_is_spoken_of() -> None:
-    units = _changed(predicted="a sort")
+    block_candidates = _changed(predicted="a sort")
     chosen = PlanSearch(
-        units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [READ] * len(modules), math.inf
+        block_candidates, two_layer_boundaries(), RATES, lambda modules, _=None, /: [READ] * len(modules), math.inf
     )
-    assert {known.compiled for unit in units for known in chosen.candidate_times(unit)} == {(SUM, SUM)}
+    assert {known.compiled for block in block_candidates for known in chosen.candidate_times(block)} == {(SUM, SUM)}
     assert _said(chosen) == ""
 
 
 def test_of_a_profile_from_before_compiled_programs_were_read_the_prediction_stays() -> None:
-    units, old = _changed(predicted="a sort"), dataclasses.replace(READ, collectives=(), collectives_compiled=False)
-    chosen = PlanSearch(units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [old] * len(modules), math.inf)
-    assert {known.compiled for unit in units for known in chosen.candidate_times(unit)} == {None}
+    block_candidates, old = (
+        _changed(predicted="a sort"),
+        dataclasses.replace(READ, collectives=(), collectives_compiled=False),
+    )
+    chosen = PlanSearch(
+        block_candidates, two_layer_boundaries(), RATES, lambda modules, _=None, /: [old] * len(modules), math.inf
+    )
+    assert {known.compiled for block in block_candidates for known in chosen.candidate_times(block)} == {None}
     assert "as if each device computed whole what Shardy does not split" in _said(chosen)
 
 
 def test_rates_are_fitted_to_what_compiled_programs_communicate() -> None:
-    units = _changed(work=Work(0.0, 0.0, ()), predicted="a sort")
+    block_candidates = _changed(work=Work(0.0, 0.0, ()), predicted="a sort")
 
     def rates(profile: Profile) -> Rates:
         return PlanSearch(
-            units, two_layer_boundaries(), RATES, lambda modules, _=None, /: [profile] * len(modules), math.inf
+            block_candidates,
+            two_layer_boundaries(),
+            RATES,
+            lambda modules, _=None, /: [profile] * len(modules),
+            math.inf,
         )._rates
 
     fast = dataclasses.replace(READ, samples_s=(RATES.latency_s,))
@@ -184,17 +193,17 @@ def test_rates_are_fitted_to_what_compiled_programs_communicate() -> None:
 
 def test_what_xla_partitions_is_measured_though_its_prediction_is_bad() -> None:
     slow = Work(1e12, 1e12, ())
-    units = [
+    block_candidates = [
         dataclasses.replace(
-            unit,
+            block,
             candidates=tuple(
                 dataclasses.replace(each, work=slow, lower_bound=Work(0.0, 0.0, ()), predicted="a sort")
                 if number == 0
                 else each
-                for number, each in enumerate(unit.candidates)
+                for number, each in enumerate(block.candidates)
             ),
         )
-        for unit in two_layer_units()
+        for block in two_layer_candidates()
     ]
     asked: list[HloModule] = []
 
@@ -202,8 +211,8 @@ def test_what_xla_partitions_is_measured_though_its_prediction_is_bad() -> None:
         asked.extend(modules)
         return [MEASURED] * len(modules)
 
-    PlanSearch(units, two_layer_boundaries(), RATES, profiles, 1.5).best(1, None)
-    assert any(module is units[0].candidates[0].module for module in asked)
+    PlanSearch(block_candidates, two_layer_boundaries(), RATES, profiles, 1.5).best(1, None)
+    assert any(module is block_candidates[0].candidates[0].module for module in asked)
 
 
 def test_where_everything_is_known_nothing_is_said() -> None:

@@ -17,7 +17,13 @@ from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.refinement import MeasuredPlan, Refinement
 from alpa_cfp.spmd.module.hlo_module import HloModule
-from unit.alpa_cfp.training_steps import MESH, two_layer_blocks, two_layer_boundaries, two_layer_module, two_layer_units
+from unit.alpa_cfp.training_steps import (
+    MESH,
+    two_layer_blocks,
+    two_layer_boundaries,
+    two_layer_candidates,
+    two_layer_module,
+)
 
 RATES = Rates()
 Choices = tuple[int, ...]
@@ -26,7 +32,9 @@ Choices = tuple[int, ...]
 @cache
 def planned(choices: Choices) -> HloModule:
     """The step with the candidates of these numbers."""
-    strategies = [unit.candidates[choice].strategy for unit, choice in zip(two_layer_units(), choices, strict=True)]
+    strategies = [
+        block.candidates[choice].strategy for block, choice in zip(two_layer_candidates(), choices, strict=True)
+    ]
     return with_plan(two_layer_module(), two_layer_blocks(), MESH, strategies)
 
 
@@ -61,7 +69,7 @@ class Machine:
         further_s: Sequence[float] = (),
     ):
         self.choosing = PlanSearch(
-            two_layer_units(), two_layer_boundaries(), RATES, None, 1.5, micro_batches=micro_batches
+            two_layer_candidates(), two_layer_boundaries(), RATES, None, 1.5, micro_batches=micro_batches
         )
         # Predictions before any plan has run.
         self.predictions = self.choosing.problem
@@ -111,8 +119,10 @@ class Machine:
         )
 
     def refinement(self, count: int = 3) -> Refinement:
-        blocks, units = two_layer_blocks(), two_layer_units()
-        self.made = Refinement(blocks, units, MESH, self.choosing, self.profiles, self.planned, self.further, count, 1)
+        blocks, block_candidates = two_layer_blocks(), two_layer_candidates()
+        self.made = Refinement(
+            blocks, block_candidates, MESH, self.choosing, self.profiles, self.planned, self.further, count, 1
+        )
         return self.made
 
     def best(self, budget_bytes: int | None = None, count: int = 3) -> MeasuredPlan:
@@ -305,7 +315,7 @@ def test_a_baseline_that_is_the_best_predicted_one_has_both_names() -> None:
     refinement = Machine().refinement()
     refinement.best(None)
     problem = refinement.search.problem
-    found = baselines(two_layer_blocks().blocks, two_layer_units(), problem, MESH)
+    found = baselines(two_layer_blocks().blocks, two_layer_candidates(), problem, MESH)
     both = {name: plan.choices for name, plan in found.items() if plan.choices in refinement.tried}
     assert both
     assert all(name in refinement.tried[choices].name for name, choices in both.items())

@@ -66,12 +66,12 @@ def predicted(plan: tuple[tuple[int, ...], str], layers: int, *, remat: bool) ->
     text = str(step(layers, remat=remat).compiler_ir("stablehlo"))
     module = HloModule.from_stablehlo("step", text, (True,) * 4 * layers + (False,))
     blocks = find_blocks(read_graph(module.bytecode))
-    units = find_block_candidates(find_subprograms(module, blocks), mesh)
-    times_s = [[1.0] * len(unit.candidates) for unit in units]
-    problem = estimated_problem(units, find_boundaries(module, blocks, units), times_s, Rates())
+    block_candidates = find_block_candidates(find_subprograms(module, blocks), mesh)
+    times_s = [[1.0] * len(block.candidates) for block in block_candidates]
+    problem = estimated_problem(block_candidates, find_boundaries(module, blocks, block_candidates), times_s, Rates())
     if shape == (1,):
-        return problem.memory([0] * len(units))
-    return baselines(blocks.blocks, units, problem, mesh)[name].memory
+        return problem.memory([0] * len(block_candidates))
+    return baselines(blocks.blocks, block_candidates, problem, mesh)[name].memory
 
 
 def needed(layers: int, *, remat: bool) -> int:

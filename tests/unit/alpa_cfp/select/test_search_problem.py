@@ -35,27 +35,29 @@ def update(w: Any, v: Any, x: Any) -> Any:
 
 
 def problem_of(module: HloModule) -> tuple[tuple[BlockCandidates, ...], SearchProblem]:
-    """The units and the problem, with estimated costs."""
+    """The candidates of each block and the problem, with estimated costs."""
     blocks = find_blocks(read_graph(module.bytecode))
-    units = find_block_candidates(find_subprograms(module, blocks), MESH)
-    times = [[estimated_s(candidate.work, RATES) for candidate in unit.candidates] for unit in units]
-    return units, estimated_problem(units, find_boundaries(module, blocks, units), times, RATES)
+    block_candidates = find_block_candidates(find_subprograms(module, blocks), MESH)
+    times = [[estimated_s(candidate.work, RATES) for candidate in block.candidates] for block in block_candidates]
+    return block_candidates, estimated_problem(
+        block_candidates, find_boundaries(module, blocks, block_candidates), times, RATES
+    )
 
 
 def test_a_block_is_a_variable_and_blocks_that_exchange_values_are_joined() -> None:
-    units, problem = problem_of(lower(layers, (X, X, X)))
-    assert len(problem.variables) == len(units) == 2
+    block_candidates, problem = problem_of(lower(layers, (X, X, X)))
+    assert len(problem.variables) == len(block_candidates) == 2
     assert [(edge.first, edge.second) for edge in problem.edges] == [("block 0", "block 1")]
 
 
 def test_what_one_block_leaves_as_the_next_one_needs_it_costs_nothing() -> None:
-    units, problem = problem_of(lower(layers, (X, X, X)))
+    block_candidates, problem = problem_of(lower(layers, (X, X, X)))
     (edge,) = problem.edges
-    first, second = (unit.candidates for unit in units)
-    value = units[0].outputs[0]
+    first, second = (block.candidates for block in block_candidates)
+    value = block_candidates[0].outputs[0]
     for a, left in enumerate(first):
         for b, right in enumerate(second):
-            produced, needed = left.outputs[0], right.inputs[units[1].inputs.index(value)]
+            produced, needed = left.outputs[0], right.inputs[block_candidates[1].inputs.index(value)]
             if produced == needed:
                 assert edge.time_s[a, b] == 0
     assert edge.time_s.max() > 0
@@ -67,11 +69,11 @@ def test_equal_blocks_share_their_candidates() -> None:
             x = jnp.tanh(x @ kernel)
         return x + 1
 
-    units, _ = problem_of(lower(deep, (X,) * 6))
+    block_candidates, _ = problem_of(lower(deep, (X,) * 6))
     # The first one reads a parameter, the last one is followed by more.
-    assert [unit.kind for unit in units] == [0, 1, 1, 1, 4]
-    assert units[1].candidates is units[2].candidates is units[3].candidates
-    assert len(distinct(units)) == sum(len(units[number].candidates) for number in (0, 1, 4))
+    assert [block.kind for block in block_candidates] == [0, 1, 1, 1, 4]
+    assert block_candidates[1].candidates is block_candidates[2].candidates is block_candidates[3].candidates
+    assert len(distinct(block_candidates)) == sum(len(block_candidates[number].candidates) for number in (0, 1, 4))
 
 
 def test_what_a_step_holds_throughout_counts_once() -> None:
@@ -88,8 +90,11 @@ def test_what_waits_for_the_backward_pass_is_saved_by_the_block_that_leaves_it()
 
         return jax.grad(loss)((v, w))
 
-    units, problem = problem_of(lower(step, (X, X, X)))
-    whole = [next(i for i, c in enumerate(unit.candidates) if c.strategy == BlockStrategy((None,))) for unit in units]
+    block_candidates, problem = problem_of(lower(step, (X, X, X)))
+    whole = [
+        next(i for i, c in enumerate(block.candidates) if c.strategy == BlockStrategy((None,)))
+        for block in block_candidates
+    ]
     # The hyperbolic tangent's result: the product behind it and its own derivative need it again.
     assert problem.memory(whole).saved == X.nbytes
 

@@ -19,7 +19,14 @@ from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 from alpa_cfp.strategies.state_sharding import shard_further
 from unit.alpa_cfp.spmd.helpers import MESH_2X4, all_shardings, split
-from unit.alpa_cfp.training_steps import MESH, WIDTH, model_module, two_layer_blocks, two_layer_module, two_layer_units
+from unit.alpa_cfp.training_steps import (
+    MESH,
+    WIDTH,
+    model_module,
+    two_layer_blocks,
+    two_layer_candidates,
+    two_layer_module,
+)
 
 SHAPE = (16, 32)
 
@@ -99,7 +106,7 @@ def test_a_manual_sharding_of_state_stays() -> None:
 
 
 def test_each_state_sharding_of_a_replicated_block_is_a_candidate() -> None:
-    for block in two_layer_units():
+    for block in two_layer_candidates():
         found = {
             candidate.strategy.state_sharding for candidate in block.candidates if candidate.strategy.factors == (None,)
         }
@@ -108,7 +115,7 @@ def test_each_state_sharding_of_a_replicated_block_is_a_candidate() -> None:
 
 def test_state_that_is_split_entirely_cannot_be_split_further() -> None:
     blocks = two_layer_blocks()
-    for block in two_layer_units():
+    for block in two_layer_candidates():
         right = next(i for i, f in enumerate(blocks.blocks[block.block].factors) if f.side is Side.RIGHT)
         found = {
             candidate.strategy.state_sharding

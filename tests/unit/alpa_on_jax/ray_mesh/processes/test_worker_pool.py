@@ -8,9 +8,9 @@ import pytest
 from ray.exceptions import ActorDiedError
 
 from alpa_on_jax import errors
-from alpa_on_jax.ray_mesh.asking import references
-from alpa_on_jax.ray_mesh.asking.actors import Actor, Reference
 from alpa_on_jax.ray_mesh.processes.worker_pool import NoAnswer, WorkerPool
+from alpa_on_jax.ray_mesh.remote_calls import references
+from alpa_on_jax.ray_mesh.remote_calls.actors import Actor, Reference
 
 LOST = ActorDiedError()
 GONE = NoAnswer(errors.ClusterError.WORKER_GONE)

@@ -1,17 +1,17 @@
-"""Ask hosts and wait for their answers, whether they are Ray actors or threads of this process.
+"""Results of remote calls, whether the hosts are Ray actors or threads of this process.
 
-Invariant: Ray is not imported where no host is an actor of it.
+Invariant: Ray is imported only if a host is a Ray actor.
 """
 
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from alpa_on_jax.ray_mesh.asking import actors
+from alpa_on_jax.ray_mesh.remote_calls import actors
 
 
 def get(references: Any, timeout: float | None = None) -> Any:
-    """The answer of one reference, or a list of several; see `is_timeout`, `is_of_host` and `is_gone`."""
+    """The result of one reference, or a list of several; for errors see `is_timeout`, `is_of_host` and `is_gone`."""
     if isinstance(references, Sequence) and not references:
         return []
     if _are_here(references):
@@ -22,7 +22,7 @@ def get(references: Any, timeout: float | None = None) -> Any:
 
 
 def wait(references: Sequence[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
-    """The references that are answered, once there are `num_returns` or time is up, and the others."""
+    """The references with a result, once there are `num_returns` or the time is over, and the others."""
     if _are_here(references):
         return actors.wait(references, num_returns, timeout)
     import ray
@@ -39,13 +39,13 @@ def kill(worker: Any) -> None:
         return
     import ray
 
-    # Where this process is no longer connected, Ray has ended what it started; it must not be asked for more.
+    # If this process is no longer connected, Ray has ended its actors, and must not be called.
     if ray.is_initialized():
         ray.kill(worker)
 
 
-def can_be_asked(workers: Sequence[Any]) -> bool:
-    """Whether there are hosts, and a way to ask them. Ray would connect this process anew, to whatever it finds."""
+def are_reachable(workers: Sequence[Any]) -> bool:
+    """Whether there are hosts that can be called; without a connection, Ray would connect to any cluster it finds."""
     if not workers:
         return False
     if isinstance(workers[0], actors.Actor):
@@ -55,22 +55,22 @@ def can_be_asked(workers: Sequence[Any]) -> bool:
 
 
 def is_timeout(error: Exception) -> bool:
-    """Whether `get` was not answered in time."""
+    """Whether `get` exceeded its timeout."""
     return _is(error, "GetTimeoutError") or type(error) is TimeoutError
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether a host is not there any more."""
+    """Whether a host was lost."""
     return _is(error, "RayActorError")
 
 
 def is_of_host(error: Exception) -> bool:
-    """Whether what a host was asked for has failed there."""
+    """Whether the call failed on the host."""
     return _is(error, "RayTaskError") or not _is_of_ray(error)
 
 
 def actor_of(reference: Any) -> Any:
-    """A key of the actor that a reference waits for; None if it does not wait for a host."""
+    """A key of the actor that computes a reference; None if no host does."""
     if isinstance(reference, actors.Reference):
         return reference.actor
     return reference.task_id().actor_id() if hasattr(reference, "task_id") else None

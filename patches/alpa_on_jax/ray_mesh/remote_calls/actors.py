@@ -1,8 +1,8 @@
-"""An object in a thread of its own, which is asked as a Ray actor is: `actor.method.remote(...)` gives a reference.
+"""An object in a thread of its own, with the interface of a Ray actor: `actor.method.remote(...)` gives a reference.
 
-Invariant: what an actor is asked for is done in that order, but for the methods that may be called at any time, which
-answer at once, whatever else it does. When Python ends, the threads have come to the end of their work: one that came
-back from compiling or computing after that would abort the process.
+Invariant: calls are executed in order, except for the methods in `at_any_time`, which are executed at once in the
+caller's thread. The threads are joined before Python exits: one that returned from compiling or computing afterwards
+would abort the process.
 """
 
 import atexit
@@ -16,14 +16,14 @@ from concurrent import futures
 from types import SimpleNamespace
 from typing import Any
 
-_EXIT_S = 60.0  # Within this the threads have ended when Python ends, or are not waited for.
+_EXIT_S = 60.0  # The time limit for joining the threads when Python exits.
 
 
 class Reference:
-    """Stands for what an actor will answer.
+    """A future result of a remote call.
 
     Attributes:
-        actor: Who.
+        actor: The actor that computes it.
     """
 
     __slots__ = ("_future", "actor")
@@ -33,16 +33,16 @@ class Reference:
 
 
 class Actor:
-    """A thread with an object.
+    """An object in a thread.
 
     Args:
-        make: Makes the object, in the thread; what it raises is raised here.
-        at_any_time: The methods that need not wait for others.
-        name: Of the thread.
+        make: Makes the object, in the thread; its exceptions are raised here.
+        at_any_time: The methods that do not wait for earlier calls.
+        name: The name of the thread.
     """
 
     def __init__(self, make: Callable[[], Any], at_any_time: Sequence[str], name: str):
-        self._asked: queue.SimpleQueue[tuple[futures.Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[futures.Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._at_any_time = frozenset(at_any_time)
         self._has_ended = False
         self._thread = threading.Thread(target=self._run, daemon=True, name=name)
@@ -50,15 +50,15 @@ class Actor:
         _actors.add(self)
         self._object: Any = None
         made = futures.Future[Any]()
-        self._asked.put((made, make))
+        self._calls.put((made, make))
         self._object = made.result()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return SimpleNamespace(remote=functools.partial(self._ask, name))
+        return SimpleNamespace(remote=functools.partial(self._call, name))
 
-    def _ask(self, name: str, /, *args: Any, **options: Any) -> Reference:
+    def _call(self, name: str, /, *args: Any, **options: Any) -> Reference:
         future = futures.Future[Any]()
 
         def call() -> Any:
@@ -67,19 +67,19 @@ class Actor:
         if self._has_ended:
             future.set_exception(ConnectionError("the host has ended"))
         elif name in self._at_any_time:
-            _answer(future, call)
+            _execute(future, call)
         else:
-            self._asked.put((future, call))
+            self._calls.put((future, call))
         return Reference(self, future)
 
     def _run(self) -> None:
-        while (asked := self._asked.get()) is not None:
-            _answer(*asked)
+        while (item := self._calls.get()) is not None:
+            _execute(*item)
 
     def _end(self) -> None:
-        """Take no more; what it was asked for before is still done."""
+        """Accept no further calls; earlier ones are still executed."""
         self._has_ended = True
-        self._asked.put(None)
+        self._calls.put(None)
 
 
 _actors: weakref.WeakSet[Actor] = weakref.WeakSet()
@@ -95,24 +95,24 @@ def _end_all() -> None:
         actor._thread.join(max(0.0, until - time.monotonic()))
 
 
-def _answer(future: futures.Future[Any], call: Callable[[], Any]) -> None:
+def _execute(future: futures.Future[Any], call: Callable[[], Any]) -> None:
     try:
         future.set_result(call())
-    except BaseException as error:  # noqa: BLE001  it is told to whoever waits
+    except BaseException as error:  # noqa: BLE001  `get` raises it
         future.set_exception(error)
 
 
 def end(actor: Actor) -> None:
-    """Let an actor's thread end when it has done what it was asked for."""
+    """End an actor's thread after the calls made so far."""
     actor._end()
 
 
 def get(references: Reference | Sequence[Reference], timeout: float | None = None) -> Any:
-    """The answer that one reference stands for, or the list of several answers.
+    """The result of one reference, or the list of results of several.
 
     Raises:
-        TimeoutError: not all is there in `timeout` seconds.
-        Exception: what the first that failed has raised.
+        TimeoutError: a result is not available within `timeout` seconds.
+        Exception: the exception of the first call that failed.
     """
     if isinstance(references, Reference):
         return references._future.result(timeout)
@@ -127,7 +127,7 @@ def get(references: Reference | Sequence[Reference], timeout: float | None = Non
 
 
 def wait(references: Sequence[Reference], num_returns: int, timeout: float) -> tuple[list[Reference], list[Reference]]:
-    """The references that are answered, once there are `num_returns` or time is up, and the others."""
+    """The references with a result, once there are `num_returns` or the time is over, and the others."""
     waiting = {reference._future for reference in references}
     when = futures.FIRST_COMPLETED if num_returns == 1 else futures.ALL_COMPLETED
     done, _ = futures.wait(waiting, timeout, return_when=when)
