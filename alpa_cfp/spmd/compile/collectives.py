@@ -3,6 +3,7 @@
 import math
 import re
 
+from alpa_cfp.spmd.errors import InternalError
 from alpa_cfp.spmd.module.partitioned import Collective
 
 _KINDS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
@@ -26,7 +27,7 @@ def collectives_of_hlo(text: str) -> tuple[Collective, ...]:
     `size_bytes` is that of one device's operand.
 
     Raises:
-        ValueError: an element type whose size is not known.
+        InternalError: an element type whose size is not known.
     """
     return tuple(
         _read(match["kind"], match["result"], text[match.end() : text.find("\n", match.end())], bool(match["start"]))
@@ -71,5 +72,5 @@ def _element_bytes(name: str) -> int:
         return _BYTES_OF_OTHER_TYPES[name]
     numbered = _NUMBERED_TYPE.match(name)
     if numbered is None:
-        raise ValueError(f"a collective of elements of type {name!r}, whose size is not known")
+        raise InternalError(f"XLA communicates elements of the type {name!r}, whose size is not known")
     return math.ceil(int(numbered[1]) / 8)

@@ -3,6 +3,7 @@
 import pytest
 
 from alpa_cfp.spmd.compile.collectives import collectives_of_hlo
+from alpa_cfp.spmd.errors import InternalError
 from alpa_cfp.spmd.module.partitioned import Collective
 
 
@@ -130,7 +131,7 @@ def test_elements_of_less_than_a_byte_take_one_unless_they_are_packed(array: str
 
 def test_a_type_of_unknown_size_is_an_error_that_names_it() -> None:
     # As 0 bytes its communication would be free.
-    with pytest.raises(ValueError, match="'opaque'"):
+    with pytest.raises(InternalError, match="elements of the type 'opaque', whose size is not known"):
         collectives_of_hlo("%a = opaque[] all-reduce(%p), replica_groups={{0,1}}, to_apply=%add\n")
 
 
