@@ -219,8 +219,8 @@ class ReplayError(CFPError, LookupError):
             todo = "Say which are meant: CFPOption(device_kind=...)"
         elif list(differing) == ["jaxlib_version"]:
             todo = (
-                "Put those of one version into a database of their own (alpa-cfp profiles export FILE --jaxlib VERSION, "
-                "then alpa-cfp profiles import FILE --database NEW) and name it: CFPOption(database=NEW)"
+                "Put those of one version into a database of their own (alpa-cfp profiles export FILE --jaxlib VERSION "
+                "and alpa-cfp profiles import FILE --database NEW) and name it: CFPOption(database=NEW)"
             )
         else:
             todo = (
