@@ -204,12 +204,32 @@ class ReplayError(CFPError, LookupError):
         )
 
     @classmethod
-    def several_devices(cls, mesh_shape: Sequence[int], found: Sequence[str]) -> "ReplayError":
-        """There are profiles of several kinds of devices, and the options select none."""
+    def several_devices(
+        cls, mesh_shape: Sequence[int], found: Sequence[str], differing: Sequence[str], *, kind_tells: bool
+    ) -> "ReplayError":
+        """There are profiles of several descriptions of devices, and the options select none.
+
+        Args:
+            mesh_shape: The logical mesh's.
+            found: The descriptions.
+            differing: The fields of a profile's key in which they differ.
+            kind_tells: Whether `device_kind` alone tells them apart.
+        """
+        if kind_tells:
+            todo = "Say which are meant: CFPOption(device_kind=...)"
+        elif list(differing) == ["jaxlib_version"]:
+            todo = (
+                "Put those of one version into a database of their own (alpa-cfp profiles export FILE --jaxlib VERSION "
+                "and alpa-cfp profiles import FILE --database NEW) and name it: CFPOption(database=NEW)"
+            )
+        else:
+            todo = (
+                "No option selects by all of these. Put the profiles that are meant into a database of their own, by "
+                "the fields of their keys (ProfileDatabase.items and put), and name it: CFPOption(database=NEW)"
+            )
         return cls(
             f"the profile database has profiles of {quantities.a_mesh(mesh_shape)} on {len(found)} kinds of "
-            f"devices: {'; '.join(found)}. Say which are meant (CFPOption(device_kind=...)), or take another database, "
-            "without the others (ProfileDatabase.prune on a copy)"
+            f"devices or compilers: {'; '.join(found)}. They differ in {' and '.join(differing)}. {todo}"
         )
 
     @classmethod

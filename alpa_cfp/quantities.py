@@ -34,9 +34,9 @@ def size(count: float) -> str:
     return f"{count:.0f} bytes" if count != 1 else "1 byte"
 
 
-def plural(count: int, one: str, many: str = "") -> str:
+def plural(count: int, one: str) -> str:
     """ "1 block", "24 blocks"."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {one if count == 1 else one + 's'}"
 
 
 def ordinal(number: int) -> str:

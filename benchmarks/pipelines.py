@@ -119,19 +119,28 @@ def measure(case: dict[str, Any], options: argparse.Namespace, number: int) -> l
 
 
 def _run(command: Sequence[str], limit_s: float) -> str:
-    """Run a command; "" if it did well, else why not. One that is late is interrupted, and ends what it has begun."""
+    """Run a command; "" if it did well, else why not.
+
+    One that is late is interrupted, and ends what it has begun; so is one that runs when this program is interrupted.
+    """
     running = subprocess.Popen(command)
     try:
         code = running.wait(limit_s)
     except subprocess.TimeoutExpired:
-        running.send_signal(signal.SIGINT)
-        try:
-            running.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            running.wait()
         return f"it took more than {limit_s:g} s"
+    finally:
+        if running.poll() is None:
+            _end(running)
     return "" if code == 0 else f"it ended with {code}"
+
+
+def _end(running: "subprocess.Popen[bytes]") -> None:
+    running.send_signal(signal.SIGINT)
+    try:
+        running.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        running.kill()
+        running.wait()
 
 
 def verdicts(rows: Sequence[reports.Row]) -> list[str]:

@@ -6,29 +6,3 @@ twice), `contractions`, `gradients` (which of them share an iteration space), `b
 of them passes without communication), `glue` (all other ops), `loops` (bodies of loops, with their backward passes),
 `blocks`.
 """
-
-from alpa_cfp.analysis.blocks import BlockFactor, Blocks, Entry, LoopBlocks, Output, ParallelBlock, find_blocks
-from alpa_cfp.analysis.contractions import Side
-from alpa_cfp.analysis.graph import Graph, Loop, Op, Value
-from alpa_cfp.analysis.loops import Iteration
-from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.analysis.rules import FactorKind, Rule
-
-__all__ = [
-    "BlockFactor",
-    "Blocks",
-    "Entry",
-    "FactorKind",
-    "Graph",
-    "Iteration",
-    "Loop",
-    "LoopBlocks",
-    "Op",
-    "Output",
-    "ParallelBlock",
-    "Rule",
-    "Side",
-    "Value",
-    "find_blocks",
-    "read_graph",
-]

@@ -80,13 +80,11 @@ class Loop:
     Attributes:
         op: The index of the `while` in the graph around it.
         body: The body; its parameters are the values that the loop carries, then the outer values that it captures.
-        captured: Ids, in the graph around it, of the captured values.
         trip_count: The number of iterations; None where that is not a constant.
     """
 
     op: int
     body: "Graph"
-    captured: tuple[int, ...]
     trip_count: int | None
 
 

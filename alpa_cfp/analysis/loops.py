@@ -22,13 +22,11 @@ class Iteration:
     Attributes:
         loops: The `while` op in the graph around it, and then that of the backward loop, if there is one.
         graph: The body, or both bodies joined.
-        forward_ops: The number of ops of the forward body.
         trip_count: The number of iterations; None where that is not a constant.
     """
 
     loops: tuple[int, ...]
     graph: Graph
-    forward_ops: int
     trip_count: int | None
 
 
@@ -49,10 +47,10 @@ def find_iterations(graph: Graph) -> tuple[Iteration, ...]:
             continue
         backward_op = partner.get(loop.op)
         if backward_op is None:
-            result.append(Iteration((loop.op,), bodies[loop.op], len(loop.body.ops), loop.trip_count))
+            result.append(Iteration((loop.op,), bodies[loop.op], loop.trip_count))
         else:
             body = _join(bodies[loop.op], bodies[backward_op], links[backward_op][loop.op])
-            result.append(Iteration((loop.op, backward_op), body, len(loop.body.ops), loop.trip_count))
+            result.append(Iteration((loop.op, backward_op), body, loop.trip_count))
     return tuple(result)
 
 

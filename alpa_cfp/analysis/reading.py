@@ -79,12 +79,7 @@ class _Reader:
                     users[operand].append(index)
             if name == WHILE:
                 body = op.regions[1].blocks[0]
-                loop = Loop(
-                    index,
-                    self.read(body, inner_captured),
-                    operands[len(operands) - len(inner_captured) :],
-                    trip_count(op),
-                )
+                loop = Loop(index, self.read(body, inner_captured), trip_count(op))
                 loops.append(loop)
             shapes = tuple(kinds[value][0] for value in operands)
             rule = self.rule(op, name, shapes)

@@ -168,7 +168,11 @@ class _Fingerprints:
         return self._graph.origin(value) if self._through else self._graph.parameter_or(value)
 
     def _users(self, value: int) -> list[int]:
-        """The ops that use a value, without barriers if values are traced through them."""
+        """The ops that use a value.
+
+        A barrier is one of them, as for the extractor: what goes into it leaves the part, whoever uses it behind it.
+        If values are traced through barriers, the part is the whole program, and so no user is outside.
+        """
         users = self._graph.values[value].users
         return [user for user in users if not self._through or self._graph.ops[user].name != BARRIER]
 

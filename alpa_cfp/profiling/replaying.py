@@ -5,6 +5,7 @@ Invariant: nothing is compiled, run or written, so the same database gives the s
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 from alpa_cfp.database import Profile, ProfileDatabase
 from alpa_cfp.errors import ReplayError
@@ -35,7 +36,15 @@ def recorded_devices(
         named = {} if device_kind is None else {"device_kind": device_kind}
         raise ReplayError.no_profiles(mesh_shape, named, [(shape, str(devices)) for shape, devices in recorded])
     if len(found) > 1:
-        raise ReplayError.several_devices(mesh_shape, [str(devices) for devices in found])
+        values_of = {
+            each.name: {getattr(devices, each.name) for devices in found} for each in fields(DeviceDescription)
+        }
+        raise ReplayError.several_devices(
+            mesh_shape,
+            [str(devices) for devices in found],
+            [name for name, values in values_of.items() if len(values) > 1],
+            kind_tells=len(values_of["device_kind"]) == len(found),
+        )
     return found[0]
 
 

@@ -54,7 +54,7 @@ def diff(a: Plan, b: Plan) -> str:
     if a.account is None or b.account is None:
         sections.append(_without_report(a, b))
     else:
-        sections.append(_blocks(a, b, differences(a, b)))
+        sections.append(_blocks(a, differences(a, b)))
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
 
@@ -156,8 +156,8 @@ def _more(count: int, reference: int) -> str:
     return f"{quantities.size(abs(count - reference))} {'more' if count > reference else 'less'}"
 
 
-def _blocks(a: Plan, b: Plan, found: Sequence[Difference]) -> list[str]:
-    """The differences of blocks between two plans with reports."""
+def _blocks(a: Plan, found: Sequence[Difference]) -> list[str]:
+    """The differences of blocks between two plans with reports, of which `a` is the first."""
     both = [each for each in found if each.first is not None and each.second is not None]
     alone = {"A": [each for each in found if each.second is None], "B": [each for each in found if each.first is None]}
     common = len(a.strategies) - _count(alone["A"])

@@ -39,7 +39,7 @@ def calibration_programs(mesh: LogicalMesh) -> list[HloModule]:
     idle = [_program(mesh, few, count, split, split) for count in (1, _MANY)]
     if mesh.num_devices == 1:
         return idle
-    return idle + [_program(mesh, _rows(mesh, rows), 1, split, whole) for rows in (_SMALL_ROWS, _LARGE_ROWS)]
+    return idle + [_program(mesh, rows, 1, split, whole) for rows in _gathered_rows(mesh)]
 
 
 def rates_of(mesh: LogicalMesh, profiles: Sequence[Profile | None], caveats: Caveats | None = None) -> Rates:
@@ -60,7 +60,7 @@ def rates_of(mesh: LogicalMesh, profiles: Sequence[Profile | None], caveats: Cav
     found: dict[str, float | None] = {"dispatch_s": dispatch_s, "array_s": array_s}
     if mesh.num_devices > 1:
         found["latency_s"] = None if one is None or small is None else max(small - one, 1e-6)
-        part_bytes = [_rows(mesh, rows) // mesh.num_devices * _COLUMNS * 4 for rows in (_SMALL_ROWS, _LARGE_ROWS)]
+        part_bytes = [rows // mesh.num_devices * _COLUMNS * 4 for rows in _gathered_rows(mesh)]
         if small is not None and large is not None:
             gathered, seconds = part_bytes[1] - part_bytes[0], large - small
         elif one is not None and large is not None:  # with the latency in it: the link is a little faster
@@ -84,6 +84,12 @@ def rates_of(mesh: LogicalMesh, profiles: Sequence[Profile | None], caveats: Cav
 
 def _seconds(profile: Profile | None) -> float | None:
     return profile.lower_half_mean_s if profile is not None and profile.status == "measured" else None
+
+
+def _gathered_rows(mesh: LogicalMesh) -> tuple[int, int]:
+    """The rows that the small and the large program gather: twice as many at least, however many devices there are."""
+    small = _rows(mesh, _SMALL_ROWS)
+    return small, max(2 * small, _rows(mesh, _LARGE_ROWS))
 
 
 def _rows(mesh: LogicalMesh, rows: int) -> int:

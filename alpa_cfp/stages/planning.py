@@ -89,7 +89,10 @@ def explain_stage(
         request.num_micro_batches,
     )
     boundaries = find_boundaries(module, blocks, block_candidates)
-    plan_search = PlanSearch(block_candidates, boundaries, evidence.rates, None, 1.0, options.search_limit_s, batches)
+    plan_search = PlanSearch(
+        block_candidates, boundaries, evidence.rates, None, 1.0, options.search_limit_s, batches,
+        memory_bytes=options.search_memory_bytes,
+    )  # fmt: skip
     choices = tuple(
         [candidate.strategy for candidate in each.candidates].index(strategy)
         for each, strategy in zip(block_candidates, plan.strategies, strict=True)

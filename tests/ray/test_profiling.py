@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from alpa_cfp.alpa.ray_hosts import RayHost, measurer_of
 from alpa_cfp.database import Profile, ProfileDatabase
 from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.profiling.process.protocol import CompileTask, MeasureTask, Task, TaskEvent
+from alpa_cfp.profiling.process.supervisor import Supervisor
 from integration.processes import processes_of, wait_until
 from unit.alpa_cfp.profiling.programs import crashing, product, scaled
 from unit.alpa_cfp.spmd.helpers import MESH_2X4, split
@@ -19,6 +20,12 @@ from unit.alpa_cfp.spmd.helpers import MESH_2X4, split
 OPTIONS = MeasureOptions(samples=2, progress=False, run_limit_s=20.0)
 # Communicates between the hosts, each of which is a row of the mesh.
 SUMMED = product(split(MESH_2X4, "", "x"), split(MESH_2X4, "x", ""))
+
+
+# Called in the process of a supervisor; the id of the process that is killed.
+Victim = Callable[[Supervisor], int]
+_WORKER: Victim = lambda supervisor: supervisor._process.pid  # noqa: E731
+_SUPERVISOR: Victim = lambda _: os.getpid()  # noqa: E731
 
 
 def measured(mesh: Any, *modules: Any) -> list[Profile]:
@@ -44,13 +51,13 @@ def actors(ray_folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[An
     wait_until(lambda: not any(name in text for text in processes_of(ray_folder).values() for name in OF_PROFILING))
 
 
-def kill_once(monkeypatch: pytest.MonkeyPatch, victim: str, number: int, kind: type = MeasureTask) -> None:
+def kill_once(monkeypatch: pytest.MonkeyPatch, victim: Victim, number: int, kind: type = MeasureTask) -> None:
     """When the first host begins with such a task, send a signal to what measures there, or to what watches that."""
     do, killed = RayHost.do, list[int]()
 
     def killing(self: RayHost, task: Task) -> Iterator[TaskEvent]:
         if isinstance(task, kind) and not killed:
-            killed.append(ray.get(getattr(self._actor, victim).remote()))
+            killed.append(ray.get(self._actor.__ray_call__.remote(victim)))
             os.kill(killed[0], number)
         return do(self, task)
 
@@ -64,10 +71,12 @@ def test_programs_are_measured_together_on_both_hosts(mesh: Any, actors: list[An
 
 
 @pytest.mark.parametrize(
-    ("victim", "kind"), [("worker_pid", MeasureTask), ("worker_pid", CompileTask), ("own_pid", MeasureTask)]
+    ("victim", "kind"),
+    [(_WORKER, MeasureTask), (_WORKER, CompileTask), (_SUPERVISOR, MeasureTask)],
+    ids=["worker_measures", "worker_compiles", "supervisor"],
 )
 def test_a_host_that_is_killed_costs_a_mesh_and_no_profile(
-    mesh: Any, actors: list[Any], monkeypatch: pytest.MonkeyPatch, victim: str, kind: type
+    mesh: Any, actors: list[Any], monkeypatch: pytest.MonkeyPatch, victim: Victim, kind: type
 ) -> None:
     kill_once(monkeypatch, victim, signal.SIGKILL, kind)
     profiles = measured(mesh, SUMMED, scaled(2))
@@ -78,7 +87,7 @@ def test_a_host_that_is_killed_costs_a_mesh_and_no_profile(
 def test_a_host_that_is_stopped_costs_a_mesh_and_no_profile(
     mesh: Any, actors: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kill_once(monkeypatch, "worker_pid", signal.SIGSTOP)
+    kill_once(monkeypatch, _WORKER, signal.SIGSTOP)
     profiles = measured(mesh, SUMMED)
     assert [profile.status for profile in profiles] == ["measured"]
     assert len(actors) == 4

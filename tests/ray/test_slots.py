@@ -17,6 +17,7 @@ from alpa_cfp.alpa.ray_slots import _parts, slots_of
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.profiling.process.protocol import MeasureTask, Task, TaskEvent
+from alpa_cfp.profiling.process.supervisor import Supervisor
 from unit.alpa_cfp.profiling.programs import scaled
 
 OPTIONS = MeasureOptions(samples=2, group=2, slots=2, progress=False, run_limit_s=20.0)
@@ -79,16 +80,18 @@ def test_the_other_node_is_a_slot_and_its_devices_are_held_as_long_as_it_is_used
     wait_until_free(4)
 
 
-@pytest.mark.parametrize("victim", ["worker_pid", "own_pid"])
+@pytest.mark.parametrize(
+    "victim", [lambda supervisor: supervisor._process.pid, lambda _: os.getpid()], ids=["worker", "supervisor"]
+)
 def test_a_slot_whose_host_is_killed_loses_nothing(
-    submesh: Any, done: Any, monkeypatch: pytest.MonkeyPatch, victim: str
+    submesh: Any, done: Any, monkeypatch: pytest.MonkeyPatch, victim: Callable[[Supervisor], int]
 ) -> None:
     wait_until_free(4)
     do, killed = RayHost.do, list[int]()
 
     def killing(self: RayHost, task: Task) -> Iterator[TaskEvent]:
         if isinstance(task, MeasureTask) and self._bundle is not None and not killed:
-            killed.append(ray.get(getattr(self._actor, victim).remote()))
+            killed.append(ray.get(self._actor.__ray_call__.remote(victim)))
             os.kill(killed[0], signal.SIGKILL)
         return do(self, task)
 

@@ -49,7 +49,10 @@ NOT_A_USERS = {
         "what arrived is no header of an array",
     ),
     "the reason in `AutoStageOption: cached_profile_result=<path> cannot be read`": ("it has a <> and no dictionary",),
-    "the reason in `This is a mistake in alpa_cfp`": ("the gradients leave accumulate_grad in another sharding",),
+    "the reason in `This is a mistake in alpa_cfp`": (
+        "the gradients leave accumulate_grad in another sharding",
+        "XLA communicates elements of the type <>, whose size is not known",
+    ),
     "looked at by the commands before, with a message of their own": (
         "mesh <> needs <> devices, and this process has",
         "no model is called",

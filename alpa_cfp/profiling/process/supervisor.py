@@ -69,14 +69,6 @@ class Supervisor:
         """Returns True; a call to another process that returns shows that this one answers."""
         return True
 
-    def own_pid(self) -> int:
-        """The id of this process."""
-        return os.getpid()
-
-    def worker_pid(self) -> int | None:
-        """The id of the worker process, while there is one."""
-        return None if self._process is None else self._process.pid
-
     def start(self, setup: Setup) -> None:
         """Start a worker and wait until it has its devices, and on several hosts until it has found the others.
 

@@ -3,12 +3,16 @@
 import math
 import re
 
+from alpa_cfp.spmd.errors import InternalError
 from alpa_cfp.spmd.module.partitioned import Collective
 
 _KINDS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 _COLLECTIVE = re.compile(rf"= (?P<result>\(.*?\)|\S+) (?P<kind>{_KINDS})(?P<start>-start)?\(")
-# Arrays of elements of whole bytes: "f32[8,16]", "pred[]".
-_ARRAY = re.compile(r"\b(?:pred|(?:bf|[cfsu])(8|16|32|64|128))\[([\d,]*)\]")
+# "f32[8,16]{1,0}", "pred[]", with a bound in place of a dim "f32[<=8]", and packed "s4[8]{0:E(4)}".
+_ARRAY = re.compile(r"\b(?P<type>\w+)\[(?P<dims>[\d,<=]*)\](?:\{[^}]*?E\((?P<packed>\d+)\))?")
+# The first number in a type's name is its bits, whatever its format: "bf16", "s4", "f8e4m3fn", "c64".
+_NUMBERED_TYPE = re.compile(r"[a-z]+(\d+)")
+_BYTES_OF_OTHER_TYPES = {"pred": 1, "token": 0}
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[(\d+),(\d+)\])")
 # What XLA's partitioner writes: "mesh['a'=2,'b'=4] {'b'}", of a part of an axis "{'b':(2)2}"; or without quotes.
 _GROUPS_OF_MESH = re.compile(r"replica_groups=mesh\[(?P<mesh>[^\]]*)\][^{]*\{(?P<axes>[^}]*)\}")
@@ -21,6 +25,9 @@ def collectives_of_hlo(text: str) -> tuple[Collective, ...]:
     as does one in a loop, however often that runs.
 
     `size_bytes` is that of one device's operand.
+
+    Raises:
+        InternalError: an element type whose size is not known.
     """
     return tuple(
         _read(match["kind"], match["result"], text[match.end() : text.find("\n", match.end())], bool(match["start"]))
@@ -30,7 +37,7 @@ def collectives_of_hlo(text: str) -> tuple[Collective, ...]:
 
 def _read(kind: str, result: str, rest: str, starts: bool) -> Collective:
     group_size = _group_size(rest)
-    size = sum(_array_bytes(*array) for array in _ARRAY.findall(result))
+    size = sum(map(_array_bytes, _ARRAY.finditer(result)))
     # What starts a collective gives its operands along with its results, except for an all-reduce.
     if kind == "all-gather":
         size //= group_size + starts
@@ -52,5 +59,18 @@ def _group_size(rest: str) -> int:
     return 1
 
 
-def _array_bytes(bits: str, dims: str) -> int:
-    return math.prod(int(d) for d in dims.split(",") if d) * int(bits or 8) // 8
+def _array_bytes(array: re.Match[str]) -> int:
+    elements = math.prod(int(dim.removeprefix("<=")) for dim in array["dims"].split(",") if dim)
+    if array["packed"]:
+        return math.ceil(elements * int(array["packed"]) / 8)
+    return elements * _element_bytes(array["type"])
+
+
+def _element_bytes(name: str) -> int:
+    """The bytes of an element of XLA's type `name`; one of less than a byte takes one, unless its layout packs it."""
+    if name in _BYTES_OF_OTHER_TYPES:
+        return _BYTES_OF_OTHER_TYPES[name]
+    numbered = _NUMBERED_TYPE.match(name)
+    if numbered is None:
+        raise InternalError(f"XLA communicates elements of the type {name!r}, whose size is not known")
+    return math.ceil(int(numbered[1]) / 8)

@@ -44,9 +44,7 @@ class Service:
         self._service.shutdown()
 
 
-def start_service(
-    ip: str, ports: Sequence[int], num_hosts: int, heartbeat_s: float, shutdown_s: float, seed: int | None = None
-) -> Service:
+def start_service(ip: str, ports: Sequence[int], num_hosts: int, heartbeat_s: float, shutdown_s: float) -> Service:
     """Start the service that the hosts of one mesh find each other by, in this process.
 
     Args:
@@ -54,12 +52,11 @@ def start_service(
         ports: One of these is used.
         num_hosts: The number of hosts of the mesh.
         heartbeat_s, shutdown_s: see `Limits`.
-        seed: Of the order in which ports are tried; any by default.
 
     Raises:
         errors.NoPortError: none of the ports that were tried is free.
     """
-    tried = random.Random(seed).sample(ports, min(len(ports), _MOST_PORTS_TRIED))
+    tried = random.Random().sample(ports, min(len(ports), _MOST_PORTS_TRIED))
     for port in tried:
         if not _is_free(ip, port):
             continue

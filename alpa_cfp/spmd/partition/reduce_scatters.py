@@ -41,7 +41,7 @@ def make_reduce_scatters(main: Operation, mesh: LogicalMesh) -> int:
         if not any(scattered := _scattered(mesh, split, summed)):
             continue
         part = _reduce_scatter(mesh, total, scattered, split, summed)
-        _slice_moves(mesh, moves[::-1], total, part)
+        _slice_moves(mesh, moves[::-1], part)
         op.results[0].replace_all_uses_with(moves[0].results[0] if moves else part)
         for old in (op, total):
             old.erase()
@@ -122,8 +122,8 @@ def _lists_text(mesh: LogicalMesh, lists: Sequence[Sequence[Axis]]) -> str:
     return text[text.index("[") : text.rindex("]") + 1]
 
 
-def _slice_moves(mesh: LogicalMesh, moves: Sequence[Operation], total: Operation, part: Value) -> None:
-    """Let `moves`, in order, work on `part` of the sum `total`."""
+def _slice_moves(mesh: LogicalMesh, moves: Sequence[Operation], part: Value) -> None:
+    """Let `moves`, in order, work on a part of a sum."""
     sharding = annotations.result_shardings(mlir.defining_op(part), mesh)[0]
     for i, move in enumerate(moves):
         if i == 0:

@@ -195,14 +195,14 @@ def make_worked_dims_whole(main: Operation, mesh: LogicalMesh) -> None:
         results = annotations.result_shardings(op, mesh)
         if op.name in WORKED_DIMS:
             dims = WORKED_DIMS[op.name](op)
-            _gather_operands(op, mesh, shardings, dims)
+            _gather_operands(op, shardings, dims)
             if op.name != "stablehlo.reduce":  # a reduced dim is not a dim of the result
                 results = [sharding.without_dims(dims) for sharding in results]
                 annotations.set_result_shardings(op, results)
         shardings.update(zip(op.results, results, strict=True))
 
 
-def _gather_operands(op: Operation, mesh: LogicalMesh, shardings: dict[Value, ArraySharding], dims: Dims) -> None:
+def _gather_operands(op: Operation, shardings: dict[Value, ArraySharding], dims: Dims) -> None:
     rank = max(mlir.tensor_type(operand).rank for operand in op.operands)
     for i, operand in enumerate(op.operands):
         own = shardings.get(operand)

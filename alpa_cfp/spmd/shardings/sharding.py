@@ -140,11 +140,10 @@ class ArraySharding:
         bad = [dim for dim, size in enumerate(shape) if size % self.num_shards(dim)]
         return self.without_dims(bad) if bad else self
 
-    def to_sdy(self, *, unreduced: Sequence[Axis] = ()) -> str:
+    def to_sdy(self) -> str:
         """The text of Shardy's attribute, `#sdy.sharding<@mesh, [...]>`, with closed dims."""
         dims = ", ".join(axes_text(self.mesh, axes) for axes in self.dims)
-        suffix = f", unreduced={axes_text(self.mesh, unreduced)}" if unreduced else ""
-        return f"#sdy.sharding<@{mlir.MESH_SYMBOL}, [{dims}]{suffix}>"
+        return f"#sdy.sharding<@{mlir.MESH_SYMBOL}, [{dims}]>"
 
     @classmethod
     def from_sdy(cls, mesh: LogicalMesh, text: str, rank: int) -> "ArraySharding":

@@ -32,10 +32,8 @@ __all__ = [
     "Jaxpr",
     "JaxprEqn",
     "Literal",
-    "NamedShape",
     "Primitive",
     "Var",
-    "as_named_shape",
     "gensym",
     "get_aval",
     "get_opaque_trace_state",
@@ -95,19 +93,6 @@ def gensym(jaxprs: Sequence[Any] | None = None, suffix: str = "") -> Callable[[_
 def raise_to_shaped(aval: _core.AbstractValue, weak_type: bool | None = None) -> _core.AbstractValue:
     """The abstract value without its concrete value; abstract values hold none any more."""
     return aval if weak_type is None else aval.update(weak_type=weak_type)
-
-
-class NamedShape(tuple):
-    """A shape; named axes are gone, so it is only its positional part."""
-
-    @property
-    def positional(self) -> tuple[int, ...]:
-        return tuple(self)
-
-
-def as_named_shape(shape: Sequence[int]) -> NamedShape:
-    """`shape` as an object with the attribute `positional`."""
-    return NamedShape(shape)
 
 
 class _InlinedCall(Primitive):

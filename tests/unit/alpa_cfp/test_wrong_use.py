@@ -16,6 +16,7 @@ from alpa_cfp.plan.plan import Plan
 from alpa_cfp.profiling.options import MeasureOptions
 from alpa_cfp.profiling.process import setups, supervisor
 from alpa_cfp.spmd.compile.executable import Client
+from unit.alpa_cfp.profiling.programs import worker_pid
 
 
 @pytest.mark.parametrize(
@@ -58,4 +59,4 @@ def test_a_process_that_does_not_get_ready_is_given_up(monkeypatch: pytest.Monke
     started = supervisor.Supervisor(MeasureOptions(progress=False), command)
     with pytest.raises(ProfilingError, match=r"no process of its own for profiling: it was not ready after 0\.1"):
         started.start(setups.setup_of(Client(jax.devices()[:1])))
-    assert started.worker_pid() is None
+    assert worker_pid(started) is None

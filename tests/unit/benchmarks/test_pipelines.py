@@ -1,8 +1,12 @@
-"""What the benchmark of pipelines takes as cases, and what it says of those in which there is nothing to plan."""
+"""What the benchmark of pipelines takes as cases, how it ends them, and what it says where there is nothing to plan."""
 
 import copy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from benchmarks import pipelines, reports
 
@@ -37,3 +41,24 @@ def test_models_are_cut_into_fewer_layers_than_there_are_devices() -> None:
     assert [case["pipeline_layers"] for case in pipelines._cases(options)] == [2] * 4
     options = pipelines._parser().parse_args(["--models", "moe", "--pipeline-layers", "8"])
     assert {case["pipeline_layers"] for case in pipelines._cases(options)} == {8}
+
+
+def test_a_benchmark_that_is_interrupted_ends_the_case_that_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            if self not in begun:
+                begun.append(self)
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pipelines._run([sys.executable, "-c", "import time; time.sleep(600)"], 600.0)
+    (case,) = begun
+    assert case.poll() is not None
+
+
+def test_a_case_that_is_late_is_ended_and_says_so() -> None:
+    assert pipelines._run([sys.executable, "-c", "import time; time.sleep(600)"], 0.5) == "it took more than 0.5 s"

@@ -75,9 +75,7 @@ def bundles(
     return [{"CPU": 1, resource: number, **(more or {})} for number in num_devices]
 
 
-def hold(
-    bundles: Sequence[Mapping[str, float]], limit_s: float, name: str | None = None, *, strategy: str = "STRICT_SPREAD"
-) -> Any:
+def hold(bundles: Sequence[Mapping[str, float]], limit_s: float, name: str | None = None) -> Any:
     """A placement group of these bundles, each on a node of its own; waits until Ray has them free.
 
     Inside a task or an actor that has a placement group already, which it passes on (Ray Tune), that one is used.
@@ -90,7 +88,7 @@ def hold(
 
     if ray.is_initialized() and (current := get_current_placement_group()) is not None:
         return current
-    group = placement_group([dict(bundle) for bundle in bundles], strategy=strategy, name=name or "")
+    group = placement_group([dict(bundle) for bundle in bundles], strategy="STRICT_SPREAD", name=name or "")
     ready = False
     try:
         ready = group.wait(limit_s)

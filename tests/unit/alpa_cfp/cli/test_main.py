@@ -24,8 +24,7 @@ def a_command(monkeypatch: pytest.MonkeyPatch) -> Install:
 
     def install(body: Callable[[], int]) -> None:
         module = types.ModuleType("alpa_cfp.cli.doctor")
-        module.add_arguments = lambda parser: None
-        module.run = lambda arguments: body()
+        vars(module).update(add_arguments=lambda parser: None, run=lambda arguments: body())
         monkeypatch.setitem(sys.modules, module.__name__, module)
 
     return install

@@ -151,7 +151,7 @@ def test_parameters_of_a_function_that_takes_all_alike_are_numbered() -> None:
     assert not any(map(is_number, ("args[0]['w']", "state.params[0]", "w")))
 
 
-def _words(function: object, *shapes: tuple[int, ...], dtype: object = np.float32) -> list[str]:
+def _words(function: object, *shapes: tuple[int, ...], dtype: type = np.float32) -> list[str]:
     arguments = [np.ones(shape, dtype if number else np.float32) for number, shape in enumerate(shapes)]
     blocks = blocks_of(traced(function, *arguments))
     return [contraction_of(blocks.graph, block) for block in blocks.blocks]

@@ -9,7 +9,7 @@ import pytest
 
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.analysis.segments import find_segments
+from alpa_cfp.analysis.segments import digests_of, find_segments
 from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.extraction.extractor import Subprogram, extract
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -102,6 +102,24 @@ def test_segments_of_one_kind_give_equal_modules() -> None:
     for segment in segments.segments:
         texts.setdefault(segment.kind, set()).add(extract(module, blocks, segment.ops, "segment").module.to_string())
     assert [len(of_kind) for of_kind in texts.values()] == [1, 1, 1]
+
+
+def test_blocks_of_one_digest_give_equal_modules_whoever_uses_what_has_passed_a_barrier() -> None:
+    def step(x, u, v):
+        # What goes into a barrier leaves its block, though only the same block may use it behind.
+        for into_barrier in (True, True, False, False, True):
+            y = jnp.tanh(x @ v)
+            x = y * jax.lax.optimization_barrier(y if into_barrier else u)
+        return x
+
+    module = lower(step, (X, X, V))
+    blocks = blocks_of(module)
+    parts = [(*block.members, *block.glue) for block in blocks.blocks]
+    texts: dict[bytes, set[str]] = {}
+    for digest, part in zip(digests_of(blocks.graph, parts), parts, strict=True):
+        texts.setdefault(digest, set()).add(extract(module, blocks, part, "block").module.to_string())
+    assert len(texts) < len(parts)
+    assert {len(of_digest) for of_digest in texts.values()} == {1}
 
 
 @pytest.mark.parametrize("mesh_shape", [(8,), (2, 4)], ids=str)

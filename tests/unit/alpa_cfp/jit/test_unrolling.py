@@ -52,7 +52,7 @@ def scanned(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 def assert_same(fn: Callable[..., Any], *args: Any) -> None:
     closed = unrolled(fn, *args)
-    actual = jax.jit(jax.extend.core.jaxpr_as_fun(closed))(*jax.tree.leaves(args))
+    actual = jax.jit(core.jaxpr_as_fun(closed))(*jax.tree.leaves(args))
     for got, wanted in zip(actual, jax.tree.leaves(jax.jit(fn)(*args)), strict=True):
         assert got.dtype == wanted.dtype
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5 * np.max(np.abs(wanted), initial=0))

@@ -11,6 +11,7 @@ from jax import lax
 
 from alpa_cfp.database import Profile, ProfileDatabase
 from alpa_cfp.profiling import MeasureOptions, Profiler
+from alpa_cfp.profiling.process.supervisor import Supervisor
 from alpa_cfp.profiling.runners import SubprocessRunner
 from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.ir import mlir
@@ -33,10 +34,15 @@ def measure(
         return profiler.measure(modules)
 
 
-def worker_pid(profiler: Profiler) -> int | None:
+def worker_pid(supervisor: Supervisor) -> int | None:
+    """The id of a supervisor's worker process, while there is one."""
+    return None if supervisor._process is None else supervisor._process.pid
+
+
+def worker_pid_of(profiler: Profiler) -> int | None:
     """The id of a profiler's worker process, while there is one."""
     assert isinstance(profiler._measurer, SubprocessRunner)
-    return profiler._measurer.supervisor.worker_pid()
+    return worker_pid(profiler._measurer.supervisor)
 
 
 def product(left: Any = WHOLE, right: Any = WHOLE, result: Any = WHOLE, *, name: str = "product") -> HloModule:

@@ -25,7 +25,7 @@ from unit.alpa_cfp.profiling.programs import (
     product,
     scaled,
     sum_of_spectrum,
-    worker_pid,
+    worker_pid_of,
 )
 
 QUIET = MeasureOptions(samples=3, progress=False, isolated=False)
@@ -211,15 +211,15 @@ def test_on_cpus_programs_run_in_another_process(
 
 def test_a_profiler_keeps_its_process_for_later_calls_and_ends_it(client: Client, database: ProfileDatabase) -> None:
     with Profiler(client, database, dataclasses.replace(QUIET, isolated=True)) as profiler:
-        assert worker_pid(profiler) is None
+        assert worker_pid_of(profiler) is None
         profiler.measure([scaled(2)])
-        pid = worker_pid(profiler)
+        pid = worker_pid_of(profiler)
         profiler.measure([scaled(3)])
-        assert worker_pid(profiler) == pid is not None
+        assert worker_pid_of(profiler) == pid is not None
         profiler.measure([crashing()])
-        assert worker_pid(profiler) is None
+        assert worker_pid_of(profiler) is None
         profiler.measure([scaled(4)])
-        again = worker_pid(profiler)
+        again = worker_pid_of(profiler)
         assert again not in (pid, None)
     with pytest.raises(ProcessLookupError):
         os.kill(again, 0)
@@ -239,10 +239,10 @@ def test_a_profiler_that_was_interrupted_goes_on_with_a_new_process(
             profiler.measure(modules)
         monkeypatch.undo()
         profiler.measure(modules[:1])
-        pid = worker_pid(profiler)
+        pid = worker_pid_of(profiler)
         del interrupted  # and with it all that the interrupted call held
         assert [profile.status for profile in profiler.measure(modules)] == ["measured", "measured"]
-        assert worker_pid(profiler) == pid
+        assert worker_pid_of(profiler) == pid
 
 
 def test_where_no_other_process_can_be_had_this_one_measures_and_says_so(

@@ -61,15 +61,46 @@ def test_programs_without_a_profile_are_named(database: ProfileDatabase) -> None
 
 def test_of_several_kinds_of_devices_one_must_be_named() -> None:
     database = recorded_on(OTHERS, dataclasses.replace(OTHERS, device_kind="NVIDIA H200"))
-    with pytest.raises(ReplayError, match=r"2x4 mesh on 2 kinds of devices: NVIDIA H100 .*; NVIDIA H200 .*0\.9\.1"):
+    with pytest.raises(
+        ReplayError, match=r"2x4 mesh on 2 kinds of devices or compilers: NVIDIA H100 .*; NVIDIA H200 .*0\.9\.1"
+    ):
         recorded_devices(database, (2, 4))
     assert recorded_devices(database, (2, 4), device_kind="NVIDIA H100") == OTHERS
 
 
 @pytest.mark.parametrize("field", ["device_kind", "hosts", "jaxlib_version", "xla_flags"])
 def test_every_part_of_a_description_tells_devices_apart(field: str) -> None:
-    with pytest.raises(ReplayError, match="on 2 kinds of devices"):
+    with pytest.raises(ReplayError, match=rf"on 2 kinds of devices .* They differ in {field}\. "):
         recorded_devices(recorded_on(OTHERS, dataclasses.replace(OTHERS, **{field: "4+4"})), (2, 4))
+
+
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [
+        ({"device_kind": "NVIDIA H200"}, r"device_kind\. Say which are meant: CFPOption\(device_kind=\.\.\.\)$"),
+        ({"device_kind": "NVIDIA H200", "hosts": "4+4"}, r"device_kind and hosts\. Say which are meant"),
+        ({"jaxlib_version": "0.10.2"}, r"jaxlib_version\. Put those of one version .* export FILE --jaxlib VERSION"),
+        ({"hosts": "4+4"}, r"hosts\. No option selects .* \(ProfileDatabase\.items and put\)"),
+    ],
+)
+def test_the_error_advises_what_tells_the_devices_apart(change: dict[str, str], advice: str) -> None:
+    with pytest.raises(ReplayError, match=advice):
+        recorded_devices(recorded_on(OTHERS, dataclasses.replace(OTHERS, **change)), (2, 4))
+
+
+def test_a_kind_that_leaves_several_is_not_advised_again() -> None:
+    database = recorded_on(OTHERS, dataclasses.replace(OTHERS, hosts="4+4"))
+    with pytest.raises(ReplayError) as caught:
+        recorded_devices(database, (2, 4), device_kind=OTHERS.device_kind)
+    assert "device_kind" not in str(caught.value)
+
+
+def test_profiles_of_one_host_layout_copied_by_their_keys_are_replayed() -> None:
+    both, one = recorded_on(OTHERS, dataclasses.replace(OTHERS, hosts="4+4")), ProfileDatabase.in_memory()
+    for key, profile in both.items():
+        if key.hosts == "8":
+            one.put(key, profile)
+    assert recorded_devices(one, (2, 4)) == OTHERS
 
 
 def test_a_mesh_that_was_never_measured_is_an_error_with_those_that_were() -> None:

@@ -23,7 +23,7 @@ import jax
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.spmd.compile.executable import Client
-from unit.alpa_cfp.profiling.programs import hanging, scaled, worker_pid
+from unit.alpa_cfp.profiling.programs import hanging, scaled, worker_pid_of
 
 # A shell lets what it starts in the background ignore Ctrl-C, and that is inherited.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -31,7 +31,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 class Telling(ProfileDatabase):
     def put(self, key, profile, *, program_text=None):
         super().put(key, profile, program_text=program_text)
-        print("kept", worker_pid(profiler), flush=True)
+        print("kept", worker_pid_of(profiler), flush=True)
 
 with Telling.open(sys.argv[1]) as database:
     options = MeasureOptions(samples=2, group=2, progress=False)

@@ -34,6 +34,7 @@ from unit.alpa_cfp.profiling.programs import (
     product,
     scaled,
     uncompilable,
+    worker_pid,
 )
 
 QUIET = MeasureOptions(samples=2, progress=False, isolated=True, run_limit_s=2.0)
@@ -69,7 +70,7 @@ def dying(client: Client, death: str, stage: str = "run", options: MeasureOption
     command = [sys.executable, "-c", _FAKE.format(stage=stage, death=death)]
     with closing(SubprocessRunner(client, options, command)) as worker:
         ((finished),) = measured(worker, [scaled(2)])
-        assert worker.supervisor.worker_pid() is None  # it is over
+        assert worker_pid(worker.supervisor) is None  # it is over
     return finished.profile
 
 
@@ -182,13 +183,13 @@ def test_a_program_that_takes_too_long_to_compile_is_given_up(client: Client) ->
 def test_a_process_that_is_killed_while_it_has_nothing_to_do_costs_nothing(client: Client) -> None:
     with closing(SubprocessRunner(client, QUIET)) as worker:
         worker.start()
-        first = worker.supervisor.worker_pid()
+        first = worker_pid(worker.supervisor)
         assert worker.supervisor._process is not None
         worker.supervisor._process.kill()
         worker.supervisor._process.wait()
         ((finished),) = measured(worker, [scaled(2)])
         assert finished.profile.status == "measured"
-        assert worker.supervisor.worker_pid() not in (first, None)
+        assert worker_pid(worker.supervisor) not in (first, None)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_a_process_that_cannot_be_started_is_an_error_with_its_reason(
     worker = SubprocessRunner(client, QUIET, command)
     with pytest.raises(ProfilingError, match=reason):
         worker.start()
-    assert worker.supervisor.worker_pid() is None
+    assert worker_pid(worker.supervisor) is None
 
 
 def test_a_process_that_dies_before_its_first_program_is_an_error(client: Client) -> None:
@@ -225,7 +226,7 @@ def test_a_process_that_does_not_begin_with_its_first_program_is_an_error(client
     worker = SubprocessRunner(client, options, [sys.executable, "-c", f"{code}; worker.main()"])
     with closing(worker), pytest.raises(ProfilingError, match=r"it has not begun for 0\.5 s"):
         measured(worker, [scaled(2)])
-    assert worker.supervisor.worker_pid() is None
+    assert worker_pid(worker.supervisor) is None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,12 +265,12 @@ def test_the_process_has_the_settings_of_jax_that_this_one_has(client: Client) -
 def test_the_process_is_another_one_when_the_settings_of_jax_have_changed(client: Client) -> None:
     with closing(SubprocessRunner(client, QUIET)) as worker:
         worker.start()
-        first = worker.supervisor.worker_pid()
+        first = worker_pid(worker.supervisor)
         worker.start()
-        assert worker.supervisor.worker_pid() == first
+        assert worker_pid(worker.supervisor) == first
         with jax.enable_x64(True):
             worker.start()
-        assert worker.supervisor.worker_pid() != first
+        assert worker_pid(worker.supervisor) != first
 
 
 def test_programs_can_be_measured_in_any_thread(client: Client) -> None:

@@ -126,4 +126,4 @@ def test_components_that_no_edge_joins_share_the_budget() -> None:
 def test_a_plan_is_a_value_that_cannot_be_changed() -> None:
     plan = search(layered(1), None)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        plan.time_s = 0.0
+        plan.time_s = 0.0  # pyright: ignore[reportAttributeAccessIssue]

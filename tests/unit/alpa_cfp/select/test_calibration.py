@@ -37,6 +37,12 @@ def test_the_link_is_as_fast_as_more_bytes_take_longer() -> None:
     assert fast.link_bytes_per_s == pytest.approx(2 * slow.link_bytes_per_s)
 
 
+@pytest.mark.parametrize("devices", [2, 2048, 2049, 4096, 100_000])
+def test_the_link_has_a_rate_on_a_mesh_of_any_size(devices: int) -> None:
+    # The programs would gather equally much where each device has but one row, and costs divide by this rate.
+    assert rates_of(LogicalMesh((devices,)), profiles(1e-3, 1e-3, 2e-3, 3e-3)).link_bytes_per_s > 0
+
+
 FAILED = Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did")
 
 

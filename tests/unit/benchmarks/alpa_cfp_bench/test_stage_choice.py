@@ -1,6 +1,7 @@
 """Watching alpa choose stages changes nothing of it, and leaves nothing behind."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ def test_what_alpas_functions_give_is_noted_and_given(monkeypatch: pytest.Monkey
     table, more = np.array([[[[0.5]]]]), np.zeros((1, 1, 1, 1))
     monkeypatch.setattr(stage_construction, "get_compute_cost", lambda *args: (table, more))
     with watched(lambda: 7) as seen:
-        assert stage_construction.get_compute_cost() == (table, more)
+        get_compute_cost: Any = stage_construction.get_compute_cost
+        assert get_compute_cost() == (table, more)
         cost, solution = stage_construction.training_dp(1, 1, 3, ((1, 1),), 1, table, np.zeros((1, 1, 1, 1), np.int64))
     assert cost == 1.5 == seen.latency_s(3)
     assert len(solution) == 1

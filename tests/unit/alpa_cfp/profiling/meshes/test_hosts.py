@@ -23,7 +23,7 @@ from alpa_cfp.profiling.process.supervisor import Supervisor
 from alpa_cfp.spmd.distributed.host_place import HostPlace
 from alpa_cfp.spmd.distributed.runtime import Service, start_service
 from alpa_cfp.spmd.module.hlo_module import HloModule
-from unit.alpa_cfp.profiling.programs import product, scaled
+from unit.alpa_cfp.profiling.programs import product, scaled, worker_pid
 from unit.alpa_cfp.spmd.helpers import MESH_2X4, split
 
 QUIET = MeasureOptions(samples=2, progress=False, run_limit_s=20.0)
@@ -56,12 +56,12 @@ class LocalHost:
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         assert self.supervisor is not None
-        pid = self.supervisor.worker_pid()
+        pid = worker_pid(self.supervisor)
         assert pid is not None
         os.kill(pid, number)
 
     def end(self) -> None:
-        if self.supervisor is not None and self.supervisor.worker_pid() is not None:
+        if self.supervisor is not None and worker_pid(self.supervisor) is not None:
             self.kill()
         self.supervisor = None
 

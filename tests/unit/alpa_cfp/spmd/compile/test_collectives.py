@@ -3,6 +3,7 @@
 import pytest
 
 from alpa_cfp.spmd.compile.collectives import collectives_of_hlo
+from alpa_cfp.spmd.errors import InternalError
 from alpa_cfp.spmd.module.partitioned import Collective
 
 
@@ -89,6 +90,49 @@ from alpa_cfp.spmd.module.partitioned import Collective
 )
 def test_a_collective_is_read_with_its_kind_size_and_group(line: str, expected: Collective) -> None:
     assert collectives_of_hlo(f"ENTRY %main {{\n  {line}\n}}\n") == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("array", "size_bytes"),
+    [
+        *((f"{name}[16]", 16) for name in ("pred", "s8", "u8")),
+        *((f"{name}[16]", 32) for name in ("s16", "u16", "f16", "bf16")),
+        *((f"{name}[16]", 64) for name in ("s32", "u32", "f32")),
+        *((f"{name}[16]", 128) for name in ("s64", "u64", "f64", "c64")),
+        ("c128[16]", 256),
+        *((f"f8{form}[16]", 16) for form in ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")),
+        ("f8e8m0fnu[16]", 16),
+        ("f32[]", 4),
+        ("f32[<=16]{0}", 64),
+        ("(f8e4m3fn[16]{0}, token[])", 16),
+    ],
+)
+def test_elements_of_every_type_count(array: str, size_bytes: int) -> None:
+    (found,) = collectives_of_hlo(f"%a = {array} all-reduce(%p), replica_groups={{{{0,1}}}}, to_apply=%add\n")
+    assert found.size_bytes == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("array", "size_bytes"),
+    [
+        ("s4[4,4]{1,0:E(4)}", 8),
+        ("u4[3]{0:T(8,128)E(4)}", 2),
+        ("s2[16]{0:E(2)}", 4),
+        ("f4e2m1fn[16]{0:E(4)}", 8),
+        ("(s4[16]{0:E(4)}, f32[4]{0})", 24),
+        ("s4[16]{0}", 16),
+        ("f4e2m1fn[16]", 16),
+    ],
+)
+def test_elements_of_less_than_a_byte_take_one_unless_they_are_packed(array: str, size_bytes: int) -> None:
+    (found,) = collectives_of_hlo(f"%a = {array} all-reduce(%p), replica_groups={{{{0,1}}}}, to_apply=%add\n")
+    assert found.size_bytes == size_bytes
+
+
+def test_a_type_of_unknown_size_is_an_error_that_names_it() -> None:
+    # As 0 bytes its communication would be free.
+    with pytest.raises(InternalError, match="elements of the type 'opaque', whose size is not known"):
+        collectives_of_hlo("%a = opaque[] all-reduce(%p), replica_groups={{0,1}}, to_apply=%add\n")
 
 
 def test_what_only_names_a_collective_is_not_counted() -> None:

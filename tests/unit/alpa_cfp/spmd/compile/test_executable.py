@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from alpa_cfp.spmd.compile.executable import ZerosExecutable
+from alpa_cfp.spmd.compile.executable import MeshExecutable, ZerosExecutable
 from alpa_cfp.spmd.partition.shardy import partition_with_shardy
 from alpa_cfp.spmd.partition.xla import leave_to_xla
 from alpa_on_jax.xla_extension import Client, CompileOptions, XlaComputation, get_grad_sync_channel_ids
@@ -69,6 +69,7 @@ def test_memory_is_arguments_and_outputs_without_what_they_share_and_temporaries
 def test_the_client_partitions_what_only_is_annotated():
     module = annotate(lower(_update, (STATE, BATCH)), MESH_2X4, [split(MESH_2X4, "x", ""), None])
     executable = Client(jax.devices()).compile(XlaComputation(module), CompileOptions(num_partitions=8))
+    assert isinstance(executable, MeshExecutable)
     assert executable.program.partitioner == "xla"
     results = executable.execute_sharded_on_local_devices(place(executable, (STATE, BATCH)))
     assert_parts_equal(results, values_of(_update, (STATE, BATCH)))

@@ -13,6 +13,7 @@ from alpa.pipeline_parallel.primitive_def import pipeline_p
 from alpa.util import mesh_ids_hash
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.extend.core import Literal
 
 from alpa_cfp.spmd.compile.executable import MeshExecutable
 from alpa_cfp.spmd.compile.phased_executable import PhasedExecutable
@@ -67,7 +68,7 @@ def serial(function: Callable[..., Any], arguments: Sequence[Any]) -> list[np.nd
         known.update(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
 
         def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, jax.extend.core.Literal) else known[atom]
+            return atom.val if isinstance(atom, Literal) else known[atom]
 
         for eqn in jaxpr.eqns:
             inputs = [read(atom) for atom in eqn.invars]

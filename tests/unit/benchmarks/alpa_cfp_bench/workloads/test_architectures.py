@@ -76,7 +76,7 @@ def test_an_lstm_layer_is_the_loop_over_its_steps() -> None:
         gates = gates + np.einsum("bh,hgk->bgk", h, params["recurrent"])
         cell = sigmoid(gates[:, 0]) * cell + sigmoid(gates[:, 1]) * np.tanh(gates[:, 3])
         h = sigmoid(gates[:, 2]) * np.tanh(cell)
-        np.testing.assert_allclose(layer.apply({"params": params}, x)[:, step], h, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(jnp.asarray(layer.apply({"params": params}, x))[:, step], h, rtol=1e-5, atol=1e-6)
 
 
 def test_a_vision_transformer_sees_each_pixel_and_tells_patches_apart() -> None:
