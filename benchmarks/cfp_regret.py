@@ -75,7 +75,6 @@ def measure(step: Step, database: Path, options: argparse.Namespace, started: fl
     with profiler(step.mesh, database, measured) as measuring:
         _, search = choosing(step, measuring, _MARGIN)
         first = search.best(1, None)[0].choices
-        before = search.problem
         refinement = Refinement(
             step.blocks, step.block_candidates, step.mesh, search, measuring.measure, step.planned, lambda _: (),
             _REFINE, options.samples, has_baselines=False,
@@ -95,7 +94,8 @@ def measure(step: Step, database: Path, options: argparse.Namespace, started: fl
         if problem.time(choices) <= limit_s:
             origins.setdefault(choices, "drawn")
     together = replace(measured, samples=options.judging, group=len(origins))
-    with profiler(step.mesh, None, together) as judging:
+    # Another database: all plans are timed side by side, whatever was known of some.
+    with profiler(step.mesh, database.with_name("judging.sqlite"), together) as judging:
         timed = judging.measure([step.planned(choices) for choices in origins])
     times = dict(zip(origins, timed, strict=True))
     able = [choices for choices, profile in times.items() if profile.samples_s]
@@ -122,8 +122,7 @@ def measure(step: Step, database: Path, options: argparse.Namespace, started: fl
                 "plan": step.describe(choices),
                 "origin": origins[choices],
                 "measured_s": _time_s(times[choices], 1),
-                "predicted_first_s": before.time(choices),
-                "predicted_after_s": problem.time(choices),
+                "predicted_s": search.predicted(choices).time_s,
             }
             for choices in sorted(able, key=lambda each: _time_s(times[each], 1))
         ],

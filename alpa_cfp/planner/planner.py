@@ -15,7 +15,7 @@ from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.apply.micro_batch_programs import micro_batch_programs
 from alpa_cfp.candidates.block_candidates import distinct, find_block_candidates
-from alpa_cfp.costs import Rates
+from alpa_cfp.costs import CommunicationCosts, Rates
 from alpa_cfp.errors import PlanError
 from alpa_cfp.evidence.plan_evidence import PlanEvidence
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
@@ -29,6 +29,7 @@ from alpa_cfp.planner.session import Session
 from alpa_cfp.search import MemoryBudgetError, SearchProblem, Solution
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.calibration import calibration_programs, rates_of
+from alpa_cfp.select.communication import communication_costs, communication_programs
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.select.refinement import MeasuredPlan, Refinement
@@ -243,10 +244,14 @@ def _new_plan(
         )  # fmt: skip
 
     rates = Rates() if profiles is None else rates_of(mesh, profiles(calibration_programs(mesh)), caveats)
+    communication = CommunicationCosts(rates)
+    if profiles is not None:
+        communication = communication_costs(mesh, profiles(communication_programs(mesh)), rates)
     boundaries, batches = find_boundaries(module, blocks, block_candidates), request.num_micro_batches
     plan_search = PlanSearch(
         block_candidates, boundaries, rates, profiles, option.pruning_margin, limits[0], batches,
-        memory_bytes=limits[1], caveats=caveats, baselines=baseline_plans,
+        memory_bytes=limits[1], caveats=caveats, baselines=baseline_plans, communication=communication,
+        planned=None if profiles is None else whole,
     )  # fmt: skip
     if profiles is None or option.refine == 0:
         measured, tried = MeasuredPlan(plan_search.best(1, budget)[0]), ()

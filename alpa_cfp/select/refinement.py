@@ -28,7 +28,7 @@ from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 logger = logging.getLogger(__name__)
 
 # A baseline that is predicted to be slower than the best plan by more than this factor is not timed.
-_PLAUSIBLE = 1.3
+_PLAUSIBLE = 1.15
 # The most times that the search is repeated with the times of whole plans, and the plans that are then timed at once.
 _CORRECTIONS, _AT_ONCE = 4, 2
 _ATTEMPTS = 4
@@ -197,7 +197,7 @@ class Refinement:
                 self.search.observe(trial.solution.choices, timing.whole_s(trial))
 
     def _trial(self, plan: Solution) -> PlanTrial:
-        module = self.planned(plan.choices)
+        module = self.search.program(plan.choices) or self.planned(plan.choices)
         return PlanTrial(plan, module, self.micro_batch_programs(module))
 
     def _baselines(self) -> dict[str, Solution]:
@@ -205,10 +205,13 @@ class Refinement:
         if not self.has_baselines:
             return {}
         limit_s, memory_bytes = self.search.limits
-        return baselines(
+        found = baselines(
             self.blocks.blocks, self.block_candidates, self.search.problem, self.mesh,
             limit_s=limit_s, memory_bytes=memory_bytes, caveats=self.search.caveats,
         )  # fmt: skip
+        for plan in found.values():
+            self.search.look_at(plan.choices)
+        return {name: self.search.predicted(plan.choices) for name, plan in found.items()}
 
     def _fastest(self, tried: Sequence[MeasuredPlan]) -> MeasuredPlan:
         """The fastest plan; of equally fast ones, one of least memory, and of these the one with fewest collectives.

@@ -15,7 +15,8 @@ from alpa_cfp.analysis.backward import backward_start, rematerialised_ranges
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.analysis.graph import BARRIER, Graph, itemsize
 from alpa_cfp.candidates.block_candidates import BlockCandidates
-from alpa_cfp.costs import Rates, resharding_matrix
+from alpa_cfp.costs import CommunicationCosts, resharding_matrices
+from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.search import Edge, SearchProblem, Variable
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.propagation import donation_pairs
@@ -36,11 +37,14 @@ class ReshardingEdge:
 
     Attributes:
         first, second: The blocks.
-        amounts: Collectives and bytes for each pair of their candidates (`resharding_matrix`).
+        by_key: For each kind of collective and group size the collectives and bytes for each pair of their candidates
+            (`resharding_matrices`).
+        amounts: The sums of these.
     """
 
     first: int
     second: int
+    by_key: dict[CollectiveKey, np.ndarray]
     amounts: np.ndarray
 
 
@@ -87,18 +91,22 @@ def find_boundaries(module: HloModule, blocks: Blocks, block_candidates: Sequenc
     )
     in_repeated = {blocks.block_of_op[op] for op in repeated}
     repeating = tuple(block.block in in_repeated for block in block_candidates)
-    matrices: dict[tuple[int, int], np.ndarray] = {}
+    matrices: dict[tuple[int, int], dict[CollectiveKey, np.ndarray]] = {}
     for value, end in uses:
         source = sources.get(value)
         if source is None or source.block == end.block:
             continue
-        size = itemsize(graph.values[value].dtype)
-        amounts = resharding_matrix(graph.shape(value), size, source.shardings, end.shardings)
-        pair = (source.block, end.block)
-        if source.block > end.block:
-            pair, amounts = (end.block, source.block), amounts.swapaxes(0, 1)
-        matrices[pair] = matrices.get(pair, 0.0) + amounts
-    crossings = tuple(ReshardingEdge(*pair, matrix) for pair, matrix in sorted(matrices.items()) if matrix.any())
+        size, pair = itemsize(graph.values[value].dtype), (source.block, end.block)
+        for key, matrix in resharding_matrices(graph.shape(value), size, source.shardings, end.shardings).items():
+            amounts = matrix
+            if source.block > end.block:
+                pair, amounts = (end.block, source.block), matrix.swapaxes(0, 1)
+            by_key = matrices.setdefault(pair, {})
+            by_key[key] = by_key.get(key, 0.0) + amounts
+    crossings = tuple(
+        ReshardingEdge(*pair, by_key, np.sum(list(by_key.values()), axis=0))
+        for pair, by_key in sorted(matrices.items())
+    )
     arrays = len(graph.parameters) + len(graph.results)
     return Boundaries(state, activation_bytes, repeating, crossings, sources, arrays)
 
@@ -125,9 +133,12 @@ def make_problem(
     return SearchProblem(variables, edges)
 
 
-def resharding_times(boundaries: Boundaries, rates: Rates) -> list[np.ndarray]:
+def resharding_times(boundaries: Boundaries, costs: CommunicationCosts) -> list[np.ndarray]:
     """For each of the boundaries' crossings, its estimated time in a micro-batch for each pair of candidates."""
-    return [rates.communication_s(each.amounts) for each in boundaries.crossings]
+    return [
+        np.sum([costs.crossing_s(key, each[..., 0], each[..., 1]) for key, each in edge.by_key.items()], axis=0)
+        for edge in boundaries.crossings
+    ]
 
 
 def _variable(block: BlockCandidates, boundaries: Boundaries, times_s: Sequence[float]) -> Variable:
