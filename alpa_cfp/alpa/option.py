@@ -58,6 +58,7 @@ class CFPOption(AutoShardingOption):
     database: Path | str | None = None
     samples: int = 5
     refine: int = 3
+    baselines: bool = True
     pruning_margin: float = 1.5
     search_limit_s: float = 60.0
     search_memory_bytes: int = MEMORY_BYTES

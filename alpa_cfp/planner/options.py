@@ -24,8 +24,9 @@ class PlanOptions:
         memory_budget_bytes: The memory that one device may hold; None without limit, or for alpa's own budget.
         database: The profile database; None for the user's (see `ProfileDatabase.open`).
         samples: The number of times that each candidate is timed.
-        refine: The number of the best plans that are compiled whole and timed beside the baselines (data parallel,
-            ZeRO, Megatron-style); 0 takes the best predicted one.
+        refine: The number of the best plans that are at first compiled whole and timed. The search is repeated with
+            what they take until the plan that is predicted best has been timed; 0 takes the best predicted plan.
+        baselines: Whether plans that people write by hand (data parallel, ZeRO, Megatron-style) are timed beside them.
         pruning_margin: A candidate is measured only if a plan with it would be among the best, were the candidate this
             many times faster than estimated; inf measures all.
         search_limit_s: The time limit of one search; at the limit the best plan so far is taken, with a warning.
@@ -35,7 +36,7 @@ class PlanOptions:
         seed: The seed of the order in which programs are timed.
         progress: Whether profiling shows a progress bar.
         logical_mesh_shapes: "given" plans for the given logical mesh; "all" for each shape of its devices with one or
-            two axes, and takes the fastest plan.
+            two axes, and takes the fastest plan. Plans along two axes include those along one.
         plan: A plan, or the file of one, that is used as it is; nothing is measured or searched then.
     """
 
@@ -44,6 +45,7 @@ class PlanOptions:
     database: Path | str | None = None
     samples: int = 5
     refine: int = 3
+    baselines: bool = True
     pruning_margin: float = 1.5
     search_limit_s: float = 60.0
     search_memory_bytes: int = MEMORY_BYTES

@@ -15,20 +15,21 @@ from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.apply.micro_batch_programs import micro_batch_programs
 from alpa_cfp.candidates.block_candidates import distinct, find_block_candidates
-from alpa_cfp.costs import Rates
+from alpa_cfp.costs import CommunicationCosts, Rates
 from alpa_cfp.errors import PlanError
 from alpa_cfp.evidence.plan_evidence import PlanEvidence
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlanCache, PlannedModule
-from alpa_cfp.planner.mesh_shapes import all_shapes, nontrivial_sizes
+from alpa_cfp.planner.mesh_shapes import all_shapes, nontrivial_sizes, refines
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import PlanRequest
 from alpa_cfp.planner.session import Session
 from alpa_cfp.search import MemoryBudgetError, SearchProblem, Solution
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.calibration import calibration_programs, rates_of
+from alpa_cfp.select.communication import communication_costs, communication_programs
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.select.refinement import MeasuredPlan, Refinement
@@ -103,7 +104,7 @@ def use_plan(program: AnalysedProgram, request: PlanRequest, options: PlanOption
     given = options.plan
     assert given is not None
     chosen = given if isinstance(given, Plan) else Plan.load(given)
-    meshes = meshes_of(request, options)
+    meshes = [request.mesh] if options.logical_mesh_shapes == "given" else all_shapes(request.mesh)
     if nontrivial_sizes(chosen.mesh_shape) not in {nontrivial_sizes(mesh.shape) for mesh in meshes}:
         raise PlanError.other_mesh(chosen.mesh_shape, meshes[0].shape)
     if chosen.program != program.digest or len(chosen.strategies) != len(program.blocks.blocks):
@@ -112,8 +113,15 @@ def use_plan(program: AnalysedProgram, request: PlanRequest, options: PlanOption
 
 
 def meshes_of(request: PlanRequest, options: PlanOptions) -> list[LogicalMesh]:
-    """Returns the meshes that are planned for."""
-    return [request.mesh] if options.logical_mesh_shapes == "given" else all_shapes(request.mesh)
+    """Returns the meshes that are planned for.
+
+    A shape that another one refines has no plans of its own: a dim that is split along one axis is split alike along
+    the axes that refine it.
+    """
+    if options.logical_mesh_shapes == "given":
+        return [request.mesh]
+    shapes = all_shapes(request.mesh)
+    return [mesh for mesh in shapes if not any(refines(other.shape, mesh.shape) for other in shapes)]
 
 
 def best_of_meshes(
@@ -186,7 +194,7 @@ def cache_key(
     program: AnalysedProgram, mesh: LogicalMesh, source: TrackedSource, request: PlanRequest, options: PlanOptions
 ) -> str:
     """Returns the inputs of planning other than the module, profiles and this code, as a key of the plan cache."""
-    fields = (options.costs, options.samples, options.refine, options.pruning_margin, options.seed)
+    fields = (options.costs, options.samples, options.refine, options.baselines, options.pruning_margin, options.seed)
     fields += (options.search_limit_s, options.search_memory_bytes)
     limits, budget = program.module.combiner_limits, budget_of(request, options)
     return repr((mesh.shape, source.devices, budget, request.num_micro_batches, limits, fields))
@@ -236,16 +244,29 @@ def _new_plan(
         )  # fmt: skip
 
     rates = Rates() if profiles is None else rates_of(mesh, profiles(calibration_programs(mesh)), caveats)
+    communication = CommunicationCosts(rates)
+    if profiles is not None:
+        communication = communication_costs(mesh, profiles(communication_programs(mesh)), rates)
     boundaries, batches = find_boundaries(module, blocks, block_candidates), request.num_micro_batches
     plan_search = PlanSearch(
         block_candidates, boundaries, rates, profiles, option.pruning_margin, limits[0], batches,
-        memory_bytes=limits[1], caveats=caveats, baselines=baseline_plans,
+        memory_bytes=limits[1], caveats=caveats, baselines=baseline_plans, communication=communication,
+        planned=None if profiles is None else whole,
     )  # fmt: skip
     if profiles is None or option.refine == 0:
         measured, tried = MeasuredPlan(plan_search.best(1, budget)[0]), ()
     else:
         refinement = Refinement(
-            blocks, block_candidates, mesh, plan_search, profiles, whole, of_micro_batch, option.refine, option.samples
+            blocks,
+            block_candidates,
+            mesh,
+            plan_search,
+            profiles,
+            whole,
+            of_micro_batch,
+            option.refine,
+            option.samples,
+            option.baselines,
         )
         measured = refinement.best(budget)
         tried = tuple((refinement.tried | {measured.solution.choices: measured}).values())

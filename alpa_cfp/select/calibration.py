@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import Profile
 from alpa_cfp.plan.caveats import Caveats
-from alpa_cfp.select.plan_search import failure_of
+from alpa_cfp.select.profiles import failure_of
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import partition_to_run
 from alpa_cfp.spmd.propagation import propagate

@@ -1,9 +1,9 @@
-"""Times whole plans by successive halving: the closer plans are, the more often they run (CFP, section 7).
+"""Times whole plans; those that are nearly as fast as the fastest one run more often (CFP, section 7).
 
 Takes plans with their programs; gives the step time of each. For a step with several micro-batches it times the whole
-program, which is a step with one, and the programs of each further micro-batch. Invariants: all plans of a round run on
-one mesh, interleaved, if the source of profiles can do that; every other sample is held out of the choice, since the
-fastest of many plans was also lucky in the samples that it was chosen by.
+program, which is a step with one, and the programs of each further micro-batch. Invariants: plans that are timed in one
+call run on one mesh, interleaved, if the source of profiles can do that; every other sample is held out of the choice,
+since the fastest of many plans was also lucky in the samples that it was chosen by.
 """
 
 import itertools
@@ -16,9 +16,9 @@ from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
-# For each round: how many times as often as a candidate each plan has run after it, and how many times slower than the
-# fastest one a plan of the next round may be. Runs of one program differ by 5% on a quiet machine.
-_ROUNDS = ((3, 1.08), (9, 1.04), (27, 1.02))
+# How many times as often as a candidate each plan runs at first, and how many times as often those run at the end that
+# are at most this many times slower than the fastest. Runs of one program differ by 5% on a quiet machine.
+_FIRST, _FINAL, _CLOSE = 3, 9, 1.04
 # The samples by which plans are chosen, and those by which the step time of the chosen one is reported.
 CHOOSING, HELD_OUT = slice(0, None, 2), slice(1, None, 2)
 
@@ -70,17 +70,19 @@ class PlanTrials:
     profiles: ProfileSource
     samples: int
 
-    def run(self, trials: Sequence[PlanTrial], budget_bytes: int | None) -> None:
-        """Times all plans, and in further rounds those that are nearly as fast as the fastest one that fits."""
-        for times, within in _ROUNDS:
-            self._measure(trials, times * self.samples)
-            able = [trial for trial in trials if trial.whole is not None and trial.whole.samples_s]
-            if budget_bytes is not None:
-                able = [trial for trial in able if trial.needed_bytes <= budget_bytes] or able
-            limit = within * min(map(self.step_s, able), default=0.0)
-            trials = [trial for trial in able if self.step_s(trial) <= limit]
-            if len(trials) < 2:
-                break
+    def time(self, trials: Sequence[PlanTrial]) -> None:
+        """Times plans."""
+        self._measure(trials, _FIRST * self.samples)
+
+    def settle(self, trials: Sequence[PlanTrial], budget_bytes: int | None) -> None:
+        """Times those plans more often that are nearly as fast as the fastest one that fits."""
+        able = [trial for trial in trials if trial.whole is not None and trial.whole.samples_s]
+        if budget_bytes is not None:
+            able = [trial for trial in able if trial.needed_bytes <= budget_bytes] or able
+        limit = _CLOSE * min(map(self.step_s, able), default=0.0)
+        close = [trial for trial in able if self.step_s(trial) <= limit]
+        if len(close) > 1:
+            self._measure(close, _FINAL * self.samples)
 
     def step_s(self, trial: PlanTrial, samples: slice = CHOOSING) -> float:
         """The step time of a plan whose whole program was measured, from some of its samples.
@@ -97,6 +99,11 @@ class PlanTrials:
                 "what further micro-batches run could not be measured: it is estimated from the whole program"
             )
         return self.search.step_time_s(trial.solution.choices, whole_s)
+
+    def whole_s(self, trial: PlanTrial) -> float:
+        """The time of the whole program of a plan that was measured."""
+        assert trial.whole is not None
+        return _typical_s(trial.whole, CHOOSING)
 
     def _measure(self, trials: Sequence[PlanTrial], samples: int) -> None:
         profiles = iter(self.profiles([module for trial in trials for module in trial.modules], samples))

@@ -14,23 +14,23 @@ from dataclasses import dataclass, field
 
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.candidates.block_candidates import BlockCandidates
-from alpa_cfp.costs import read_local, work_of
 from alpa_cfp.errors import NoRunnablePlanError
 from alpa_cfp.quantities import ordinal
 from alpa_cfp.search import MemoryBudgetError, Solution
 from alpa_cfp.select.baselines import baselines
-from alpa_cfp.select.plan_search import PlanSearch, failure_of
+from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.plan_trials import HELD_OUT, PlanTrial, PlanTrials
 from alpa_cfp.select.profile_source import ProfileSource
+from alpa_cfp.select.profiles import failure_of
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
 logger = logging.getLogger(__name__)
 
-# A baseline that is predicted to be slower than the best plan by more than this factor is not timed. The best predicted
-# of many plans is one whose prediction is too good: among plans of an MLP's and a MoE's stages, the ratio of measured
-# to predicted time differed by up to twice.
-_PLAUSIBLE = 1.5
+# A baseline that is predicted to be slower than the best plan by more than this factor is not timed.
+_PLAUSIBLE = 1.15
+# The most times that the search is repeated with the times of whole plans, and the plans that are then timed at once.
+_CORRECTIONS, _AT_ONCE = 4, 2
 _ATTEMPTS = 4
 # Step times within this factor count as equal after the last round, and so do memories within the second factor.
 _ALIKE = 1.01
@@ -79,8 +79,9 @@ class Refinement:
         planned: Gives the partitioned program of some choices.
         micro_batch_programs: Gives the partitioned programs that are run for each micro-batch but the first, from the
             whole program; none if there is one micro-batch, or if they are not known. Their time is estimated then.
-        count: The number of best predicted plans that are run.
+        count: The number of best predicted plans that are run at first.
         samples: How often candidates are run.
+        has_baselines: Whether plans that people write by hand are run, too.
         tried: The plans that were run end to end, by their choices.
     """
 
@@ -93,6 +94,7 @@ class Refinement:
     micro_batch_programs: Callable[[HloModule], Sequence[HloModule]]
     count: int
     samples: int
+    has_baselines: bool = True
     tried: dict[tuple[int, ...], MeasuredPlan] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def best(self, budget_bytes: int | None) -> MeasuredPlan:
@@ -154,7 +156,10 @@ class Refinement:
             return self.search.best(1, error.least_bytes)
 
     def _run(self, found: Sequence[Solution], budget_bytes: int | None = None) -> list[MeasuredPlan]:
-        """Runs the plans of `found` and the baselines whole; `found` comes first, in its order."""
+        """Runs the plans of `found` and the baselines whole, then those that the search finds knowing of these.
+
+        It ends when the plan that is predicted to be the best has been run. `found` comes first, in its order.
+        """
         plans = {solution.choices: solution for solution in found}
         names = {choices: _rank_name(number) for number, choices in enumerate(plans, start=1)}
         limit = _PLAUSIBLE * min(solution.time_s for solution in found)
@@ -163,41 +168,50 @@ class Refinement:
                 logger.info("CFP: %s is tried, too", name)
                 plans.setdefault(plan.choices, plan)
                 names[plan.choices] = f"{names[plan.choices]} ({name})" if plan.choices in names else name
-        trials = [self._trial(plan) for plan in plans.values()]
         timing = PlanTrials(self.search, self.profiles, self.samples)
-        timing.run(trials, budget_bytes)
-        tried = [_measured(timing, trial, name) for trial, name in zip(trials, names.values(), strict=True)]
+        trials = {choices: self._trial(plan) for choices, plan in plans.items()}
+        new = list(trials.values())
+        for _ in range(_CORRECTIONS + 1):
+            timing.time(new)
+            self._observe(timing, new)
+            known = len(trials)
+            try:
+                better = self.search.best(_AT_ONCE, budget_bytes)
+            except MemoryBudgetError:  # the given plans are those of least memory
+                break
+            if better[0].choices in trials:
+                break
+            new = [self._trial(plan) for plan in better if plan.choices not in trials]
+            trials |= {trial.solution.choices: trial for trial in new}
+            for number, trial in enumerate(new, start=1):
+                names[trial.solution.choices] = f"{_rank_name(number)} from {known} timed plans"
+        timing.settle(list(trials.values()), budget_bytes)
+        tried = [_measured(timing, trial, names[choices]) for choices, trial in trials.items()]
         self.tried.update({each.solution.choices: each for each in tried})
         return tried
 
-    def _trial(self, plan: Solution) -> PlanTrial:
-        module = self.planned(plan.choices)
-        return PlanTrial(self._with_program_work(plan, module), module, self.micro_batch_programs(module))
+    def _observe(self, timing: PlanTrials, trials: Sequence[PlanTrial]) -> None:
+        """Corrects the times of the search by those of whole plans."""
+        for trial in trials:
+            if trial.whole is not None and trial.whole.samples_s:
+                self.search.observe(trial.solution.choices, timing.whole_s(trial))
 
-    def _with_program_work(self, plan: Solution, module: HloModule) -> Solution:
-        program = module.partitioned
-        assert program is not None
-        if program.partitioner == "xla":
-            left = f"whole programs are left to XLA's partitioner, because of {program.fallback_reason}"
-            self.search.caveats.warn(
-                f"{left}: what they communicate is not in their predictions"
-                if program.prediction is None
-                else f"{left}: they are predicted as if each device computed whole what Shardy does not split"
-            )
-        return self.search.with_program_work(plan, work_of(program.counted, read_local(program.counted)))
+    def _trial(self, plan: Solution) -> PlanTrial:
+        module = self.search.program(plan.choices) or self.planned(plan.choices)
+        return PlanTrial(plan, module, self.micro_batch_programs(module))
 
     def _baselines(self) -> dict[str, Solution]:
-        """The baselines that may be among the best; their candidates are measured."""
-        while True:
-            limit_s, memory_bytes = self.search.limits
-            found = baselines(
-                self.blocks.blocks, self.block_candidates, self.search.problem, self.mesh,
-                limit_s=limit_s, memory_bytes=memory_bytes, caveats=self.search.caveats,
-            )  # fmt: skip
-            best = min(self.search.best(1, None)[0].time_s, *(plan.time_s for plan in found.values()))
-            plausible = {name: plan for name, plan in found.items() if plan.time_s <= _PLAUSIBLE * best}
-            if not self.search.measure([plan.choices for plan in plausible.values()]):
-                return plausible
+        """The baselines, as predicted; none if they are not wanted."""
+        if not self.has_baselines:
+            return {}
+        limit_s, memory_bytes = self.search.limits
+        found = baselines(
+            self.blocks.blocks, self.block_candidates, self.search.problem, self.mesh,
+            limit_s=limit_s, memory_bytes=memory_bytes, caveats=self.search.caveats,
+        )  # fmt: skip
+        for plan in found.values():
+            self.search.look_at(plan.choices)
+        return {name: self.search.predicted(plan.choices) for name, plan in found.items()}
 
     def _fastest(self, tried: Sequence[MeasuredPlan]) -> MeasuredPlan:
         """The fastest plan; of equally fast ones, one of least memory, and of these the one with fewest collectives.

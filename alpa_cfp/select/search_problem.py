@@ -15,7 +15,8 @@ from alpa_cfp.analysis.backward import backward_start, rematerialised_ranges
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.analysis.graph import BARRIER, Graph, itemsize
 from alpa_cfp.candidates.block_candidates import BlockCandidates
-from alpa_cfp.costs import Rates, resharding_matrix
+from alpa_cfp.costs import CommunicationCosts, resharding_matrices
+from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.search import Edge, SearchProblem, Variable
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.propagation import donation_pairs
@@ -36,11 +37,14 @@ class ReshardingEdge:
 
     Attributes:
         first, second: The blocks.
-        amounts: Collectives and bytes for each pair of their candidates (`resharding_matrix`).
+        by_key: For each kind of collective and group size the collectives and bytes for each pair of their candidates
+            (`resharding_matrices`).
+        amounts: The sums of these.
     """
 
     first: int
     second: int
+    by_key: dict[CollectiveKey, np.ndarray]
     amounts: np.ndarray
 
 
@@ -57,6 +61,7 @@ class Boundaries:
             range. In the other ranges they count as transient memory of their block.
         crossings: The resharding between blocks.
         places: The sharding in which each value leaves its block; for a parameter, that of its first use.
+        arrays: The number of the program's arguments and results.
     """
 
     state: tuple[np.ndarray, ...]
@@ -64,6 +69,7 @@ class Boundaries:
     repeating: tuple[bool, ...]
     crossings: tuple[ReshardingEdge, ...]
     places: dict[int, BoundaryValue]
+    arrays: int
 
 
 def find_boundaries(module: HloModule, blocks: Blocks, block_candidates: Sequence[BlockCandidates]) -> Boundaries:
@@ -85,27 +91,31 @@ def find_boundaries(module: HloModule, blocks: Blocks, block_candidates: Sequenc
     )
     in_repeated = {blocks.block_of_op[op] for op in repeated}
     repeating = tuple(block.block in in_repeated for block in block_candidates)
-    matrices: dict[tuple[int, int], np.ndarray] = {}
+    matrices: dict[tuple[int, int], dict[CollectiveKey, np.ndarray]] = {}
     for value, end in uses:
         source = sources.get(value)
         if source is None or source.block == end.block:
             continue
-        size = itemsize(graph.values[value].dtype)
-        amounts = resharding_matrix(graph.shape(value), size, source.shardings, end.shardings)
-        pair = (source.block, end.block)
-        if source.block > end.block:
-            pair, amounts = (end.block, source.block), amounts.swapaxes(0, 1)
-        matrices[pair] = matrices.get(pair, 0.0) + amounts
-    crossings = tuple(ReshardingEdge(*pair, matrix) for pair, matrix in sorted(matrices.items()) if matrix.any())
-    return Boundaries(state, activation_bytes, repeating, crossings, sources)
+        size, pair = itemsize(graph.values[value].dtype), (source.block, end.block)
+        for key, matrix in resharding_matrices(graph.shape(value), size, source.shardings, end.shardings).items():
+            amounts = matrix
+            if source.block > end.block:
+                pair, amounts = (end.block, source.block), matrix.swapaxes(0, 1)
+            by_key = matrices.setdefault(pair, {})
+            by_key[key] = by_key.get(key, 0.0) + amounts
+    crossings = tuple(
+        ReshardingEdge(*pair, by_key, np.sum(list(by_key.values()), axis=0))
+        for pair, by_key in sorted(matrices.items())
+    )
+    arrays = len(graph.parameters) + len(graph.results)
+    return Boundaries(state, activation_bytes, repeating, crossings, sources, arrays)
 
 
 def make_problem(
     block_candidates: Sequence[BlockCandidates],
     boundaries: Boundaries,
     times_s: Sequence[Sequence[float]],
-    rates: Rates,
-    micro_batches: int = 1,
+    between_s: Sequence[np.ndarray],
 ) -> SearchProblem:
     """The search problem.
 
@@ -113,15 +123,22 @@ def make_problem(
         block_candidates: The candidates of each block of a program.
         boundaries: Their boundaries.
         times_s: For each block, the time of each candidate by itself in a step; inf for one that cannot be run.
-        rates: How fast the mesh communicates.
-        micro_batches: How many times values move in a step.
+        between_s: For each of the boundaries' crossings, its time in a step for each pair of candidates.
     """
     variables = tuple(_variable(block, boundaries, times_s[block.block]) for block in block_candidates)
     edges = tuple(
-        Edge(_name(each.first), _name(each.second), micro_batches * rates.communication_s(each.amounts))
-        for each in boundaries.crossings
+        Edge(_name(each.first), _name(each.second), seconds)
+        for each, seconds in zip(boundaries.crossings, between_s, strict=True)
     )
     return SearchProblem(variables, edges)
+
+
+def resharding_times(boundaries: Boundaries, costs: CommunicationCosts) -> list[np.ndarray]:
+    """For each of the boundaries' crossings, its estimated time in a micro-batch for each pair of candidates."""
+    return [
+        np.sum([costs.crossing_s(key, each[..., 0], each[..., 1]) for key, each in edge.by_key.items()], axis=0)
+        for edge in boundaries.crossings
+    ]
 
 
 def _variable(block: BlockCandidates, boundaries: Boundaries, times_s: Sequence[float]) -> Variable:

@@ -25,8 +25,9 @@ from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan_report import Caveat
 from alpa_cfp.search import MEMORY_BYTES, Solution
 from alpa_cfp.select.calibration import calibration_programs, rates_of
-from alpa_cfp.select.plan_search import PlanSearch, compiled_collectives, failure_of
+from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import TrackedSource
+from alpa_cfp.select.profiles import compiled_collectives, failure_of
 from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge, find_boundaries
 from alpa_cfp.spmd.module.stage_programs import BoundaryShardings, PhaseCost
 from alpa_cfp.spmd.partition import Collective

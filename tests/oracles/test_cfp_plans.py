@@ -20,7 +20,7 @@ from alpa_cfp.candidates.block_candidates import find_block_candidates
 from alpa_cfp.costs import Rates, estimated_s
 from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.search import SearchProblem, Variable, search
-from alpa_cfp.select.search_problem import find_boundaries, make_problem
+from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import partition
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
@@ -28,6 +28,7 @@ from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
 from alpa_cfp_bench.workloads.sizes import TINY
+from unit.alpa_cfp.training_steps import estimated_problem
 
 MESH = LogicalMesh((8,))
 LAYERS = TINY.layers
@@ -121,7 +122,7 @@ def test_the_two_best_estimated_plans_of_a_gpt_are_data_parallelism_and_megatron
         ]
         for block in block_candidates
     ]
-    problem = make_problem(block_candidates, find_boundaries(module, blocks, block_candidates), times, rates)
+    problem = estimated_problem(block_candidates, find_boundaries(module, blocks, block_candidates), times, rates)
     best = search(problem, None)
     # Any other plan differs from the best one in some variable.
     others = (search(without(problem, v, choice), None) for v, choice in enumerate(best.choices))

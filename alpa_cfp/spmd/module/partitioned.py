@@ -33,7 +33,8 @@ class Collective:
     group_size: int
 
 
-_KINDS = {
+# The names of collectives, by those of StableHLO.
+KINDS = {
     f"stablehlo.{kind.replace('-', '_')}": kind
     for kind in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 }
@@ -42,9 +43,9 @@ _KINDS = {
 def collectives_of_block(block: Any) -> tuple[Collective, ...]:
     """The communication ops of one device's program as it will be compiled, in program order."""
     return tuple(
-        Collective(_KINDS[op.name], sum(map(size_bytes, op.operands)), group_size(op))
+        Collective(KINDS[op.name], sum(map(size_bytes, op.operands)), group_size(op))
         for op in mlir.block_operations(block)
-        if op.name in _KINDS
+        if op.name in KINDS
     )
 
 

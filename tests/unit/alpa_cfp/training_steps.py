@@ -1,6 +1,6 @@
 """A training step of two layers with momentum: small, and with everything that a plan decides about."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -10,10 +10,13 @@ import numpy as np
 
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.candidates.block_candidates import BlockCandidates, find_block_candidates
+from alpa_cfp.candidates.block_candidates import BlockCandidates, distinct, find_block_candidates
+from alpa_cfp.costs import CommunicationCosts, Rates
 from alpa_cfp.extraction.subprograms import find_subprograms
-from alpa_cfp.select.search_problem import Boundaries, find_boundaries
+from alpa_cfp.search import SearchProblem
+from alpa_cfp.select.search_problem import Boundaries, find_boundaries, make_problem, resharding_times
 from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition.stand_ins import without_communication
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
@@ -110,3 +113,28 @@ def _lowered(name: str, step: Callable[[Any, Any], Any], state: Any, others: Any
     lowered = jax.jit(step, keep_unused=True).trace(state, others).lower(lowering_platforms=("cpu",))
     donated = (True,) * len(jax.tree.leaves(state)) + (False,) * len(jax.tree.leaves(others))
     return HloModule.from_stablehlo(name, str(lowered.compiler_ir("stablehlo")), donated)
+
+
+def measured_program(module: HloModule) -> bytes:
+    """The program that is measured for a candidate of this module: without what it communicates."""
+    program = module.partitioned
+    assert program is not None
+    return without_communication(program).bytecode
+
+
+def measured_numbers(block_candidates: Sequence[BlockCandidates]) -> dict[bytes, int]:
+    """For each program that may be measured the number of the candidate that it is measured for."""
+    found: dict[bytes, int] = {}
+    for number, each in enumerate(distinct(block_candidates)):
+        found.setdefault(measured_program(each.module), number)
+    return found
+
+
+def estimated_problem(
+    block_candidates: Sequence[BlockCandidates],
+    boundaries: Boundaries,
+    times_s: Sequence[Sequence[float]],
+    rates: Rates,
+) -> SearchProblem:
+    """The search problem with resharding as the rates say."""
+    return make_problem(block_candidates, boundaries, times_s, resharding_times(boundaries, CommunicationCosts(rates)))

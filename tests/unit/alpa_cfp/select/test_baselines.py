@@ -11,12 +11,13 @@ from alpa_cfp.costs import Rates, estimated_s
 from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.search import Solution
 from alpa_cfp.select.baselines import baselines
-from alpa_cfp.select.search_problem import find_boundaries, make_problem
+from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 from alpa_cfp_bench.workloads.sizes import TINY, Size
 from unit.alpa_cfp.training_steps import (
     MESH,
+    estimated_problem,
     model_module,
     two_layer_blocks,
     two_layer_boundaries,
@@ -29,7 +30,7 @@ RATES = Rates()
 def found() -> dict[str, Solution]:
     block_candidates = two_layer_candidates()
     times = [[estimated_s(candidate.work, RATES) for candidate in block.candidates] for block in block_candidates]
-    problem = make_problem(block_candidates, two_layer_boundaries(), times, RATES)
+    problem = estimated_problem(block_candidates, two_layer_boundaries(), times, RATES)
     return baselines(two_layer_blocks().blocks, block_candidates, problem, MESH)
 
 
@@ -77,7 +78,7 @@ def plans_of(
     plans = baselines(
         blocks.blocks,
         block_candidates,
-        make_problem(block_candidates, find_boundaries(module, blocks, block_candidates), times, RATES),
+        estimated_problem(block_candidates, find_boundaries(module, blocks, block_candidates), times, RATES),
         mesh,
     )
     split = {
@@ -122,7 +123,7 @@ def test_data_parallelism_splits_all_blocks_by_the_same_samples_whatever_they_ta
     block_candidates = find_block_candidates(find_subprograms(module, blocks), MESH)
     drawn = random.Random(0)
     times = [[drawn.uniform(1.0, 1.1) for _ in block.candidates] for block in block_candidates]
-    problem = make_problem(block_candidates, find_boundaries(module, blocks, block_candidates), times, RATES)
+    problem = estimated_problem(block_candidates, find_boundaries(module, blocks, block_candidates), times, RATES)
     plan = baselines(blocks.blocks, block_candidates, problem, MESH)["data parallel"]
     alone = sum(variable.time_s[choice] for variable, choice in zip(problem.variables, plan.choices, strict=True))
     assert problem.time(plan.choices) - alone < 1e-9

@@ -14,7 +14,7 @@ from alpa_cfp.database import Collective, Profile, utc_now
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.spmd import partition
 from alpa_cfp.spmd.module.hlo_module import HloModule
-from unit.alpa_cfp.training_steps import two_layer_boundaries, two_layer_candidates
+from unit.alpa_cfp.training_steps import measured_numbers, measured_program, two_layer_boundaries, two_layer_candidates
 
 NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
 MEASURED = Profile(status="measured", created_at=utc_now(), samples_s=(1.0,), compile_s=0.1, **NOTHING)
@@ -27,15 +27,16 @@ class Recorded:
     def __init__(self, spread: float, seed: int = 0, failing: frozenset[int] = frozenset()):
         drawn = random.Random(seed)
         self.asked: list[int] = []
-        self._number = {id(each.module): i for i, each in enumerate(distinct(two_layer_candidates()))}
+        self._number = measured_numbers(two_layer_candidates())
         self.seconds = [
-            estimated_s(each.work, RATES) * spread ** drawn.uniform(-1, 1) for each in distinct(two_layer_candidates())
+            estimated_s(dataclasses.replace(each.work, collectives=()), RATES) * spread ** drawn.uniform(-1, 1)
+            for each in distinct(two_layer_candidates())
         ]
         self._failing = failing
 
     def __call__(self, modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
         del samples
-        numbers = [self._number[id(module)] for module in modules]
+        numbers = [self._number[measured_program(module)] for module in modules]
         self.asked += numbers
         return [self._profile(number) for number in numbers]
 
@@ -50,13 +51,14 @@ def choosing(recorded: Recorded | None, margin: float) -> PlanSearch:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_pruning_finds_the_plans_that_measuring_everything_finds(seed: int) -> None:
+def test_pruning_finds_plans_that_measuring_everything_hardly_betters(seed: int) -> None:
     everything, some = Recorded(1.2, seed), Recorded(1.2, seed)
-    expected = choosing(everything, math.inf).best(2, None)
+    known = choosing(everything, math.inf)
+    expected = known.best(1, None)[0]
     # Estimates are wrong by up to a fifth, and so are the rates that are fitted to them.
-    found = choosing(some, 1.5).best(2, None)
-    assert [plan.choices for plan in found] == [plan.choices for plan in expected]
-    assert len(everything.asked) == len(distinct(two_layer_candidates()))
+    found = choosing(some, 1.5).best(1, None)[0]
+    assert known.problem.time(found.choices) <= 1.02 * expected.time_s
+    assert len(everything.asked) == known.measured < len(distinct(two_layer_candidates()))
 
 
 def test_pruning_leaves_out_what_cannot_be_among_the_best() -> None:
@@ -182,7 +184,7 @@ def test_rates_are_fitted_to_what_compiled_programs_communicate() -> None:
             RATES,
             lambda modules, _=None, /: [profile] * len(modules),
             math.inf,
-        )._rates
+        )._costs._rates
 
     fast = dataclasses.replace(READ, samples_s=(RATES.latency_s,))
     # All the time is taken by two collectives, if there are any.

@@ -19,9 +19,10 @@ from alpa_cfp.costs import Rates
 from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.search import MemoryUse
 from alpa_cfp.select.baselines import baselines
-from alpa_cfp.select.search_problem import find_boundaries, make_problem
+from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from unit.alpa_cfp.training_steps import estimated_problem
 
 SAMPLES, SEQUENCE, WIDTH, HEADS = 16, 64, 64, 8
 INPUT_BYTES = SAMPLES * SEQUENCE * WIDTH * 4
@@ -67,7 +68,7 @@ def predicted(plan: tuple[tuple[int, ...], str], layers: int, *, remat: bool) ->
     blocks = find_blocks(read_graph(module.bytecode))
     block_candidates = find_block_candidates(find_subprograms(module, blocks), mesh)
     times_s = [[1.0] * len(block.candidates) for block in block_candidates]
-    problem = make_problem(block_candidates, find_boundaries(module, blocks, block_candidates), times_s, Rates())
+    problem = estimated_problem(block_candidates, find_boundaries(module, blocks, block_candidates), times_s, Rates())
     if shape == (1,):
         return problem.memory([0] * len(block_candidates))
     return baselines(blocks.blocks, block_candidates, problem, mesh)[name].memory

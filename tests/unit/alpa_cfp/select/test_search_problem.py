@@ -13,11 +13,12 @@ from alpa_cfp.candidates.block_candidates import BlockCandidates, distinct, find
 from alpa_cfp.costs import Rates, estimated_s
 from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.search import MemoryBudgetError, SearchProblem, search
-from alpa_cfp.select.search_problem import find_boundaries, make_problem
+from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy
 from unit.alpa_cfp.spmd.helpers import lower
+from unit.alpa_cfp.training_steps import estimated_problem
 
 MESH = LogicalMesh((8,))
 RATES = Rates()
@@ -38,7 +39,7 @@ def problem_of(module: HloModule) -> tuple[tuple[BlockCandidates, ...], SearchPr
     blocks = find_blocks(read_graph(module.bytecode))
     block_candidates = find_block_candidates(find_subprograms(module, blocks), MESH)
     times = [[estimated_s(candidate.work, RATES) for candidate in block.candidates] for block in block_candidates]
-    return block_candidates, make_problem(
+    return block_candidates, estimated_problem(
         block_candidates, find_boundaries(module, blocks, block_candidates), times, RATES
     )
 

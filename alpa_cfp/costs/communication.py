@@ -1,0 +1,94 @@
+"""What collectives take in the middle of a program, by kind, group size and bytes.
+
+Takes a few measured points; gives seconds. Between two points time grows with the bytes that cross a device's link, as
+`crossing_bytes` counts them. Invariant: more bytes never take less time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from alpa_cfp.costs.rates import Rates, crossing_bytes
+from alpa_cfp.spmd.partition import Collective
+
+Array = np.ndarray
+# The kind of a collective, and how many devices take part.
+CollectiveKey = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The time of collectives of one kind and group size: lines between points, and on beyond the last ones.
+
+    Attributes:
+        latency_s: The time of an empty one.
+        link_bytes: The bytes that cross a device's link at each point, ascending.
+        seconds: The time at each point, ascending, without `latency_s`.
+    """
+
+    latency_s: float
+    link_bytes: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    @classmethod
+    def through(cls, points: Sequence[tuple[float, float]]) -> "Curve":
+        """The curve through points (link bytes, seconds), which does not fall, and is not below zero."""
+        sizes, times = (np.array(each, dtype=np.float64) for each in zip(*sorted(points), strict=True))
+        times = np.maximum.accumulate(times)
+        slope = (times[1] - times[0]) / (sizes[1] - sizes[0]) if len(sizes) > 1 else 0.0
+        latency_s = max(float(times[0] - slope * sizes[0]), 0.0)
+        return cls(latency_s, tuple(map(float, sizes)), tuple(float(max(each - latency_s, 0.0)) for each in times))
+
+    def bytes_s(self, link_bytes: np.ndarray) -> np.ndarray:
+        """The time of bytes, without latency."""
+        sizes, times = (0.0, *self.link_bytes), (0.0, *self.seconds)
+        beyond = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
+        return np.interp(link_bytes, sizes, times) + beyond * np.maximum(link_bytes - sizes[-1], 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationCosts:
+    """What collectives take on one mesh.
+
+    Attributes:
+        rates: The rates for kinds and group sizes that were not measured.
+        lines: For each kind and group size that was measured its time.
+    """
+
+    rates: Rates = field(default_factory=Rates)
+    lines: Mapping[CollectiveKey, Curve] = field(default_factory=dict)
+
+    def line(self, key: CollectiveKey) -> Curve:
+        """The time of collectives of a kind and a group size; where it was not measured, that of the nearest size."""
+        if key in self.lines:
+            return self.lines[key]
+        alike = [other for other in self.lines if other[0] == key[0]]
+        if alike:
+            return self.lines[min(alike, key=lambda other: (abs(other[1] - key[1]), other[1]))]
+        return Curve(self.rates.latency_s, (self.rates.link_bytes_per_s,), (1.0,))
+
+    def crossing_s(self, key: CollectiveKey, count: Array, link_bytes: Array) -> Array:
+        """Seconds [...] of `count` [...] collectives by which `link_bytes` [...] cross a device's link together."""
+        line, each = self.line(key), np.maximum(count, 1.0)
+        return count * line.latency_s + each * line.bytes_s(link_bytes / each)
+
+    def by_key(
+        self, collectives: Sequence[Collective], combined: Sequence[Collective] = ()
+    ) -> dict[CollectiveKey, float]:
+        """Seconds of collectives by kind and group size.
+
+        Args:
+            collectives: The collectives.
+            combined: Those of them that a whole plan combines with those of other blocks. Only their bytes count.
+        """
+        rest, found = list(combined), dict[CollectiveKey, float]()
+        for each in collectives:
+            key = each.kind, each.group_size
+            same = next((other for other in rest if (other.kind, other.group_size) == key), None)
+            if same is not None:
+                rest.remove(same)
+            crossing = crossing_bytes(each.kind, each.size_bytes, each.group_size)
+            seconds = self.crossing_s(key, np.array(float(same is None)), np.array(crossing))
+            found[key] = found.get(key, 0.0) + float(seconds)
+        return found

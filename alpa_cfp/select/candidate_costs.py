@@ -1,0 +1,313 @@
+"""The costs of candidates in plans, from profiles of what they compute and estimates of what they communicate.
+
+Takes the candidates of a program's blocks, their boundaries and a source of profiles; gives the time of each candidate
+in a plan, and of what is between blocks. Candidates that compute alike are measured once, without communication
+(`spmd.partition.stand_ins`); what they communicate costs what such collectives take on this mesh. All measurements
+together give the times (`time_model`): a candidate that is not measured counts as faster than that, by a margin that
+shrinks as its relatives are measured. Invariant: the same profiles give the same costs.
+"""
+
+import logging
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from alpa_cfp.candidates.accumulation import step_time_s
+from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate, distinct
+from alpa_cfp.costs import CommunicationCosts, Rates, Work, estimated_s, fitted
+from alpa_cfp.costs.communication import CollectiveKey
+from alpa_cfp.database import Profile
+from alpa_cfp.select.profile_source import ProfileSource
+from alpa_cfp.select.profiles import compiled_collectives, failure_of
+from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge
+from alpa_cfp.select.time_model import Corrections, Neighbours, PairKey, TimeModel, split_of
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import Collective
+from alpa_cfp.spmd.partition.stand_ins import without_communication
+
+logger = logging.getLogger(__name__)
+
+Choices = tuple[int, ...]
+
+# Candidates of each kind of block that are measured first.
+_FIRST = 2
+# The least share of a measured time that remains when the overhead of starting a program is taken off.
+_LEAST_OF_MEASURED = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateTime:
+    """The time of a candidate in a step, and its source.
+
+    Attributes:
+        time_s: Seconds in a step; None for a candidate that failed or has no profile.
+        measured: Whether the candidate was measured; otherwise `time_s` is estimated.
+        failure: Why the candidate could not be run; "" if it could, or was not tried.
+        compiled: The collectives of the compiled program, if XLA partitioned it and they were read; else None.
+    """
+
+    time_s: float | None
+    measured: bool
+    failure: str = ""
+    compiled: tuple[Collective, ...] | None = None
+
+
+class CandidateCosts:
+    """The costs of one program's candidates; better with each measurement.
+
+    Args:
+        block_candidates: The candidates of each block of the program.
+        boundaries: The boundaries of the blocks.
+        rates: The rates of the mesh.
+        profiles: The source of profiles; None: costs are estimates.
+        margin: How many times faster than estimated a candidate may be of which nothing is known; inf measures all.
+        micro_batches: The number of micro-batches of a step.
+        communication: What collectives take in a plan.
+
+    Attributes:
+        block_candidates, boundaries, communication: As given.
+        candidates: The distinct candidates.
+        numbers: For each block the numbers of its candidates.
+        seconds: For each candidate that was measured its time without overhead; inf if that failed. It stands for all
+            that compute alike.
+        failures: Why candidates failed, by their numbers; "" if they did not.
+        compiled: The collectives of those that XLA partitioned, as read from their compiled programs.
+        own_s, pairs_s: Corrections of what candidates and pairs of neighbours communicate (`ProgramModel`).
+    """
+
+    def __init__(
+        self,
+        block_candidates: Sequence[BlockCandidates],
+        boundaries: Boundaries,
+        rates: Rates,
+        profiles: ProfileSource | None,
+        margin: float,
+        micro_batches: int,
+        communication: CommunicationCosts,
+    ) -> None:
+        self.block_candidates, self.boundaries, self.communication = block_candidates, boundaries, communication
+        self.candidates, self.numbers = distinct(block_candidates), _candidate_numbers(block_candidates)
+        self.seconds, self.failures = dict[int, float](), dict[int, str]()
+        self.compiled = dict[int, tuple[Collective, ...]]()
+        self.own_s, self.pairs_s = dict[int, float](), dict[PairKey, float]()
+        self._profiles, self._margin, self._micro_batches = profiles, margin, micro_batches
+        self._calibrated, self._rates = rates, rates
+        kinds = [block.kind for block in block_candidates if block.kind == block.block for _ in block.candidates]
+        self._targets, self._model = _targets(kinds, self.candidates), TimeModel(kinds, self.candidates)
+        moved = [communication.by_key(each.work.collectives, each.per_step.collectives) for each in self.candidates]
+        # XLA's programs are measured with what they communicate.
+        self._moved = [
+            {} if each.predicted or each.unread else own for each, own in zip(self.candidates, moved, strict=True)
+        ]
+        self._known: Corrections | None = None
+        if profiles is not None:
+            self.measure(self._first() if math.isfinite(margin) else range(len(self.candidates)))
+
+    def of(self, choices: Choices) -> list[int]:
+        """The numbers of the candidates of a plan."""
+        return [numbers[choice] for numbers, choice in zip(self.numbers, choices, strict=True)]
+
+    def target(self, number: int) -> int:
+        """The number of the candidate that is measured for another one."""
+        return self._targets[number]
+
+    def add_plan(self, choices: Choices, communication_s: Mapping[CollectiveKey, float], seconds: float) -> None:
+        """Takes the measured time of a whole plan into account.
+
+        Args:
+            choices: The plan.
+            communication_s: The estimates of its collectives by kind and group size.
+            seconds: What a step with one micro-batch takes, with the overhead of its program.
+        """
+        numbers = self.of(choices)
+        neighbours = [
+            Neighbours(self.pair(edge, choices), (numbers[edge.first], numbers[edge.second]))
+            for edge in self.boundaries.crossings
+        ]
+        own_s = seconds - self._calibrated.overhead_s(self.boundaries.arrays)
+        self._model.add_plan(numbers, neighbours, communication_s, max(own_s, _LEAST_OF_MEASURED * seconds))
+        self._known = None
+
+    def plan_s(self, choices: Choices, communication_s: Mapping[CollectiveKey, float]) -> float:
+        """The time of a plan whose collectives take `communication_s` by their estimates, without overhead."""
+        known = self._corrections
+        total_s = sum(float(known.computing_s[number]) for number in self.of(choices))
+        total_s += known.communication_s(communication_s)
+        total_s += sum(known.pairs_s.get(self.pair(edge, choices), 0.0) for edge in self.boundaries.crossings)
+        return max(self.step_time_s(choices, total_s), 0.0)
+
+    def parts_s(self, choices: Choices) -> dict[CollectiveKey, float]:
+        """The estimates of what the blocks of a plan communicate, and of what is between them."""
+        found: dict[CollectiveKey, float] = {}
+        for estimates in (*(self._moved[number] for number in self.of(choices)), *self._between(choices)):
+            for key, seconds in estimates.items():
+                found[key] = found.get(key, 0.0) + seconds
+        return found
+
+    def _between(self, choices: Choices) -> list[dict[CollectiveKey, float]]:
+        """The estimates of what is between the blocks of a plan."""
+        return [
+            {
+                key: float(self.communication.crossing_s(key, *amounts[choices[edge.first], choices[edge.second]]))
+                for key, amounts in edge.by_key.items()
+            }
+            for edge in self.boundaries.crossings
+        ]
+
+    def between_s(self) -> list[np.ndarray]:
+        """For each two blocks what is between them in a step, for each pair of their candidates."""
+        known, found = self._corrections, []
+        of_kinds: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
+        for (kinds, a, b), more_s in (*known.pairs_s.items(), *self.pairs_s.items()):
+            of_kinds.setdefault(kinds, []).append((a, b, more_s))
+        for edge in self.boundaries.crossings:
+            seconds = np.zeros(edge.amounts.shape[:2])
+            for key, amounts in edge.by_key.items():
+                seconds += known.factor(key) * self.communication.crossing_s(key, amounts[..., 0], amounts[..., 1])
+            for a, b, more_s in of_kinds.get(self._kinds_of(edge), ()):
+                seconds[a, b] += more_s
+            found.append(self._micro_batches * seconds)
+        return found
+
+    def pair(self, edge: ReshardingEdge, choices: Choices) -> PairKey:
+        return self._kinds_of(edge), int(choices[edge.first]), int(choices[edge.second])
+
+    def _kinds_of(self, edge: ReshardingEdge) -> tuple[int, int]:
+        return self.block_candidates[edge.first].kind, self.block_candidates[edge.second].kind
+
+    def unmeasured(self, choices: Sequence[int]) -> set[int]:
+        """The candidates of a plan that are not measured."""
+        if self._profiles is None:
+            return set()
+        chosen = {numbers[choice] for numbers, choice in zip(self.numbers, choices, strict=True)}
+        return {self._targets[number] for number in chosen}.difference(self.seconds)
+
+    def measure(self, numbers: Iterable[int]) -> None:
+        assert self._profiles is not None
+        targets = list(dict.fromkeys(self._targets[number] for number in numbers))
+        profiles = self._profiles([self._computing(number) for number in targets])
+        for number, profile in zip(targets, profiles, strict=True):
+            self.seconds[number] = self._own_s(self.candidates[number], profile)
+            self._model.add_candidate(number, self.seconds[number])
+            self.failures[number] = failure_of(profile)
+            compiled = compiled_collectives(profile)
+            if compiled is not None:
+                self.compiled[number] = compiled
+        known = [number for number, seconds in self.seconds.items() if math.isfinite(seconds)]
+        works = [self._work(number) for number in known]
+        self._rates = fitted(works, [self.seconds[number] for number in known], self._calibrated)
+        self._known = None
+        logger.info("CFP: %d of %d candidates are measured", len(self.seconds), len(self.candidates))
+
+    def costs(self, *, only_measured: bool = False) -> list[float]:
+        """The step time of each candidate in a plan; one that is not measured is optimistic, or inf."""
+        known, costs = self._corrections, []
+        for number, candidate in enumerate(self.candidates):
+            computing_s = float(known.computing_s[number])
+            seconds = self.seconds.get(self._targets[number])
+            if self._profiles is not None and seconds is None:
+                # XLA mostly partitions better than is predicted.
+                if candidate.predicted:
+                    computing_s = min(computing_s, estimated_s(candidate.lower_bound, self._rates))
+                computing_s = (
+                    math.inf if only_measured else computing_s / self._margin ** float(known.deviation[number])
+                )
+            elif seconds == math.inf:
+                computing_s = math.inf
+            total_s = computing_s + known.communication_s(self._moved[number])
+            total_s += self.own_s.get(number, 0.0)
+            costs.append(self._step_time_s([candidate], total_s))
+        return costs
+
+    def candidate_times(self, block: BlockCandidates) -> list[CandidateTime]:
+        """The time of each candidate of a block in a plan; estimates are not optimistic here."""
+        known, found = self._corrections, []
+        for number in self.numbers[block.block]:
+            target = self._targets[number]
+            seconds = self.seconds.get(target)
+            total_s = float(known.computing_s[number]) + known.communication_s(self._moved[number])
+            step_s = math.inf if seconds == math.inf else self._step_time_s([self.candidates[number]], total_s)
+            time_s = step_s if math.isfinite(step_s) else None
+            failure, compiled = self.failures.get(target, ""), self.compiled.get(target)
+            found.append(CandidateTime(time_s, seconds is not None, failure, compiled))
+        return found
+
+    def step_time_s(self, choices: Sequence[int], total_s: float) -> float:
+        """The estimated time of a step by a plan whose time is `total_s` with one micro-batch."""
+        return self._step_time_s(
+            [u.candidates[choice] for u, choice in zip(self.block_candidates, choices, strict=True)], total_s
+        )
+
+    def _step_time_s(self, candidates: Sequence[Candidate], total_s: float) -> float:
+        once_s = sum(estimated_s(candidate.per_step, self._rates) for candidate in candidates)
+        estimate_s = sum(estimated_s(candidate.work, self._rates) for candidate in candidates)
+        return step_time_s(once_s, estimate_s, total_s, self._micro_batches)
+
+    def _first(self) -> list[int]:
+        """The candidates of each kind of block that compute fastest, as estimated."""
+        estimates = self._computing_s()
+        found: list[int] = []
+        for numbers in dict.fromkeys(map(tuple, self.numbers)):
+            found += sorted({self._targets[number] for number in numbers}, key=lambda i: (estimates[i], i))[:_FIRST]
+        return sorted(found)
+
+    def _computing(self, number: int) -> HloModule:
+        """The program of a candidate without what it communicates, if that is known."""
+        module = self.candidates[number].module
+        program = module.partitioned
+        assert program is not None
+        if not program.collectives:
+            return module
+        computing = replace(module)
+        computing.partitioned = without_communication(program)
+        return computing
+
+    def _work(self, number: int) -> Work:
+        """The work of the program that is measured for a candidate."""
+        candidate, compiled = self.candidates[number], self.compiled.get(number)
+        if candidate.predicted or candidate.unread:
+            return candidate.work if compiled is None else replace(candidate.work, collectives=compiled)
+        return replace(candidate.work, collectives=())
+
+    def _computing_s(self) -> np.ndarray:
+        """For each candidate the estimate of the program that is measured for it."""
+        return np.array([estimated_s(self._work(number), self._rates) for number in range(len(self.candidates))])
+
+    def _own_s(self, candidate: Candidate, profile: Profile | None) -> float:
+        """The time of a candidate inside a larger program, without overhead; inf without a measurement."""
+        if profile is None or profile.status == "failed":
+            return math.inf
+        arrays = len(candidate.inputs) + len(candidate.outputs)
+        # Noise must not make a small program cost nothing.
+        return max(
+            profile.lower_half_mean_s - self._calibrated.overhead_s(arrays),
+            _LEAST_OF_MEASURED * profile.lower_half_mean_s,
+        )
+
+    @property
+    def _corrections(self) -> Corrections:
+        if self._known is None:
+            self._known = self._model.corrections(self._computing_s())
+        return self._known
+
+
+def _candidate_numbers(block_candidates: Sequence[BlockCandidates]) -> list[list[int]]:
+    """For each block the indices of its candidates in `distinct(block_candidates)`."""
+    of_kind: dict[int, list[int]] = {}
+    start = 0
+    for block in block_candidates:
+        if block.kind == block.block:
+            of_kind[block.kind] = list(range(start, start + len(block.candidates)))
+            start += len(block.candidates)
+    return [of_kind[block.kind] for block in block_candidates]
+
+
+def _targets(kinds: Sequence[int], candidates: Sequence[Candidate]) -> list[int]:
+    """For each candidate the number of the first one that computes alike, which is measured for it."""
+    first: dict[Hashable, int] = {}
+    return [
+        number if candidate.predicted or candidate.unread else first.setdefault((kind, split_of(candidate)), number)
+        for number, (kind, candidate) in enumerate(zip(kinds, candidates, strict=True))
+    ]

@@ -1,0 +1,163 @@
+"""How long collectives take in the middle of a program, from small programs that are profiled like any other.
+
+Takes a mesh; gives the programs and, from their profiles, its `CommunicationCosts`. A program repeats a product of
+matrices and a collective that wait for each other. Beside it runs the same program with a local op in the place of the
+collective (`spmd.partition.stand_ins`): the difference is what the collective takes where devices have other work to
+do, which is not what it takes alone. Invariant: a mesh is calibrated by the same programs always, so once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from alpa_cfp.costs import CommunicationCosts, Rates, crossing_bytes
+from alpa_cfp.costs.communication import CollectiveKey, Curve
+from alpa_cfp.database import Profile
+from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.mlir import Value
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.module.partitioned import PartitionedProgram, collectives_of_block
+from alpa_cfp.spmd.partition.stand_ins import without_communication
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
+
+_KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+# The bytes of a device's operand, the columns of it, and the side of the square matrices beside it.
+_SIZES, _COLUMNS, _SIDE = (16_384, 524_288, 2_097_152), 64, 160
+_REPEATS = 4
+
+
+def communication_programs(mesh: LogicalMesh) -> list[HloModule]:
+    """For each kind of collective, each group of axes and each size a program with it, and one with its stand-in."""
+    programs = []
+    for kind, axes, size in _points(mesh):
+        program = _program(mesh, kind, axes, size)
+        programs += [program, replace(program)]
+        assert program.partitioned is not None
+        programs[-1].partitioned = without_communication(program.partitioned)
+    return programs
+
+
+def communication_costs(mesh: LogicalMesh, profiles: Sequence[Profile | None], rates: Rates) -> CommunicationCosts:
+    """The costs of collectives by the profiles of `communication_programs`.
+
+    Args:
+        mesh: The mesh.
+        profiles: Of the programs, in their order; None for one without a profile.
+        rates: The rates for what could not be measured.
+    """
+    points: dict[tuple[CollectiveKey, tuple[Axis, ...]], list[tuple[float, float]]] = {}
+    pairs = zip(profiles[::2], profiles[1::2], strict=True)
+    for (kind, axes, size), (with_it, without) in zip(_points(mesh), pairs, strict=True):
+        if with_it is None or without is None or not (with_it.samples_s and without.samples_s):
+            continue
+        group = _group_size(axes)
+        seconds = max(with_it.lower_half_mean_s - without.lower_half_mean_s, 0.0) / _REPEATS
+        points.setdefault(((kind, group), axes), []).append((crossing_bytes(kind, size, group), seconds))
+    found: dict[CollectiveKey, list[tuple[float, float]]] = {}
+    for (key, _), both in points.items():
+        if len(both) == len(_SIZES):
+            found.setdefault(key, []).extend(both)
+    lines = {key: Curve.through(_mean(points)) for key, points in found.items()}
+    lines |= {("collective-permute", group): line for (kind, group), line in lines.items() if kind == "all-to-all"}
+    return CommunicationCosts(rates, lines)
+
+
+def _mean(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The mean seconds of each number of bytes; several groups of axes may have one size."""
+    by_bytes: dict[float, list[float]] = {}
+    for size, seconds in points:
+        by_bytes.setdefault(size, []).append(seconds)
+    return [(size, sum(seconds) / len(seconds)) for size, seconds in by_bytes.items()]
+
+
+def _points(mesh: LogicalMesh) -> list[tuple[str, tuple[Axis, ...], int]]:
+    """The kind, the axes and the bytes of each program."""
+    if mesh.num_devices == 1:
+        return []
+    groups = list(dict.fromkeys([*((axis,) for axis in mesh.axes), mesh.axes]))
+    return list(product(_KINDS, groups, _SIZES))
+
+
+def _group_size(axes: Sequence[Axis]) -> int:
+    size = 1
+    for axis in axes:
+        size *= axis.size
+    return size
+
+
+def _program(mesh: LogicalMesh, kind: str, axes: tuple[Axis, ...], size: int) -> HloModule:
+    """A program that repeats a product of matrices and a collective of `size` bytes on each device."""
+    group = _group_size(axes)
+    rows = max(size // (4 * _COLUMNS * group), 1) * group
+    with mlir.context(), ir.Location.unknown():
+        made = ir.Module.create()
+        real = ir.F32Type.get()
+        moved, square = (ir.RankedTensorType.get(shape, real) for shape in ((rows, _COLUMNS), (_SIDE, _SIDE)))
+        main, body = mlir.add_main(made, [moved, square], [moved, square])
+        with ir.InsertionPoint(body):
+            value, matrix = body.arguments
+            weight = matrix
+            for number in range(_REPEATS):
+                matrix = _product(_plus_first(matrix, value), weight)
+                value = _plus_first(value, matrix)
+                value = _restored(_collective(kind, value, mesh.groups(axes), number + 1), rows)
+            mlir.create("func.return", [], [value, matrix])
+        bytecode = mlir.to_bytecode(made)
+        collectives = collectives_of_block(mlir.entry_block(main))
+    module = HloModule.from_stablehlo("communication", bytecode)
+    shardings = (ArraySharding.replicated(mesh, 2),) * 2
+    module.mesh, module.input_shardings, module.output_shardings = mesh, shardings, shardings
+    module.solved = True
+    module.partitioned = PartitionedProgram("shardy", bytecode, mesh, shardings, shardings, ((), ()), collectives)
+    return module
+
+
+def _product(matrix: Value, weight: Value) -> Value:
+    numbers = stablehlo.DotDimensionNumbers.get([], [], [1], [0])
+    return stablehlo.dot_general(matrix.type, matrix, weight, numbers)
+
+
+def _plus_first(value: Value, other: Value) -> Value:
+    """A value plus the first element of another one, so that it waits for that one."""
+    first = stablehlo.reshape(
+        ir.RankedTensorType.get((), ir.F32Type.get()), stablehlo.slice(other, [0, 0], [1, 1], [1, 1])
+    )
+    dims = ir.DenseI64ArrayAttr.get([])
+    return stablehlo.add(value, stablehlo.broadcast_in_dim(value.type, first, dims))
+
+
+def _collective(kind: str, value: Value, groups: Sequence[Sequence[int]], channel: int) -> Value:
+    """A collective of an array of two dims, along the first."""
+    rows, columns = mlir.tensor_shape(value)
+    size = len(groups[0])
+    attributes: dict[str, Any] = {"replica_groups": mlir.dense(np.array(groups, dtype=np.int64))}
+    if kind != "all-to-all":  # with a channel its groups would be of partitions
+        handle = f"#stablehlo.channel_handle<handle = {channel}, type = 1>"
+        attributes |= {"channel_handle": ir.Attribute.parse(handle), "use_global_device_ids": ir.UnitAttr.get()}
+    shapes = {"all-gather": (rows * size, columns), "reduce-scatter": (rows // size, columns)}
+    if kind == "all-gather":
+        attributes["all_gather_dim"] = mlir.i64(0)
+    elif kind == "reduce-scatter":
+        attributes["scatter_dimension"] = mlir.i64(0)
+    elif kind == "all-to-all":
+        shapes[kind] = (rows // size, columns * size)
+        attributes |= {"split_dimension": mlir.i64(0), "concat_dimension": mlir.i64(1), "split_count": mlir.i64(size)}
+    result = ir.RankedTensorType.get(shapes.get(kind, (rows, columns)), ir.F32Type.get())
+    reducer = "add" if kind in ("all-reduce", "reduce-scatter") else None
+    name = f"stablehlo.{kind.replace('-', '_')}"
+    return mlir.create(name, [result], [value], attributes, reducer=reducer).results[0]
+
+
+def _restored(value: Value, rows: int) -> Value:
+    """An array of (rows, columns) made of what a collective gives."""
+    own, columns = mlir.tensor_shape(value)
+    if columns != _COLUMNS:
+        return stablehlo.reshape(ir.RankedTensorType.get((rows, _COLUMNS), ir.F32Type.get()), value)
+    if own > rows:
+        return stablehlo.slice(value, [0, 0], [rows, columns], [1, 1])
+    return stablehlo.concatenate([value] * (rows // own), dimension=0) if own < rows else value

@@ -1,0 +1,47 @@
+"""Times of collectives between the points that were measured."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpa_cfp.costs import CommunicationCosts, Rates, crossing_bytes
+from alpa_cfp.costs.communication import Curve
+from alpa_cfp.spmd.partition import Collective
+
+POINTS = ((1e4, 1e-4), (5e5, 3e-4), (2e6, 2e-3))
+SUM = Collective("all-reduce", 65_536, 2)
+
+
+def test_a_curve_meets_its_points() -> None:
+    curve = Curve.through(POINTS)
+    for size, seconds in POINTS:
+        assert curve.latency_s + float(curve.bytes_s(np.array(size))) == pytest.approx(seconds)
+
+
+@given(
+    st.lists(st.tuples(st.floats(1e3, 1e7), st.floats(0, 1)), min_size=2, max_size=5, unique_by=lambda each: each[0])
+)
+def test_more_bytes_never_take_less_time(points: list[tuple[float, float]]) -> None:
+    curve = Curve.through(points)
+    times = curve.bytes_s(np.linspace(0, 2e7, 50))
+    assert curve.latency_s >= 0
+    assert (np.diff(times) >= -1e-12).all()
+
+
+def test_what_was_not_measured_costs_as_the_rates_say() -> None:
+    rates = Rates(latency_s=1e-3, link_bytes_per_s=1e9)
+    expected = 1e-3 + crossing_bytes("all-reduce", SUM.size_bytes, 2) / 1e9
+    assert CommunicationCosts(rates).by_key([SUM]) == {("all-reduce", 2): pytest.approx(expected)}
+
+
+def test_of_group_sizes_that_were_not_measured_the_nearest_counts() -> None:
+    near, far = Curve.through(POINTS), Curve.through([(size, 9 * seconds) for size, seconds in POINTS])
+    costs = CommunicationCosts(Rates(), {("all-reduce", 4): near, ("all-reduce", 64): far})
+    assert costs.line(("all-reduce", 8)) is near
+
+
+def test_of_collectives_that_a_plan_combines_only_the_bytes_count() -> None:
+    costs = CommunicationCosts(Rates(latency_s=1.0))
+    alone, combined = costs.by_key([SUM]), costs.by_key([SUM], [SUM])
+    assert alone["all-reduce", 2] - combined["all-reduce", 2] == pytest.approx(1.0)

@@ -1,0 +1,39 @@
+"""Collectives are measured in the middle of programs, beside the same programs without them."""
+
+import pytest
+
+from alpa_cfp.costs import Rates
+from alpa_cfp.database import Profile, utc_now
+from alpa_cfp.select.communication import communication_costs, communication_programs
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+
+MESH = LogicalMesh((2, 4))
+NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
+
+
+def profile(seconds: float) -> Profile:
+    return Profile(status="measured", created_at=utc_now(), samples_s=(seconds,), compile_s=0.1, **NOTHING)
+
+
+def test_each_group_of_axes_has_programs_with_and_without_each_kind_of_collective() -> None:
+    programs = [each.partitioned for each in communication_programs(MESH)]
+    found = {(each.kind, each.group_size) for program in programs if program for each in program.collectives}
+    kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+    assert found == {(kind, size) for kind in kinds for size in (2, 4, 8)}
+    assert all(program is not None and not program.collectives for program in programs[1::2])
+
+
+def test_what_a_collective_takes_is_the_difference_to_the_program_without_it() -> None:
+    count = len(communication_programs(MESH))
+    profiles = [profile(2e-3 if number % 2 == 0 else 1e-3) for number in range(count)]
+    costs = communication_costs(MESH, profiles, Rates())
+    assert costs.line(("all-reduce", 4)).latency_s == pytest.approx(1e-3 / 4)
+
+
+def test_without_profiles_the_rates_hold() -> None:
+    count = len(communication_programs(MESH))
+    assert communication_costs(MESH, [None] * count, Rates()).lines == {}
+
+
+def test_on_one_device_nothing_is_measured() -> None:
+    assert communication_programs(LogicalMesh((1,))) == []

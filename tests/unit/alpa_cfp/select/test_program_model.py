@@ -1,0 +1,32 @@
+"""What programs of plans communicate beyond their parts corrects candidates and pairs of neighbours."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpa_cfp.select.program_model import ProgramModel
+
+PAIR = ((0, 1), 2, 3)
+
+
+def test_without_programs_there_are_no_corrections() -> None:
+    model = ProgramModel(1e-4)
+    model.add([0, 1], [PAIR], 0.0)
+    own, pairs = model.corrections()
+    assert set(own.values()) | set(pairs.values()) == {0.0}
+
+
+@given(st.floats(-1e-3, 1e-3))
+def test_corrections_of_one_plan_add_up_to_its_difference(difference_s: float) -> None:
+    model = ProgramModel(1e-4)
+    model.add([0, 1, 1], [PAIR], difference_s)
+    own, pairs = model.corrections()
+    assert own[0] + 2 * own[1] + pairs[PAIR] == pytest.approx(difference_s, rel=0.01, abs=1e-9)
+
+
+def test_what_only_one_of_two_plans_has_takes_more_of_their_difference() -> None:
+    model = ProgramModel(1e-4)
+    model.add([0, 1], [], 0.0)
+    model.add([0, 2], [], 1e-4)
+    own, _ = model.corrections()
+    assert own[2] > own[0] > own[1]

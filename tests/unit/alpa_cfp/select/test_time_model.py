@@ -1,0 +1,78 @@
+"""Times of candidates come from all measurements at once."""
+
+import numpy as np
+import pytest
+
+from alpa_cfp.candidates.block_candidates import distinct
+from alpa_cfp.select.time_model import Corrections, TimeModel, split_of
+from unit.alpa_cfp.training_steps import two_layer_candidates
+
+CANDIDATES = distinct(two_layer_candidates())
+KINDS = [each.kind for each in two_layer_candidates() if each.kind == each.block for _ in each.candidates]
+PRIOR = np.full(len(CANDIDATES), 1e-2)
+REDUCE = ("all-reduce", 8)
+
+
+def model() -> TimeModel:
+    return TimeModel(KINDS, CANDIDATES)
+
+
+def relatives() -> tuple[int, int]:
+    """Two candidates of one kind that compute alike."""
+    first: dict[object, int] = {}
+    for number, candidate in enumerate(CANDIDATES):
+        key = KINDS[number], split_of(candidate)
+        if key in first:
+            return first[key], number
+        first[key] = number
+    raise AssertionError("no candidates compute alike")
+
+
+def of(known: TimeModel) -> Corrections:
+    return known.corrections(PRIOR)
+
+
+def test_without_measurements_the_times_are_the_estimates() -> None:
+    np.testing.assert_array_equal(of(model()).computing_s, PRIOR)
+    assert set(of(model()).deviation) == {1.0}
+
+
+def test_a_candidate_that_was_measured_takes_about_what_was_measured() -> None:
+    known = model()
+    known.add_candidate(0, 2e-2)
+    assert of(known).computing_s[0] == pytest.approx(2e-2, rel=0.05)
+
+
+def test_a_measured_candidate_tells_of_those_that_compute_alike_more_than_of_its_kind() -> None:
+    measured, relative = relatives()
+    known = model()
+    known.add_candidate(measured, 2e-2)
+    found = of(known)
+    kind = next(n for n in range(len(KINDS)) if KINDS[n] == KINDS[measured] and n not in (measured, relative)
+                and split_of(CANDIDATES[n]) != split_of(CANDIDATES[measured]))  # fmt: skip
+    assert found.computing_s[relative] > found.computing_s[kind] > PRIOR[kind]
+    assert found.deviation[measured] < found.deviation[relative] < found.deviation[kind] < 1
+
+
+def test_noise_does_not_decide_between_candidates_that_compute_alike() -> None:
+    measured, relative = relatives()
+    known = model()
+    known.add_candidate(measured, 1.00e-2)
+    known.add_candidate(relative, 1.06e-2)
+    found = of(known).computing_s
+    assert abs(found[relative] - found[measured]) < 0.5 * 0.06e-2
+
+
+def test_a_whole_plan_that_communicates_much_and_is_slow_makes_collectives_slow() -> None:
+    known = model()
+    known.add_plan([0], [], {}, 1e-2)
+    known.add_plan([0], [], {REDUCE: 1e-2}, 3e-2)
+    found = of(known)
+    assert found.factor(REDUCE) > 1.5
+    assert found.factor(("all-gather", 2)) > 1.0
+
+
+def test_a_plan_is_predicted_by_what_it_took_once_it_was_measured() -> None:
+    known = model()
+    known.add_plan([0, len(KINDS) - 1], [], {}, 3e-2)
+    assert of(known).computing_s[[0, len(KINDS) - 1]].sum() == pytest.approx(3e-2, rel=0.05)
