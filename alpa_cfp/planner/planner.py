@@ -15,7 +15,7 @@ from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.apply.micro_batch_programs import micro_batch_programs
 from alpa_cfp.candidates.block_candidates import distinct, find_block_candidates
-from alpa_cfp.costs import CommunicationCosts, Rates
+from alpa_cfp.costs import Rates
 from alpa_cfp.errors import PlanError
 from alpa_cfp.evidence.plan_evidence import PlanEvidence
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
@@ -244,7 +244,7 @@ def _new_plan(
         )  # fmt: skip
 
     rates = Rates() if profiles is None else rates_of(mesh, profiles(calibration_programs(mesh)), caveats)
-    communication = CommunicationCosts(rates)
+    communication = None
     if profiles is not None:
         communication = communication_costs(mesh, profiles(communication_programs(mesh)), rates)
     boundaries, batches = find_boundaries(module, blocks, block_candidates), request.num_micro_batches

@@ -64,7 +64,8 @@ class CandidateCosts:
         profiles: The source of profiles; None: costs are estimates.
         margin: How many times faster than estimated a candidate may be of which nothing is known; inf measures all.
         micro_batches: The number of micro-batches of a step.
-        communication: What collectives take in a plan.
+        communication: What collectives take in a plan, where those that plans combine count by their bytes; None: as
+            the rates say, each by itself.
 
     Attributes:
         block_candidates, boundaries, communication: As given.
@@ -85,9 +86,10 @@ class CandidateCosts:
         profiles: ProfileSource | None,
         margin: float,
         micro_batches: int,
-        communication: CommunicationCosts,
+        communication: CommunicationCosts | None,
     ) -> None:
-        self.block_candidates, self.boundaries, self.communication = block_candidates, boundaries, communication
+        self.block_candidates, self.boundaries = block_candidates, boundaries
+        self.communication = communication or CommunicationCosts(rates)
         self.candidates, self.numbers = distinct(block_candidates), _candidate_numbers(block_candidates)
         self.seconds, self.failures = dict[int, float](), dict[int, str]()
         self.compiled = dict[int, tuple[Collective, ...]]()
@@ -96,7 +98,11 @@ class CandidateCosts:
         self._calibrated, self._rates = rates, rates
         kinds = [block.kind for block in block_candidates if block.kind == block.block for _ in block.candidates]
         self._targets, self._model = _targets(kinds, self.candidates), TimeModel(kinds, self.candidates)
-        moved = [communication.by_key(each.work.collectives, each.per_step.collectives) for each in self.candidates]
+        combined = [() if communication is None else each.per_step.collectives for each in self.candidates]
+        moved = [
+            self.communication.by_key(each.work.collectives, once)
+            for each, once in zip(self.candidates, combined, strict=True)
+        ]
         # XLA's programs are measured with what they communicate.
         self._moved = [
             {} if each.predicted or each.unread else own for each, own in zip(self.candidates, moved, strict=True)

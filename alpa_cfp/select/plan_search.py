@@ -68,7 +68,8 @@ class PlanSearch:
         caveats: Receives what the plan was chosen without.
         baselines: Gives hand-written plans by name for a search problem. The best of them is taken if a search that is
             not exact finds nothing better.
-        communication: What collectives take in a plan; None: as the rates say.
+        communication: What collectives take in a plan, where those that plans combine count by their bytes; None: as
+            the rates say, each by itself.
         planned: Gives the partitioned program of a plan, whose collectives are then counted; None: they are taken to be
             those of the plan's parts.
 
@@ -97,11 +98,12 @@ class PlanSearch:
     ) -> None:
         self.caveats, self.gap_s = Caveats() if caveats is None else caveats, 0.0
         self.limits, self.micro_batches = (limit_s, memory_bytes), micro_batches
-        costs = CommunicationCosts(rates) if communication is None else communication
-        self._costs = CandidateCosts(block_candidates, boundaries, rates, profiles, margin, micro_batches, costs)
+        self._costs = CandidateCosts(
+            block_candidates, boundaries, rates, profiles, margin, micro_batches, communication
+        )
         self._block_candidates, self._boundaries, self._baselines = block_candidates, boundaries, baselines
         self._planned, self._programs = planned, dict[Choices, _Program]()
-        self._program_model, self._communication = ProgramModel(rates.latency_s), costs
+        self._program_model = ProgramModel(rates.latency_s)
 
     @property
     def measured(self) -> int:
@@ -148,7 +150,7 @@ class PlanSearch:
         if program.partitioner != "shardy":
             self._programs[choices] = _Program(module, parts)
             return
-        communication_s = self._communication.by_key(program.collectives)
+        communication_s = self._costs.communication.by_key(program.collectives)
         self._programs[choices] = _Program(module, communication_s)
         pairs = [self._costs.pair(edge, choices) for edge in self._boundaries.crossings]
         self._program_model.add(self._costs.of(choices), pairs, sum(communication_s.values()) - sum(parts.values()))
