@@ -137,7 +137,8 @@ class PlanSearch:
         self.look_at(first.choices)
         problem = self._problem()
         plans = [self._predicted(choices, problem) for choices in self._programs if not self._costs.unmeasured(choices)]
-        fitting = [plan for plan in plans if budget_bytes is None or plan.memory.total <= budget_bytes]
+        runnable = [plan for plan in plans if math.isfinite(plan.time_s)]
+        fitting = [plan for plan in runnable if budget_bytes is None or plan.memory.total <= budget_bytes]
         return sorted(fitting, key=lambda plan: (plan.time_s, plan.choices))[:count]
 
     def look_at(self, choices: Choices) -> None:
@@ -167,7 +168,8 @@ class PlanSearch:
 
     def _predicted(self, choices: Choices, problem: SearchProblem) -> Solution:
         solution, program = problem.solution(choices), self._programs.get(choices)
-        if program is None:
+        # A plan with a candidate that cannot be run takes forever.
+        if program is None or math.isinf(solution.time_s):
             return solution
         return replace(solution, time_s=self._costs.plan_s(choices, program.communication_s))
 
