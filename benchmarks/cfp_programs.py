@@ -23,6 +23,7 @@ from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.planner.planner import with_plan
 from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.select.calibration import calibration_programs, rates_of
+from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.communication import communication_costs, communication_programs
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.search_problem import find_boundaries
@@ -111,12 +112,7 @@ def choosing(step: Step, measuring: Profiler, margin: float) -> tuple[Rates, Pla
     rates = rates_of(step.mesh, measuring.measure(calibration_programs(step.mesh)))
     communication = communication_costs(step.mesh, measuring.measure(communication_programs(step.mesh)), rates)
     boundaries = find_boundaries(step.module, step.blocks, step.block_candidates)
-    return rates, PlanSearch(
-        step.block_candidates,
-        boundaries,
-        rates,
-        measuring.measure,
-        margin,
-        communication=communication,
-        planned=step.planned,
+    costs = CandidateCosts(
+        step.block_candidates, boundaries, rates, measuring.measure, margin, communication=communication
     )
+    return rates, PlanSearch(costs, planned=step.planned)

@@ -101,25 +101,19 @@ def _seconds(
 
 def _planned(step: Step, measuring: Profiler, margin: float) -> tuple[tuple[int, ...], int]:
     """The plan, and how many programs were measured for it."""
-    _, costs = choosing(step, measuring, margin)
-    whole: set[tuple[int, ...]] = set()
-
-    def planned(choices: Sequence[int]) -> Any:
-        whole.add(tuple(choices))
-        return step.planned(choices)
-
+    _, search = choosing(step, measuring, margin)
     refinement = Refinement(
         step.blocks,
         step.block_candidates,
         step.mesh,
-        costs,
+        search,
         measuring.measure,
-        planned,
+        step.planned,
         lambda module: (),
         _COUNT,
         _SAMPLES,
     )
-    return refinement.best(None).solution.choices, costs.measured + len(whole)
+    return refinement.best(None).solution.choices, search.costs.measured + len(refinement.tried)
 
 
 def _verdict(results: Sequence[dict[str, Any]]) -> str:

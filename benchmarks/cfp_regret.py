@@ -80,7 +80,7 @@ def measure(step: Step, database: Path, options: argparse.Namespace, started: fl
             _REFINE, options.samples, has_baselines=False,
         )  # fmt: skip
         after = refinement.best(None).solution.choices
-        planning_s, profiles = time.perf_counter() - started, search.measured
+        planning_s, profiles = time.perf_counter() - started, search.costs.measured
     origins = {first: "first"} | dict.fromkeys(refinement.tried, "search")
     plans = len(refinement.tried)
     problem = search.problem

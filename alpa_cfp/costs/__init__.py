@@ -3,7 +3,7 @@
 from alpa_cfp.costs.communication import CommunicationCosts
 from alpa_cfp.costs.memory import BlockMemory, memory_of
 from alpa_cfp.costs.rates import Rates, crossing_bytes, estimated_s, fitted
-from alpa_cfp.costs.resharding import resharding_amounts, resharding_matrices
+from alpa_cfp.costs.resharding import resharding_collectives, resharding_matrices
 from alpa_cfp.costs.work import LocalOp, LocalProgram, Work, read_local, work_of
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
     "fitted",
     "memory_of",
     "read_local",
-    "resharding_amounts",
+    "resharding_collectives",
     "resharding_matrices",
     "work_of",
 ]

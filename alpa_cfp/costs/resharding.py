@@ -36,14 +36,6 @@ def resharding_collectives(
     )
 
 
-def resharding_amounts(
-    shape: Sequence[int], itemsize: int, source: ArraySharding, target: ArraySharding
-) -> tuple[int, float]:
-    """(collectives, bytes across a device's link) of resharding an array."""
-    found = resharding_collectives(shape, itemsize, source, target)
-    return len(found), sum(crossing_bytes(each.kind, each.size_bytes, each.group_size) for each in found)
-
-
 def resharding_matrices(
     shape: Sequence[int],
     itemsize: int,

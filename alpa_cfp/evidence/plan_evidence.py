@@ -2,7 +2,8 @@
 
 Takes the module, its blocks, the costs of their candidates, the chosen plan and the whole plans that were tried.
 Nothing here affects the plan. Invariants: every block of the program is in the report; the times of the chosen
-alternatives, the moves and the overhead add up to the predicted time, unless whole plans were compiled.
+alternatives, the moves and the overhead add up to the predicted time, unless
+programs of whole plans were partitioned, which communicate something else than the sum of their parts.
 """
 
 import math
@@ -74,7 +75,7 @@ class PlanEvidence:
             axis_names=tuple(f"axis {number}" for number in range(len(self.mesh.shape))),
             kinds=tuple(self._kind(first, names[first.block], trained, problem) for first in firsts),
             blocks=self._blocks({first.kind: number for number, first in enumerate(firsts)}, names, trained, problem),
-            moves=self._moves(problem),
+            moves=self._moves(),
             tried=tuple(map(self._tried, self.tried)),
             overhead_s=self.overhead_s,
             programs_measured=self.programs_measured,
@@ -85,7 +86,7 @@ class PlanEvidence:
     def _kind(self, first: BlockCandidates, name: str, trained: frozenset[int], problem: SearchProblem) -> BlockKind:
         """The kind of which `first` is the first block."""
         graph, block, variable = self.blocks.graph, self.blocks.blocks[first.block], problem.variables[first.block]
-        costs = self.search.candidate_times(first)
+        costs = self.search.costs.candidate_times(first)
         of_factors = roles_of(graph, block, trained, name)
         roles = [_roles(candidate.strategy, of_factors) for candidate in first.candidates]
         measured = [cost.measured for cost in costs]
@@ -142,14 +143,15 @@ class PlanEvidence:
             )
         return tuple(reports)
 
-    def _moves(self, problem: SearchProblem) -> tuple[Move, ...]:
-        """The resharding of the plan; edges and crossings are in the same order."""
-        choices, moves = self.plan.solution.choices, []
-        for edge, crossing in zip(problem.edges, self.boundaries.crossings, strict=True):
+    def _moves(self) -> tuple[Move, ...]:
+        """The resharding of the plan."""
+        choices, moves = self.plan.solution.choices, list[Move]()
+        for crossing in self.boundaries.crossings:
             pair = choices[crossing.first], choices[crossing.second]
             count, size = (self.micro_batches * float(amount) for amount in crossing.amounts[pair])
             if count:
-                moves.append(Move(crossing.first, crossing.second, float(edge.time_s[pair]), round(size), round(count)))
+                time_s = float(self.search.costs.resharding_s(crossing)[pair])
+                moves.append(Move(crossing.first, crossing.second, time_s, round(size), round(count)))
         return tuple(moves)
 
     def _tried(self, each: MeasuredPlan) -> TriedPlan:

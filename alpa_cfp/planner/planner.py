@@ -29,6 +29,7 @@ from alpa_cfp.planner.session import Session
 from alpa_cfp.search import MemoryBudgetError, SearchProblem, Solution
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.calibration import calibration_programs, rates_of
+from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.communication import communication_costs, communication_programs
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import TrackedSource
@@ -248,9 +249,12 @@ def _new_plan(
     if profiles is not None:
         communication = communication_costs(mesh, profiles(communication_programs(mesh)), rates)
     boundaries, batches = find_boundaries(module, blocks, block_candidates), request.num_micro_batches
+    costs = CandidateCosts(
+        block_candidates, boundaries, rates, profiles, option.pruning_margin,
+        micro_batches=batches, communication=communication,
+    )  # fmt: skip
     plan_search = PlanSearch(
-        block_candidates, boundaries, rates, profiles, option.pruning_margin, limits[0], batches,
-        memory_bytes=limits[1], caveats=caveats, baselines=baseline_plans, communication=communication,
+        costs, limit_s=limits[0], memory_bytes=limits[1], caveats=caveats, baselines=baseline_plans,
         planned=None if profiles is None else whole,
     )  # fmt: skip
     if profiles is None or option.refine == 0:

@@ -21,7 +21,7 @@ from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.database import Profile
 from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.select.profiles import compiled_collectives, failure_of
-from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge
+from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge, resharding_s
 from alpa_cfp.select.time_model import Corrections, Neighbours, PairKey, TimeModel, split_of
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
@@ -68,7 +68,7 @@ class CandidateCosts:
             the rates say, each by itself.
 
     Attributes:
-        block_candidates, boundaries, communication: As given.
+        block_candidates, boundaries, micro_batches, communication: As given.
         candidates: The distinct candidates.
         numbers: For each block the numbers of its candidates.
         seconds: For each candidate that was measured its time without overhead; inf if that failed. It stands for all
@@ -83,10 +83,11 @@ class CandidateCosts:
         block_candidates: Sequence[BlockCandidates],
         boundaries: Boundaries,
         rates: Rates,
-        profiles: ProfileSource | None,
-        margin: float,
-        micro_batches: int,
-        communication: CommunicationCosts | None,
+        profiles: ProfileSource | None = None,
+        margin: float = 1.0,
+        *,
+        micro_batches: int = 1,
+        communication: CommunicationCosts | None = None,
     ) -> None:
         self.block_candidates, self.boundaries = block_candidates, boundaries
         self.communication = communication or CommunicationCosts(rates)
@@ -94,7 +95,7 @@ class CandidateCosts:
         self.seconds, self.failures = dict[int, float](), dict[int, str]()
         self.compiled = dict[int, tuple[Collective, ...]]()
         self.own_s, self.pairs_s = dict[int, float](), dict[PairKey, float]()
-        self._profiles, self._margin, self._micro_batches = profiles, margin, micro_batches
+        self._profiles, self._margin, self.micro_batches = profiles, margin, micro_batches
         self._calibrated, self._rates = rates, rates
         kinds = [block.kind for block in block_candidates if block.kind == block.block for _ in block.candidates]
         self._targets, self._model = _targets(kinds, self.candidates), TimeModel(kinds, self.candidates)
@@ -110,6 +111,11 @@ class CandidateCosts:
         self._known: Corrections | None = None
         if profiles is not None:
             self.measure(self._first() if math.isfinite(margin) else range(len(self.candidates)))
+
+    @property
+    def measured(self) -> int:
+        """The number of candidates whose profiles were requested."""
+        return len(self.seconds)
 
     def of(self, choices: Choices) -> list[int]:
         """The numbers of the candidates of a plan."""
@@ -164,33 +170,36 @@ class CandidateCosts:
 
     def between_s(self) -> list[np.ndarray]:
         """For each two blocks what is between them in a step, for each pair of their candidates."""
-        known, found = self._corrections, []
+        known, found = self._corrections, list[np.ndarray]()
         of_kinds: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
         for (kinds, a, b), more_s in (*known.pairs_s.items(), *self.pairs_s.items()):
             of_kinds.setdefault(kinds, []).append((a, b, more_s))
         for edge in self.boundaries.crossings:
-            seconds = np.zeros(edge.amounts.shape[:2])
-            for key, amounts in edge.by_key.items():
-                seconds += known.factor(key) * self.communication.crossing_s(key, amounts[..., 0], amounts[..., 1])
+            seconds = self.resharding_s(edge)
             for a, b, more_s in of_kinds.get(self._kinds_of(edge), ()):
-                seconds[a, b] += more_s
-            found.append(self._micro_batches * seconds)
+                seconds[a, b] += self.micro_batches * more_s
+            found.append(seconds)
         return found
 
+    def resharding_s(self, edge: ReshardingEdge) -> np.ndarray:
+        """What the collectives between two blocks take in a step, for each pair of their candidates."""
+        return self.micro_batches * resharding_s(edge, self.communication, self._corrections.factor)
+
     def pair(self, edge: ReshardingEdge, choices: Choices) -> PairKey:
+        """The key of two neighbours in a plan."""
         return self._kinds_of(edge), int(choices[edge.first]), int(choices[edge.second])
 
     def _kinds_of(self, edge: ReshardingEdge) -> tuple[int, int]:
         return self.block_candidates[edge.first].kind, self.block_candidates[edge.second].kind
 
-    def unmeasured(self, choices: Sequence[int]) -> set[int]:
-        """The candidates of a plan that are not measured."""
+    def unmeasured(self, choices: Choices) -> set[int]:
+        """The candidates that would have to be measured for a plan."""
         if self._profiles is None:
             return set()
-        chosen = {numbers[choice] for numbers, choice in zip(self.numbers, choices, strict=True)}
-        return {self._targets[number] for number in chosen}.difference(self.seconds)
+        return {self._targets[number] for number in self.of(choices)}.difference(self.seconds)
 
     def measure(self, numbers: Iterable[int]) -> None:
+        """Measures candidates, or those that compute alike."""
         assert self._profiles is not None
         targets = list(dict.fromkeys(self._targets[number] for number in numbers))
         profiles = self._profiles([self._computing(number) for number in targets])
@@ -205,7 +214,7 @@ class CandidateCosts:
         works = [self._work(number) for number in known]
         self._rates = fitted(works, [self.seconds[number] for number in known], self._calibrated)
         self._known = None
-        logger.info("CFP: %d of %d candidates are measured", len(self.seconds), len(self.candidates))
+        logger.info("CFP: %d of %d candidates are measured", self.measured, len(self.candidates))
 
     def costs(self, *, only_measured: bool = False) -> list[float]:
         """The step time of each candidate in a plan; one that is not measured is optimistic, or inf."""
@@ -249,7 +258,7 @@ class CandidateCosts:
     def _step_time_s(self, candidates: Sequence[Candidate], total_s: float) -> float:
         once_s = sum(estimated_s(candidate.per_step, self._rates) for candidate in candidates)
         estimate_s = sum(estimated_s(candidate.work, self._rates) for candidate in candidates)
-        return step_time_s(once_s, estimate_s, total_s, self._micro_batches)
+        return step_time_s(once_s, estimate_s, total_s, self.micro_batches)
 
     def _first(self) -> list[int]:
         """The candidates of each kind of block that compute fastest, as estimated."""

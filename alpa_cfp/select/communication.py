@@ -6,6 +6,7 @@ collective (`spmd.partition.stand_ins`): the difference is what the collective t
 do, which is not what it takes alone. Invariant: a mesh is calibrated by the same programs always, so once.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -55,7 +56,7 @@ def communication_costs(mesh: LogicalMesh, profiles: Sequence[Profile | None], r
     for (kind, axes, size), (with_it, without) in zip(_points(mesh), pairs, strict=True):
         if with_it is None or without is None or not (with_it.samples_s and without.samples_s):
             continue
-        group = _group_size(axes)
+        group = math.prod(axis.size for axis in axes)
         seconds = max(with_it.lower_half_mean_s - without.lower_half_mean_s, 0.0) / _REPEATS
         points.setdefault(((kind, group), axes), []).append((crossing_bytes(kind, size, group), seconds))
     found: dict[CollectiveKey, list[tuple[float, float]]] = {}
@@ -83,16 +84,9 @@ def _points(mesh: LogicalMesh) -> list[tuple[str, tuple[Axis, ...], int]]:
     return list(product(_KINDS, groups, _SIZES))
 
 
-def _group_size(axes: Sequence[Axis]) -> int:
-    size = 1
-    for axis in axes:
-        size *= axis.size
-    return size
-
-
 def _program(mesh: LogicalMesh, kind: str, axes: tuple[Axis, ...], size: int) -> HloModule:
     """A program that repeats a product of matrices and a collective of `size` bytes on each device."""
-    group = _group_size(axes)
+    group = math.prod(axis.size for axis in axes)
     rows = max(size // (4 * _COLUMNS * group), 1) * group
     with mlir.context(), ir.Location.unknown():
         made = ir.Module.create()

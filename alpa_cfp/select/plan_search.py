@@ -14,16 +14,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from alpa_cfp.candidates.block_candidates import BlockCandidates
-from alpa_cfp.costs import CommunicationCosts, Rates
 from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.search import MEMORY_BYTES, MemoryBudgetError, NoPlanError, SearchProblem, Solution, search
-from alpa_cfp.select.candidate_costs import CandidateCosts, CandidateTime, Choices
-from alpa_cfp.select.profile_source import ProfileSource
+from alpa_cfp.select.candidate_costs import CandidateCosts, Choices
 from alpa_cfp.select.program_model import ProgramModel
 from alpa_cfp.select.search_caveats import add_search_caveats
-from alpa_cfp.select.search_problem import Boundaries, make_problem
+from alpa_cfp.select.search_problem import make_problem
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
@@ -57,24 +54,16 @@ class PlanSearch:
     """Searches for the plans of one program, and measures candidates as needed.
 
     Args:
-        block_candidates: The candidates of each block of the program.
-        boundaries: The boundaries of the blocks.
-        rates: The rates of the mesh.
-        profiles: The source of profiles; None: costs are estimates.
-        margin: How many times faster than estimated a candidate may be of which nothing is known; inf measures all.
-        limit_s: The time limit of one search.
-        micro_batches: The number of micro-batches of a step.
-        memory_bytes: The memory limit of one search.
+        costs: The costs of the candidates of its blocks.
+        limit_s, memory_bytes: The limits of one search.
         caveats: Receives what the plan was chosen without.
         baselines: Gives hand-written plans by name for a search problem. The best of them is taken if a search that is
             not exact finds nothing better.
-        communication: What collectives take in a plan, where those that plans combine count by their bytes; None: as
-            the rates say, each by itself.
         planned: Gives the partitioned program of a plan, whose collectives are then counted; None: they are taken to be
             those of the plan's parts.
 
     Attributes:
-        caveats, micro_batches: As given.
+        costs, caveats: As given.
         limits: The limits of one search: seconds, and bytes.
         gap_s: An upper bound on how much faster another plan could be predicted to be than the cheapest plan that was
             found last; 0 if the search was exact.
@@ -82,33 +71,18 @@ class PlanSearch:
 
     def __init__(
         self,
-        block_candidates: Sequence[BlockCandidates],
-        boundaries: Boundaries,
-        rates: Rates,
-        profiles: ProfileSource | None,
-        margin: float,
-        limit_s: float = math.inf,
-        micro_batches: int = 1,
+        costs: CandidateCosts,
         *,
+        limit_s: float = math.inf,
         memory_bytes: int = MEMORY_BYTES,
         caveats: Caveats | None = None,
         baselines: Callable[[SearchProblem], Mapping[str, Solution]] | None = None,
-        communication: CommunicationCosts | None = None,
         planned: Callable[[Sequence[int]], HloModule] | None = None,
     ) -> None:
+        self.costs, self.limits = costs, (limit_s, memory_bytes)
         self.caveats, self.gap_s = Caveats() if caveats is None else caveats, 0.0
-        self.limits, self.micro_batches = (limit_s, memory_bytes), micro_batches
-        self._costs = CandidateCosts(
-            block_candidates, boundaries, rates, profiles, margin, micro_batches, communication
-        )
-        self._block_candidates, self._boundaries, self._baselines = block_candidates, boundaries, baselines
-        self._planned, self._programs = planned, dict[Choices, _Program]()
-        self._program_model = ProgramModel(rates.latency_s)
-
-    @property
-    def measured(self) -> int:
-        """The number of candidates whose profiles were requested."""
-        return len(self._costs.seconds)
+        self._baselines, self._planned, self._programs = baselines, planned, dict[Choices, _Program]()
+        self._program_model = ProgramModel(costs.communication.rates.latency_s)
 
     @property
     def problem(self) -> SearchProblem:
@@ -136,7 +110,7 @@ class PlanSearch:
                 break
         self.look_at(first.choices)
         problem = self._problem()
-        plans = [self._predicted(choices, problem) for choices in self._programs if not self._costs.unmeasured(choices)]
+        plans = [self._predicted(choices, problem) for choices in self._programs if not self.costs.unmeasured(choices)]
         runnable = [plan for plan in plans if math.isfinite(plan.time_s)]
         fitting = [plan for plan in runnable if budget_bytes is None or plan.memory.total <= budget_bytes]
         return sorted(fitting, key=lambda plan: (plan.time_s, plan.choices))[:count]
@@ -145,17 +119,17 @@ class PlanSearch:
         """Counts what the program of a plan communicates, if that can be known before it is compiled."""
         if self._planned is None or choices in self._programs:
             return
-        module, parts = self._planned(choices), self._costs.parts_s(choices)
+        module, parts = self._planned(choices), self.costs.parts_s(choices)
         program = module.partitioned
         assert program is not None
         if program.partitioner != "shardy":
             self._programs[choices] = _Program(module, parts)
             return
-        communication_s = self._costs.communication.by_key(program.collectives)
+        communication_s = self.costs.communication.by_key(program.collectives)
         self._programs[choices] = _Program(module, communication_s)
-        pairs = [self._costs.pair(edge, choices) for edge in self._boundaries.crossings]
-        self._program_model.add(self._costs.of(choices), pairs, sum(communication_s.values()) - sum(parts.values()))
-        self._costs.own_s, self._costs.pairs_s = self._program_model.corrections()
+        pairs = [self.costs.pair(edge, choices) for edge in self.costs.boundaries.crossings]
+        self._program_model.add(self.costs.of(choices), pairs, sum(communication_s.values()) - sum(parts.values()))
+        self.costs.own_s, self.costs.pairs_s = self._program_model.corrections()
 
     def program(self, choices: Choices) -> HloModule | None:
         """The partitioned program of a plan, if it was looked at."""
@@ -171,18 +145,20 @@ class PlanSearch:
         # A plan with a candidate that cannot be run takes forever.
         if program is None or math.isinf(solution.time_s):
             return solution
-        return replace(solution, time_s=self._costs.plan_s(choices, program.communication_s))
+        return replace(solution, time_s=self.costs.plan_s(choices, program.communication_s))
 
     @property
     def _looks(self) -> int:
         """The most programs that are looked at for one search; fewer of a program that takes longer to partition."""
-        return max(_LEAST_LOOKS, min(_MOST_LOOKS, _MOST_LOOKS * _USUAL_BLOCKS // max(len(self._block_candidates), 1)))
+        return max(
+            _LEAST_LOOKS, min(_MOST_LOOKS, _MOST_LOOKS * _USUAL_BLOCKS // max(len(self.costs.block_candidates), 1))
+        )
 
     def _alternatives(self, first: Solution, count: int, budget_bytes: int | None) -> list[Solution]:
         """A plan, and the cheapest ones without one of its candidates."""
         found = {first.choices: first}
         for kind in self._kinds_by_time(first)[: count - 1]:
-            number = self._costs.numbers[kind][first.choices[kind]]
+            number = self.costs.numbers[kind][first.choices[kind]]
             try:
                 other = self._search(self._problem(only_measured=True, without=number), budget_bytes)
             except (NoPlanError, MemoryBudgetError) as error:
@@ -203,16 +179,8 @@ class PlanSearch:
         """
         self.look_at(choices)
         program = self._programs.get(choices)
-        communication_s = self._costs.parts_s(choices) if program is None else program.communication_s
-        self._costs.add_plan(choices, communication_s, seconds)
-
-    def candidate_times(self, block: BlockCandidates) -> list[CandidateTime]:
-        """The time of each candidate of a block in a plan."""
-        return self._costs.candidate_times(block)
-
-    def step_time_s(self, choices: Choices, total_s: float) -> float:
-        """The estimated time of a step by a plan whose time is `total_s` with one micro-batch."""
-        return self._costs.step_time_s(choices, total_s)
+        communication_s = self.costs.parts_s(choices) if program is None else program.communication_s
+        self.costs.add_plan(choices, communication_s, seconds)
 
     def _problem(self, *, only_measured: bool = False, without: int | None = None) -> SearchProblem:
         """The search problem.
@@ -222,25 +190,25 @@ class PlanSearch:
                 are known to be.
             without: The number of a candidate that is in no plan.
         """
-        costs = self._costs.costs(only_measured=only_measured)
+        costs = self.costs.costs(only_measured=only_measured)
         if without is not None:
             costs[without] = math.inf
-        times = [[costs[i] for i in numbers] for numbers in self._costs.numbers]
-        return make_problem(self._block_candidates, self._boundaries, times, self._costs.between_s())
+        times = [[costs[i] for i in numbers] for numbers in self.costs.numbers]
+        return make_problem(self.costs.block_candidates, self.costs.boundaries, times, self.costs.between_s())
 
     def _cheapest(self, budget_bytes: int | None) -> Solution:
         """The cheapest plan of measured candidates; no other could be predicted to be faster by more than `_ENOUGH`."""
         while True:
             problem = self._problem()
             found = self._search(problem, budget_bytes)
-            wanted = self._costs.unmeasured(found.choices)
+            wanted = self.costs.unmeasured(found.choices)
             if wanted:
                 try:
                     measured = self._search(self._problem(only_measured=True), budget_bytes)
                 except (NoPlanError, MemoryBudgetError):
                     measured = None
                 if measured is None or measured.time_s > _ENOUGH * found.time_s:
-                    self._costs.measure(sorted({*wanted, *self._near(problem, found, _ROUND - len(wanted))}))
+                    self.costs.measure(sorted({*wanted, *self._near(problem, found, _ROUND - len(wanted))}))
                     continue
                 found = measured
             self.gap_s = found.gap_s
@@ -265,33 +233,35 @@ class PlanSearch:
     def _near(self, problem: SearchProblem, plan: Solution, count: int) -> list[int]:
         """The unmeasured candidates with which a plan, otherwise the same, is nearly as fast; up to `count`."""
         found: list[tuple[float, int]] = []
-        for kind in dict.fromkeys(block.kind for block in self._block_candidates):
-            times = np.full(len(self._costs.numbers[kind]), plan.time_s)
-            for block, variable, choice in zip(self._block_candidates, problem.variables, plan.choices, strict=True):
+        for kind in dict.fromkeys(block.kind for block in self.costs.block_candidates):
+            times = np.full(len(self.costs.numbers[kind]), plan.time_s)
+            for block, variable, choice in zip(
+                self.costs.block_candidates, problem.variables, plan.choices, strict=True
+            ):
                 if block.kind == kind:
                     times += variable.time_s - variable.time_s[choice]
             for edge, (first, second) in zip(problem.edges, problem.ends, strict=True):
                 a, b = plan.choices[first], plan.choices[second]
-                same = [self._block_candidates[end].kind == kind for end in (first, second)]
+                same = [self.costs.block_candidates[end].kind == kind for end in (first, second)]
                 if any(same):
                     one_sided = edge.time_s[:, b] if same[0] else edge.time_s[a]
                     times += (np.diagonal(edge.time_s) if all(same) else one_sided) - edge.time_s[a, b]
-            found += zip(times.tolist(), map(self._costs.target, self._costs.numbers[kind]), strict=True)
-        near = sorted(each for each in found if each[0] <= _NEAR * plan.time_s and each[1] not in self._costs.seconds)
+            found += zip(times.tolist(), map(self.costs.target, self.costs.numbers[kind]), strict=True)
+        near = sorted(each for each in found if each[0] <= _NEAR * plan.time_s and each[1] not in self.costs.seconds)
         return list(dict.fromkeys(number for _, number in near))[: max(count, 0)]
 
     def add_caveats(self) -> None:
         """Adds caveats: what the cheapest plan was chosen without. Call it after the last search."""
-        costs = self._costs
+        costs = self.costs
         add_search_caveats(self.caveats, costs.candidates, costs.seconds, costs.failures, costs.compiled, self.gap_s)
 
     def _with_reasons(self, error: NoPlanError) -> NoPlanError:
         """The error with the known reasons."""
         why: dict[str, str] = {}
-        for block, variable in zip(self._block_candidates, self._problem().variables, strict=True):
+        for block, variable in zip(self.costs.block_candidates, self._problem().variables, strict=True):
             if variable.name in error.names:
                 failures = (
-                    self._costs.failures.get(self._costs.target(number)) for number in self._costs.numbers[block.block]
+                    self.costs.failures.get(self.costs.target(number)) for number in self.costs.numbers[block.block]
                 )
                 reasons = dict.fromkeys(failure for failure in failures if failure)
                 why[variable.name] = "; ".join(list(reasons)[:_NAMED]) or "none of its programs has a profile"
@@ -299,8 +269,8 @@ class PlanSearch:
 
     def _kinds_by_time(self, plan: Solution) -> list[int]:
         """The kinds of blocks, by their share of the time of a plan, largest first."""
-        costs = self._costs.costs()
+        costs = self.costs.costs()
         total: dict[int, float] = {}
-        for block, numbers, choice in zip(self._block_candidates, self._costs.numbers, plan.choices, strict=True):
+        for block, numbers, choice in zip(self.costs.block_candidates, self.costs.numbers, plan.choices, strict=True):
             total[block.kind] = total.get(block.kind, 0.0) + costs[numbers[choice]]
         return sorted(total, key=lambda kind: (-total[kind], kind))

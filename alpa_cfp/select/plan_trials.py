@@ -93,12 +93,12 @@ class PlanTrials:
         whole_s, micro_batch = _typical_s(trial.whole, samples), trial.profiles[1:]
         measured_s = [_typical_s(each, samples) for each in micro_batch if each is not None and each.samples_s]
         if measured_s and len(measured_s) == len(micro_batch):
-            return whole_s + (self.search.micro_batches - 1) * sum(measured_s)
-        if self.search.micro_batches > 1:
+            return whole_s + (self.search.costs.micro_batches - 1) * sum(measured_s)
+        if self.search.costs.micro_batches > 1:
             self.search.caveats.note(
                 "what further micro-batches run could not be measured: it is estimated from the whole program"
             )
-        return self.search.step_time_s(trial.solution.choices, whole_s)
+        return self.search.costs.step_time_s(trial.solution.choices, whole_s)
 
     def whole_s(self, trial: PlanTrial) -> float:
         """The time of the whole program of a plan that was measured."""

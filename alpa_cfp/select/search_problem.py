@@ -6,7 +6,7 @@ other costs, from where the one leaves them to where the other needs them. Invar
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,12 +133,20 @@ def make_problem(
     return SearchProblem(variables, edges)
 
 
-def resharding_times(boundaries: Boundaries, costs: CommunicationCosts) -> list[np.ndarray]:
-    """For each of the boundaries' crossings, its estimated time in a micro-batch for each pair of candidates."""
-    return [
-        np.sum([costs.crossing_s(key, each[..., 0], each[..., 1]) for key, each in edge.by_key.items()], axis=0)
-        for edge in boundaries.crossings
-    ]
+def resharding_s(
+    edge: ReshardingEdge, costs: CommunicationCosts, factor: Callable[[CollectiveKey], float] = lambda key: 1.0
+) -> np.ndarray:
+    """The seconds of a micro-batch that a crossing takes for each pair of candidates.
+
+    Args:
+        edge: The crossing.
+        costs: The estimates of collectives.
+        factor: The factor of collectives to their estimates, by kind and group size.
+    """
+    seconds = np.zeros(edge.amounts.shape[:2])
+    for key, amounts in edge.by_key.items():
+        seconds += factor(key) * costs.crossing_s(key, amounts[..., 0], amounts[..., 1])
+    return seconds
 
 
 def _variable(block: BlockCandidates, boundaries: Boundaries, times_s: Sequence[float]) -> Variable:

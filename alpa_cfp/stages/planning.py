@@ -10,6 +10,7 @@ from alpa_cfp.plan.plan import Plan
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.planner import best_of_meshes, budget_of, meshes_of
 from alpa_cfp.planner.request import PlanRequest
+from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.refinement import MeasuredPlan
 from alpa_cfp.select.search_problem import find_boundaries
@@ -89,10 +90,8 @@ def explain_stage(
         request.num_micro_batches,
     )
     boundaries = find_boundaries(module, blocks, block_candidates)
-    plan_search = PlanSearch(
-        block_candidates, boundaries, evidence.rates, None, 1.0, options.search_limit_s, batches,
-        memory_bytes=options.search_memory_bytes,
-    )  # fmt: skip
+    costs = CandidateCosts(block_candidates, boundaries, evidence.rates, micro_batches=batches)
+    plan_search = PlanSearch(costs, limit_s=options.search_limit_s, memory_bytes=options.search_memory_bytes)
     choices = tuple(
         [candidate.strategy for candidate in each.candidates].index(strategy)
         for each, strategy in zip(block_candidates, plan.strategies, strict=True)

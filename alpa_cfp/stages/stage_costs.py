@@ -25,6 +25,7 @@ from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan_report import Caveat
 from alpa_cfp.search import MEMORY_BYTES, Solution
 from alpa_cfp.select.calibration import calibration_programs, rates_of
+from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.select.profiles import compiled_collectives, failure_of
@@ -148,10 +149,8 @@ class StageCostModel:
         caveats = Caveats(self._caveats.all)
 
         def plan_search() -> PlanSearch:
-            return PlanSearch(
-                block_candidates, stage.boundaries, self.fitted, None, 1.0, limit_s, micro_batches,
-                memory_bytes=memory_bytes, caveats=caveats,
-            )  # fmt: skip
+            costs = CandidateCosts(block_candidates, stage.boundaries, self.fitted, micro_batches=micro_batches)
+            return PlanSearch(costs, limit_s=limit_s, memory_bytes=memory_bytes, caveats=caveats)
 
         solution = plan_search().best(1, budget_bytes)[0]
         unknown = {number for number, kind in enumerate(kinds) if kind not in self.correction}

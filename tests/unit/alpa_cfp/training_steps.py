@@ -14,7 +14,7 @@ from alpa_cfp.candidates.block_candidates import BlockCandidates, distinct, find
 from alpa_cfp.costs import CommunicationCosts, Rates
 from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.search import SearchProblem
-from alpa_cfp.select.search_problem import Boundaries, find_boundaries, make_problem, resharding_times
+from alpa_cfp.select.search_problem import Boundaries, find_boundaries, make_problem, resharding_s
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition.stand_ins import without_communication
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
@@ -137,4 +137,5 @@ def estimated_problem(
     rates: Rates,
 ) -> SearchProblem:
     """The search problem with resharding as the rates say."""
-    return make_problem(block_candidates, boundaries, times_s, resharding_times(boundaries, CommunicationCosts(rates)))
+    between_s = [resharding_s(edge, CommunicationCosts(rates)) for edge in boundaries.crossings]
+    return make_problem(block_candidates, boundaries, times_s, between_s)

@@ -10,6 +10,7 @@ from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.candidates.accumulation import step_time_s
 from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate
 from alpa_cfp.costs import Rates
+from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.strategies.block_strategy import StateSharding
 from unit.alpa_cfp.training_steps import MESH, WIDTH, two_layer_blocks, two_layer_boundaries, two_layer_candidates
@@ -92,7 +93,7 @@ def test_more_micro_batches_never_make_a_plan_cheaper() -> None:
     costs = []
     for count in (1, 2, 8):
         choosing = PlanSearch(
-            two_layer_candidates(), two_layer_boundaries(), RATES, None, math.inf, micro_batches=count
+            CandidateCosts(two_layer_candidates(), two_layer_boundaries(), RATES, None, math.inf, micro_batches=count)
         )
         costs.append(choosing.best(1, None)[0].time_s)
     assert costs == sorted(costs)

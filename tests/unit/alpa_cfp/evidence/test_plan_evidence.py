@@ -22,6 +22,7 @@ from alpa_cfp.costs import Rates, estimated_s
 from alpa_cfp.database import Profile, utc_now
 from alpa_cfp.evidence.plan_evidence import PlanEvidence, segments_of, signed, trained_parameters
 from alpa_cfp.plan.plan_report import PlanReport
+from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.refinement import MeasuredPlan
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -82,7 +83,9 @@ def planned(
 @given(st.data(), st.integers(1, 4))
 def test_blocks_moves_and_overhead_add_up_to_what_is_predicted(data: st.DataObject, micro_batches: int) -> None:
     chosen = tuple(data.draw(st.integers(0, len(block.candidates) - 1)) for block in two_layer_candidates())
-    choosing = PlanSearch(two_layer_candidates(), two_layer_boundaries(), RATES, None, 1.5, micro_batches=micro_batches)
+    choosing = PlanSearch(
+        CandidateCosts(two_layer_candidates(), two_layer_boundaries(), RATES, None, 1.5, micro_batches=micro_batches)
+    )
     report = planned(choosing, chosen, micro_batches).report()
     assert sum_s(report) == pytest.approx(choosing.problem.time(chosen) + 0.25)
 
@@ -182,28 +185,30 @@ class Measured:
 
 
 def test_what_was_not_measured_is_told_as_an_estimate() -> None:
-    choosing = PlanSearch(two_layer_candidates(), two_layer_boundaries(), RATES, Measured(), 1.5)
+    choosing = PlanSearch(CandidateCosts(two_layer_candidates(), two_layer_boundaries(), RATES, Measured(), 1.5))
     solution = choosing.best(1, None)[0]
     report = planned(choosing, solution.choices).report()
     assert sum_s(report) == pytest.approx(solution.time_s + 0.25)
     every = [each for kind in report.kinds for each in kind.alternatives]
     assert {each.source for each in every} == {"measured", "estimated"}
-    assert sum(each.source == "measured" for each in every) >= choosing.measured
+    assert sum(each.source == "measured" for each in every) >= choosing.costs.measured
     chosen = [report.kinds[block.kind].alternatives[block.chosen] for block in report.blocks]
     assert {each.source for each in chosen} == {"measured"}
 
 
 def test_an_alternative_that_cannot_be_run_says_why() -> None:
-    every_one = PlanSearch(two_layer_candidates(), two_layer_boundaries(), RATES, Measured(), math.inf)
-    failing = frozenset({sorted(every_one._costs.seconds)[1]})
-    choosing = PlanSearch(two_layer_candidates(), two_layer_boundaries(), RATES, Measured(failing), math.inf)
+    every_one = PlanSearch(CandidateCosts(two_layer_candidates(), two_layer_boundaries(), RATES, Measured(), math.inf))
+    failing = frozenset({sorted(every_one.costs.seconds)[1]})
+    choosing = PlanSearch(
+        CandidateCosts(two_layer_candidates(), two_layer_boundaries(), RATES, Measured(failing), math.inf)
+    )
     report = planned(choosing, choosing.best(1, None)[0].choices).report()
     every = [each for kind in report.kinds for each in kind.alternatives]
     assert {(each.time_s, each.failure) for each in every if each.failure} == {(None, "crashed: it did")}
 
 
 def test_the_whole_plans_that_were_timed_are_told_with_the_chosen_one() -> None:
-    choosing = PlanSearch(two_layer_candidates(), two_layer_boundaries(), RATES, None, 1.5)
+    choosing = PlanSearch(CandidateCosts(two_layer_candidates(), two_layer_boundaries(), RATES, None, 1.5))
     first, other = choosing.best(2, None)
     tried = [
         MeasuredPlan(first, 0.5, 100, 3, name="best predicted"),

@@ -11,6 +11,7 @@ import pytest
 from alpa_cfp.candidates.block_candidates import BlockCandidates, distinct
 from alpa_cfp.costs import Rates, Work, estimated_s
 from alpa_cfp.database import Collective, Profile, utc_now
+from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.spmd import partition
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -47,7 +48,7 @@ class Recorded:
 
 
 def choosing(recorded: Recorded | None, margin: float) -> PlanSearch:
-    return PlanSearch(two_layer_candidates(), two_layer_boundaries(), RATES, recorded, margin)
+    return PlanSearch(CandidateCosts(two_layer_candidates(), two_layer_boundaries(), RATES, recorded, margin))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -58,7 +59,7 @@ def test_pruning_finds_plans_that_measuring_everything_hardly_betters(seed: int)
     # Estimates are wrong by up to a fifth, and so are the rates that are fitted to them.
     found = choosing(some, 1.5).best(1, None)[0]
     assert known.problem.time(found.choices) <= 1.02 * expected.time_s
-    assert len(everything.asked) == known.measured < len(distinct(two_layer_candidates()))
+    assert len(everything.asked) == known.costs.measured < len(distinct(two_layer_candidates()))
 
 
 def test_pruning_leaves_out_what_cannot_be_among_the_best() -> None:
@@ -72,7 +73,7 @@ def test_nothing_is_measured_twice() -> None:
     chosen = choosing(recorded, 2.0)
     chosen.best(3, None)
     chosen.best(3, None)
-    assert len(recorded.asked) == len(set(recorded.asked)) == chosen.measured
+    assert len(recorded.asked) == len(set(recorded.asked)) == chosen.costs.measured
 
 
 def test_a_candidate_that_cannot_be_run_is_not_chosen() -> None:
@@ -90,7 +91,7 @@ def test_estimates_measure_nothing_and_are_not_optimistic() -> None:
     plan = chosen.best(1, None)[0]
     times = [u.candidates[c] for u, c in zip(two_layer_candidates(), plan.choices, strict=True)]
     own = sum(estimated_s(each.work, RATES) for each in times)
-    assert chosen.measured == 0
+    assert chosen.costs.measured == 0
     edges = zip(chosen.problem.edges, chosen.problem.ends, strict=True)
     between = sum(float(edge.time_s[plan.choices[first], plan.choices[second]]) for edge, (first, second) in edges)
     assert plan.time_s == pytest.approx(own + between)
@@ -116,11 +117,13 @@ def test_candidates_that_cannot_be_run_or_have_no_profile_are_counted_in_what_is
     everything = missing.__call__
     said = _said(
         PlanSearch(
-            two_layer_candidates(),
-            two_layer_boundaries(),
-            RATES,
-            lambda modules, samples=None, /: [None, *everything(modules)[1:]],
-            math.inf,
+            CandidateCosts(
+                two_layer_candidates(),
+                two_layer_boundaries(),
+                RATES,
+                lambda modules, samples=None, /: [None, *everything(modules)[1:]],
+                math.inf,
+            )
         )
     )
     assert "of blocks have no profile, so their strategies are in no plan" in said
@@ -135,14 +138,14 @@ def _changed(**changes: Any) -> list[BlockCandidates]:
 
 
 def test_candidates_whose_communication_is_not_known_are_counted_with_the_reason() -> None:
-    said = _said(PlanSearch(_changed(unread="a sort"), two_layer_boundaries(), RATES, None, 1.5))
+    said = _said(PlanSearch(CandidateCosts(_changed(unread="a sort"), two_layer_boundaries(), RATES, None, 1.5)))
     assert (
         "of blocks are left to XLA's partitioner (a sort): what they communicate is not known, and is in no estimate"
     ) in said
 
 
 def test_candidates_whose_communication_is_predicted_are_counted_with_the_reason() -> None:
-    said = _said(PlanSearch(_changed(predicted="a sort"), two_layer_boundaries(), RATES, None, 1.5))
+    said = _said(PlanSearch(CandidateCosts(_changed(predicted="a sort"), two_layer_boundaries(), RATES, None, 1.5)))
     assert (
         "of blocks are left to XLA's partitioner (a sort): they are estimated as if each device computed whole what "
         "Shardy does not split"
@@ -156,9 +159,13 @@ READ = dataclasses.replace(MEASURED, collectives=(Collective("all-reduce", 64, 8
 def test_what_was_read_from_a_compiled_program_is_known_and_no_prediction_is_spoken_of() -> None:
     block_candidates = _changed(predicted="a sort")
     chosen = PlanSearch(
-        block_candidates, two_layer_boundaries(), RATES, lambda modules, _=None, /: [READ] * len(modules), math.inf
+        CandidateCosts(
+            block_candidates, two_layer_boundaries(), RATES, lambda modules, _=None, /: [READ] * len(modules), math.inf
+        )
     )
-    assert {known.compiled for block in block_candidates for known in chosen.candidate_times(block)} == {(SUM, SUM)}
+    assert {known.compiled for block in block_candidates for known in chosen.costs.candidate_times(block)} == {
+        (SUM, SUM)
+    }
     assert _said(chosen) == ""
 
 
@@ -168,9 +175,11 @@ def test_of_a_profile_from_before_compiled_programs_were_read_the_prediction_sta
         dataclasses.replace(READ, collectives=(), collectives_compiled=False),
     )
     chosen = PlanSearch(
-        block_candidates, two_layer_boundaries(), RATES, lambda modules, _=None, /: [old] * len(modules), math.inf
+        CandidateCosts(
+            block_candidates, two_layer_boundaries(), RATES, lambda modules, _=None, /: [old] * len(modules), math.inf
+        )
     )
-    assert {known.compiled for block in block_candidates for known in chosen.candidate_times(block)} == {None}
+    assert {known.compiled for block in block_candidates for known in chosen.costs.candidate_times(block)} == {None}
     assert "as if each device computed whole what Shardy does not split" in _said(chosen)
 
 
@@ -179,12 +188,14 @@ def test_rates_are_fitted_to_what_compiled_programs_communicate() -> None:
 
     def rates(profile: Profile) -> Rates:
         return PlanSearch(
-            block_candidates,
-            two_layer_boundaries(),
-            RATES,
-            lambda modules, _=None, /: [profile] * len(modules),
-            math.inf,
-        )._costs._rates
+            CandidateCosts(
+                block_candidates,
+                two_layer_boundaries(),
+                RATES,
+                lambda modules, _=None, /: [profile] * len(modules),
+                math.inf,
+            )
+        ).costs._rates
 
     fast = dataclasses.replace(READ, samples_s=(RATES.latency_s,))
     # All the time is taken by two collectives, if there are any.
@@ -212,7 +223,7 @@ def test_what_xla_partitions_is_measured_though_its_prediction_is_bad() -> None:
         asked.extend(modules)
         return [MEASURED] * len(modules)
 
-    PlanSearch(block_candidates, two_layer_boundaries(), RATES, profiles, 1.5).best(1, None)
+    PlanSearch(CandidateCosts(block_candidates, two_layer_boundaries(), RATES, profiles, 1.5)).best(1, None)
     assert any(module is block_candidates[0].candidates[0].module for module in asked)
 
 

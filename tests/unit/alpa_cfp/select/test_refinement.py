@@ -14,6 +14,7 @@ from alpa_cfp.planner.planner import with_plan
 from alpa_cfp.search import MemoryBudgetError, Solution
 from alpa_cfp.select import refinement as refining
 from alpa_cfp.select.baselines import baselines
+from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.refinement import MeasuredPlan, Refinement
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -69,7 +70,9 @@ class Machine:
         further_s: Sequence[float] = (),
     ):
         self.choosing = PlanSearch(
-            two_layer_candidates(), two_layer_boundaries(), RATES, None, 1.5, micro_batches=micro_batches
+            CandidateCosts(
+                two_layer_candidates(), two_layer_boundaries(), RATES, None, 1.5, micro_batches=micro_batches
+            )
         )
         # Predictions before any plan has run.
         self.predictions = self.choosing.problem
@@ -259,8 +262,8 @@ def test_of_several_micro_batches_the_first_is_a_step_and_each_other_takes_what_
 def test_where_a_further_micro_batch_cannot_be_measured_what_is_done_once_a_step_is_estimated(fails: bool) -> None:
     machine = Machine(lambda predicted: 0.25, micro_batches=4, further_s=(math.nan,) if fails else ())
     best = machine.best()
-    assert best.measured_s == machine.choosing.step_time_s(best.solution.choices, 0.25)
-    assert 0.25 < machine.choosing.step_time_s(best.solution.choices, 0.25) < 4 * 0.25
+    assert best.measured_s == machine.choosing.costs.step_time_s(best.solution.choices, 0.25)
+    assert 0.25 < machine.choosing.costs.step_time_s(best.solution.choices, 0.25) < 4 * 0.25
 
 
 def test_plans_that_need_more_than_predicted_are_searched_for_again_with_less() -> None:

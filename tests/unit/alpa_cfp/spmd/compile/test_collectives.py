@@ -92,6 +92,12 @@ def test_a_collective_is_read_with_its_kind_size_and_group(line: str, expected: 
     assert collectives_of_hlo(f"ENTRY %main {{\n  {line}\n}}\n") == (expected,)
 
 
+def bytes_of(array: str) -> int:
+    """The bytes that a sum of an array of this type counts."""
+    (found,) = collectives_of_hlo(f"%a = {array} all-reduce(%p), replica_groups={{{{0,1}}}}, to_apply=%add\n")
+    return found.size_bytes
+
+
 @pytest.mark.parametrize(
     ("array", "size_bytes"),
     [
@@ -108,8 +114,7 @@ def test_a_collective_is_read_with_its_kind_size_and_group(line: str, expected: 
     ],
 )
 def test_elements_of_every_type_count(array: str, size_bytes: int) -> None:
-    (found,) = collectives_of_hlo(f"%a = {array} all-reduce(%p), replica_groups={{{{0,1}}}}, to_apply=%add\n")
-    assert found.size_bytes == size_bytes
+    assert bytes_of(array) == size_bytes
 
 
 @pytest.mark.parametrize(
@@ -125,8 +130,7 @@ def test_elements_of_every_type_count(array: str, size_bytes: int) -> None:
     ],
 )
 def test_elements_of_less_than_a_byte_take_one_unless_they_are_packed(array: str, size_bytes: int) -> None:
-    (found,) = collectives_of_hlo(f"%a = {array} all-reduce(%p), replica_groups={{{{0,1}}}}, to_apply=%add\n")
-    assert found.size_bytes == size_bytes
+    assert bytes_of(array) == size_bytes
 
 
 def test_a_type_of_unknown_size_is_an_error_that_names_it() -> None:
