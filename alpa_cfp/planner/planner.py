@@ -247,7 +247,7 @@ def _new_plan(
     rates = Rates() if profiles is None else rates_of(mesh, profiles(calibration_programs(mesh)), caveats)
     communication = None
     if profiles is not None:
-        communication = communication_costs(mesh, profiles(communication_programs(mesh)), rates)
+        communication = communication_costs(mesh, profiles(communication_programs(mesh)), rates, caveats)
     boundaries, batches = find_boundaries(module, blocks, block_candidates), request.num_micro_batches
     costs = CandidateCosts(
         block_candidates, boundaries, rates, profiles, option.pruning_margin,

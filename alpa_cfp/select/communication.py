@@ -19,6 +19,8 @@ from jaxlib.mlir.dialects import stablehlo
 from alpa_cfp.costs import CommunicationCosts, Rates, crossing_bytes
 from alpa_cfp.costs.communication import CollectiveKey, Curve
 from alpa_cfp.database import Profile
+from alpa_cfp.plan.caveats import Caveats
+from alpa_cfp.select.profiles import failure_of
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Value
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -43,13 +45,16 @@ def communication_programs(mesh: LogicalMesh) -> list[HloModule]:
     return programs
 
 
-def communication_costs(mesh: LogicalMesh, profiles: Sequence[Profile | None], rates: Rates) -> CommunicationCosts:
+def communication_costs(
+    mesh: LogicalMesh, profiles: Sequence[Profile | None], rates: Rates, caveats: Caveats | None = None
+) -> CommunicationCosts:
     """The costs of collectives by the profiles of `communication_programs`.
 
     Args:
         mesh: The mesh.
         profiles: Of the programs, in their order; None for one without a profile.
         rates: The rates for what could not be measured.
+        caveats: Receives what could not be measured.
     """
     points: dict[tuple[CollectiveKey, tuple[Axis, ...]], list[tuple[float, float]]] = {}
     pairs = zip(profiles[::2], profiles[1::2], strict=True)
@@ -63,6 +68,13 @@ def communication_costs(mesh: LogicalMesh, profiles: Sequence[Profile | None], r
     for (key, _), both in points.items():
         if len(both) == len(_SIZES):
             found.setdefault(key, []).extend(both)
+    missing = [profile for profile in profiles if profile is None or not profile.samples_s]
+    if missing and caveats is not None:
+        reasons = dict.fromkeys(failure_of(profile) or "no profile" for profile in missing)
+        caveats.warn(
+            f"{len(missing)} of {len(profiles)} programs that tell what collectives take could not be measured "
+            f"({'; '.join(reasons)}): such collectives cost what others of their kind do, or what the link's rate says"
+        )
     lines = {key: Curve.through(_mean(points)) for key, points in found.items()}
     lines |= {("collective-permute", group): line for (kind, group), line in lines.items() if kind == "all-to-all"}
     return CommunicationCosts(rates, lines)

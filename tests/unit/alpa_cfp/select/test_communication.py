@@ -4,6 +4,7 @@ import pytest
 
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import Profile, utc_now
+from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.select.communication import communication_costs, communication_programs
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
@@ -30,9 +31,11 @@ def test_what_a_collective_takes_is_the_difference_to_the_program_without_it() -
     assert costs.line(("all-reduce", 4)).latency_s == pytest.approx(1e-3 / 4)
 
 
-def test_without_profiles_the_rates_hold() -> None:
-    count = len(communication_programs(MESH))
-    assert communication_costs(MESH, [None] * count, Rates()).lines == {}
+def test_without_profiles_the_rates_hold_with_a_warning() -> None:
+    count, caveats = len(communication_programs(MESH)), Caveats()
+    assert communication_costs(MESH, [None] * count, Rates(), caveats).lines == {}
+    (warning,) = caveats.all
+    assert f"{count} of {count} programs that tell what collectives take could not be measured" in warning.text
 
 
 def test_on_one_device_nothing_is_measured() -> None:
