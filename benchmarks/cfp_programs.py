@@ -26,6 +26,7 @@ from alpa_cfp.select.calibration import calibration_programs, rates_of
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.communication import communication_costs, communication_programs
 from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -115,4 +116,8 @@ def choosing(step: Step, measuring: Profiler, margin: float) -> tuple[Rates, Pla
     costs = CandidateCosts(
         step.block_candidates, boundaries, rates, measuring.measure, margin, communication=communication
     )
-    return rates, PlanSearch(costs, planned=step.planned)
+
+    def planned(choices: Sequence[int]) -> PlannedProgram:
+        return PlannedProgram.of_whole(step.planned(choices), len(step.blocks.blocks))
+
+    return rates, PlanSearch(costs, planned=planned)

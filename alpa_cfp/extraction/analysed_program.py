@@ -1,7 +1,8 @@
 """A program with the results of its analysis that do not depend on a mesh.
 
-Takes an unoptimised module; gives its blocks, their subprograms, its digest and the stages that are marked in it. Each
-is computed at its first use and kept. Invariant: annotating the given module afterwards changes nothing here.
+Takes an unoptimised module; gives its blocks, their subprograms, its skeletons, its digest and the stages that are
+marked in it. Each is computed at its first use and kept. Invariant: annotating the given module afterwards changes
+nothing here.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ from alpa_cfp.analysis.graph import BARRIER, Graph
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import digest_of
 from alpa_cfp.analysis.updates import Update, find_updates
+from alpa_cfp.extraction.skeleton import Skeletons
 from alpa_cfp.extraction.subprograms import BlockSubprograms, find_subprograms
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.module.stages import UPDATE_SUFFIX, StageEnds, stage_ends
@@ -39,6 +41,11 @@ class AnalysedProgram:
     @cached_property
     def subprograms(self) -> BlockSubprograms:
         return find_subprograms(self.module, self.blocks)
+
+    @cached_property
+    def skeletons(self) -> Skeletons:
+        """Shorter programs that it is extrapolated from."""
+        return Skeletons(self.module, self.blocks)
 
     @cached_property
     def digest(self) -> str:

@@ -62,7 +62,7 @@ class Subprogram:
 
 
 @dataclass(frozen=True, slots=True)
-class _ParsedModule:
+class ParsedModule:
     """A parsed module.
 
     Attributes:
@@ -76,7 +76,7 @@ class _ParsedModule:
     values: list[Any]
 
     @classmethod
-    def of(cls, module: Any) -> "_ParsedModule":
+    def of(cls, module: Any) -> "ParsedModule":
         block = mlir.entry_block(mlir.main_function(module))
         operations = mlir.block_operations(block)
         results = (result for operation in operations for result in operation.results)
@@ -99,9 +99,9 @@ class Extractor:
         return Order(self._blocks.graph)
 
     @cached_property
-    def _parsed(self) -> "_ParsedModule":
+    def _parsed(self) -> "ParsedModule":
         with mlir.context():
-            return _ParsedModule.of(mlir.parse(self._module.bytecode))
+            return ParsedModule.of(mlir.parse(self._module.bytecode))
 
     def spec(self, ops: Sequence[int], name: str) -> SubprogramSpec:
         """Describes the subprogram of some ops.
@@ -228,11 +228,18 @@ def _renumbered(blocks: Blocks, needed: Sequence[int], inputs: Sequence[int]) ->
         for block in blocks.blocks
         if all(op in ops or blocks.graph.ops[op].name == BARRIER for op in (*block.members, *block.glue))
     ]
-    return tuple(_with_numbers(block, i, ops, values) for i, block in enumerate(inside))
+    return tuple(with_numbers(block, i, ops, values) for i, block in enumerate(inside))
 
 
-def _with_numbers(block: ParallelBlock, index: int, number: dict[int, int], value_of: dict[int, int]) -> ParallelBlock:
-    """`block` with a subprogram's numbers of ops and values, and without `parameters`."""
+def with_numbers(block: ParallelBlock, index: int, number: dict[int, int], value_of: dict[int, int]) -> ParallelBlock:
+    """Returns `block` with another program's numbers of ops and values, and without `parameters`.
+
+    Args:
+        block: The block.
+        index: Its number in the other program.
+        number: For each op that is in the other program, its number there; the entries are.
+        value_of: The same for values.
+    """
     factors = tuple(
         BlockFactor(each.side, each.max_shards, each.usable, tuple((number[op], factor) for op, factor in each.places))
         for each in block.factors

@@ -32,6 +32,7 @@ from alpa_cfp.select.calibration import calibration_programs, rates_of
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.communication import communication_costs, communication_programs
 from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.select.refinement import MeasuredPlan, Refinement
 from alpa_cfp.select.search_problem import find_boundaries
@@ -233,6 +234,9 @@ def _new_plan(
     def whole(choices: Sequence[int]) -> HloModule:
         return with_plan(module, blocks, mesh, strategies(choices))
 
+    def looked_at(choices: Sequence[int]) -> PlannedProgram:
+        return planned_program(program, mesh, strategies(choices), choices)
+
     def of_micro_batch(planned: HloModule) -> Sequence[HloModule]:
         return micro_batch_programs(planned, program) if request.num_micro_batches > 1 else ()
 
@@ -255,7 +259,7 @@ def _new_plan(
     )  # fmt: skip
     plan_search = PlanSearch(
         costs, limit_s=limits[0], memory_bytes=limits[1], caveats=caveats, baselines=baseline_plans,
-        planned=None if profiles is None else whole,
+        planned=None if profiles is None else looked_at,
     )  # fmt: skip
     if profiles is None or option.refine == 0:
         measured, tried = MeasuredPlan(plan_search.best(1, budget)[0]), ()
@@ -300,6 +304,27 @@ def _new_plan(
         needed_bytes=measured.needed_bytes,
         account=evidence.report(),
     )
+
+
+def planned_program(
+    program: AnalysedProgram, mesh: LogicalMesh, plan: Sequence[BlockStrategy], choices: Sequence[int]
+) -> PlannedProgram:
+    """Returns what is known of a plan's program before it is compiled: from its skeletons, where these are smaller.
+
+    Args:
+        program: The program.
+        mesh: The logical mesh.
+        plan: A strategy for each block.
+        choices: Their numbers among the candidates: equal for equal blocks with equal strategies.
+    """
+    found = program.skeletons.find(choices)
+    if found is None:
+        blocks = program.blocks
+        return PlannedProgram.of_whole(with_plan(program.module, blocks, mesh, plan), len(blocks.blocks))
+    least, *others = (
+        with_plan(each.module, each.blocks, mesh, [plan[block] for block in each.stands_for]) for each in found.all
+    )
+    return PlannedProgram.of_skeletons(least, others, found.missing, found.blocks)
 
 
 def with_plan(module: HloModule, blocks: Blocks, mesh: LogicalMesh, plan: Sequence[BlockStrategy]) -> HloModule:

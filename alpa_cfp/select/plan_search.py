@@ -10,7 +10,7 @@ meets its time limit.
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.search import MEMORY_BYTES, MemoryBudgetError, NoPlanError, SearchProblem, Solution, search
 from alpa_cfp.select.candidate_costs import CandidateCosts, Choices
+from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.select.program_model import ProgramModel
 from alpa_cfp.select.search_caveats import add_search_caveats
 from alpa_cfp.select.search_problem import make_problem
@@ -31,8 +32,8 @@ _ROUND = 12
 _NEAR = 1.05
 # A plan of measured candidates is taken if no other one could be faster by more than this factor.
 _ENOUGH = 1.01
-# The programs that are looked at for one search: so many at most for plans of so many blocks, and at least.
-_MOST_LOOKS, _USUAL_BLOCKS, _LEAST_LOOKS = 16, 20, 3
+# The plans whose programs are looked at for one search, at most and at least, and their blocks, all together.
+_MOST_LOOKS, _LEAST_LOOKS, _MOST_BLOCKS = 16, 3, 320
 # Reasons that a message names at most.
 _NAMED = 3
 # Reasons why there is no plan without a candidate.
@@ -40,14 +41,6 @@ _REASONS = {
     NoPlanError: "nothing else of it can be run",
     MemoryBudgetError: "nothing else fits into the memory budget",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Program:
-    """The partitioned program of a plan, and the estimates of its collectives by kind and group size."""
-
-    module: HloModule
-    communication_s: Mapping[CollectiveKey, float]
 
 
 class PlanSearch:
@@ -59,8 +52,8 @@ class PlanSearch:
         caveats: Receives what the plan was chosen without.
         baselines: Gives hand-written plans by name for a search problem. The best of them is taken if a search that is
             not exact finds nothing better.
-        planned: Gives the partitioned program of a plan, whose collectives are then counted; None: they are taken to be
-            those of the plan's parts.
+        planned: Gives the program of a plan, whose collectives are then counted; None: they are taken to be those of
+            the plan's parts.
 
     Attributes:
         costs, caveats: As given.
@@ -77,11 +70,14 @@ class PlanSearch:
         memory_bytes: int = MEMORY_BYTES,
         caveats: Caveats | None = None,
         baselines: Callable[[SearchProblem], Mapping[str, Solution]] | None = None,
-        planned: Callable[[Sequence[int]], HloModule] | None = None,
+        planned: Callable[[Sequence[int]], PlannedProgram] | None = None,
     ) -> None:
         self.costs, self.limits = costs, (limit_s, memory_bytes)
         self.caveats, self.gap_s = Caveats() if caveats is None else caveats, 0.0
-        self._baselines, self._planned, self._programs = baselines, planned, dict[Choices, _Program]()
+        self._baselines, self._planned = baselines, planned
+        self._programs = dict[Choices, PlannedProgram]()
+        # For each plan whose program is known the estimates of its collectives by kind and group size.
+        self._communication_s = dict[Choices, Mapping[CollectiveKey, float]]()
         self._program_model = ProgramModel(costs.communication.rates.latency_s)
 
     @property
@@ -103,8 +99,11 @@ class PlanSearch:
         first = self._cheapest(budget_bytes)
         if self._planned is None:
             return self._alternatives(first, count, budget_bytes)
-        for _ in range(self._looks):
+        looks = seen = size = 0
+        while looks < _LEAST_LOOKS or (looks < _MOST_LOOKS and seen + size <= _MOST_BLOCKS):
             self.look_at(first.choices)
+            size = self._programs[first.choices].blocks
+            looks, seen = looks + 1, seen + size
             first = self._cheapest(budget_bytes)
             if first.choices in self._programs:
                 break
@@ -119,40 +118,31 @@ class PlanSearch:
         """Counts what the program of a plan communicates, if that can be known before it is compiled."""
         if self._planned is None or choices in self._programs:
             return
-        module, parts = self._planned(choices), self.costs.parts_s(choices)
-        program = module.partitioned
-        assert program is not None
-        if program.partitioner != "shardy":
-            self._programs[choices] = _Program(module, parts)
+        program, parts = self._planned(choices), self.costs.parts_s(choices)
+        self._programs[choices], self._communication_s[choices] = program, parts
+        if program.collectives is None:
             return
         communication_s = self.costs.communication.by_key(program.collectives)
-        self._programs[choices] = _Program(module, communication_s)
+        self._communication_s[choices] = communication_s
         pairs = [self.costs.pair(edge, choices) for edge in self.costs.boundaries.crossings]
         self._program_model.add(self.costs.of(choices), pairs, sum(communication_s.values()) - sum(parts.values()))
         self.costs.own_s, self.costs.pairs_s = self._program_model.corrections()
 
     def program(self, choices: Choices) -> HloModule | None:
-        """The partitioned program of a plan, if it was looked at."""
+        """The partitioned program of a plan, if it was looked at whole."""
         known = self._programs.get(choices)
-        return None if known is None else known.module
+        return None if known is None else known.whole
 
     def predicted(self, choices: Choices) -> Solution:
         """A plan with its time by what its program communicates, if that is known."""
         return self._predicted(choices, self._problem())
 
     def _predicted(self, choices: Choices, problem: SearchProblem) -> Solution:
-        solution, program = problem.solution(choices), self._programs.get(choices)
+        solution, communication_s = problem.solution(choices), self._communication_s.get(choices)
         # A plan with a candidate that cannot be run takes forever.
-        if program is None or math.isinf(solution.time_s):
+        if communication_s is None or math.isinf(solution.time_s):
             return solution
-        return replace(solution, time_s=self.costs.plan_s(choices, program.communication_s))
-
-    @property
-    def _looks(self) -> int:
-        """The most programs that are looked at for one search; fewer of a program that takes longer to partition."""
-        return max(
-            _LEAST_LOOKS, min(_MOST_LOOKS, _MOST_LOOKS * _USUAL_BLOCKS // max(len(self.costs.block_candidates), 1))
-        )
+        return replace(solution, time_s=self.costs.plan_s(choices, communication_s))
 
     def _alternatives(self, first: Solution, count: int, budget_bytes: int | None) -> list[Solution]:
         """A plan, and the cheapest ones without one of its candidates."""
@@ -178,9 +168,10 @@ class PlanSearch:
             seconds: What a step with one micro-batch takes, with the overhead of its program.
         """
         self.look_at(choices)
-        program = self._programs.get(choices)
-        communication_s = self.costs.parts_s(choices) if program is None else program.communication_s
-        self.costs.add_plan(choices, communication_s, seconds)
+        communication_s = self._communication_s.get(choices)
+        self.costs.add_plan(
+            choices, self.costs.parts_s(choices) if communication_s is None else communication_s, seconds
+        )
 
     def _problem(self, *, only_measured: bool = False, without: int | None = None) -> SearchProblem:
         """The search problem.

@@ -1,0 +1,98 @@
+"""What is known of a plan's program before it is compiled: its collectives, from the program or from its skeletons.
+
+Takes partitioned programs; gives the collectives of the whole one. Of a deep model only skeletons are partitioned
+(`extraction.skeleton`): a unit of a repeat adds collectives, or bytes to collectives that combine those of all units,
+and each further unit adds the same. Invariant: a program that is partitioned whole has its own collectives.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import Collective
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedProgram:
+    """The program of a plan.
+
+    Attributes:
+        blocks: The number of blocks of all programs that were partitioned for it.
+        collectives: Its collectives; None if they are not known before it is compiled.
+        whole: The whole program; None if only skeletons were partitioned.
+    """
+
+    blocks: int
+    collectives: tuple[Collective, ...] | None
+    whole: HloModule | None = None
+
+    @classmethod
+    def of_whole(cls, module: HloModule, blocks: int) -> "PlannedProgram":
+        """The program that `module` is."""
+        return cls(blocks, _collectives(module), module)
+
+    @classmethod
+    def of_skeletons(
+        cls, least: HloModule, others: Sequence[HloModule], missing: Sequence[float], blocks: int
+    ) -> "PlannedProgram":
+        """The program of which skeletons were partitioned.
+
+        Args:
+            least: The skeleton with the fewest units of each repeat.
+            others: For each repeat the skeleton that has one unit more of it.
+            missing: For each repeat the number of units that the program has more than `least`; a whole number.
+            blocks: The number of their blocks.
+        """
+        known = [_collectives(module) for module in (least, *others)]
+        found = [each for each in known if each is not None]
+        if len(found) < len(known):
+            return cls(blocks, None)
+        return cls(blocks, extrapolated(found[0], found[1:], [round(count) for count in missing]))
+
+
+def extrapolated(
+    least: Sequence[Collective], longer: Sequence[Sequence[Collective]], missing: Sequence[int]
+) -> tuple[Collective, ...]:
+    """Returns the collectives of a program, from those of its skeletons.
+
+    Args:
+        least: Those of the skeleton with the fewest units.
+        longer: For each repeat those of the skeleton with one unit more of it.
+        missing: For each repeat the number of units that the program has more than `least`.
+    """
+    sizes = [each.size_bytes for each in least]
+    added: list[Collective] = []
+    for other, count in zip(longer, missing, strict=True):
+        new, old = Counter(other) - Counter(least), Counter(least) - Counter(other)
+        changed: list[int] = []
+        for number, each in enumerate(least):
+            if old[each]:
+                old[each] -= 1
+                changed.append(number)
+        for number in sorted(changed, key=lambda number: -sizes[number]):
+            before = least[number]
+            after = _changed(before, list(new.elements()))
+            if after is not None:
+                new[after] -= 1
+            sizes[number] += count * ((0 if after is None else after.size_bytes) - before.size_bytes)
+        added += [each for each in new.elements() for _ in range(count)]
+    kept = (replace(each, size_bytes=size) for each, size in zip(least, sizes, strict=True) if size > 0)
+    return (*kept, *added)
+
+
+def _changed(before: Collective, candidates: Sequence[Collective]) -> Collective | None:
+    """What has become of a collective in a longer program: the next larger one, as one that combines those of all units
+    grows; else the next smaller one, with which the bytes of all together are right.
+    """
+    alike = [each for each in candidates if each == replace(before, size_bytes=each.size_bytes)]
+    larger = [each for each in alike if each.size_bytes > before.size_bytes]
+    if larger:
+        return min(larger, key=lambda each: each.size_bytes)
+    return max(alike, key=lambda each: each.size_bytes, default=None)
+
+
+def _collectives(module: HloModule) -> tuple[Collective, ...] | None:
+    program = module.partitioned
+    assert program is not None
+    return program.collectives if program.partitioner == "shardy" else None
