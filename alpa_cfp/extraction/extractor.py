@@ -114,7 +114,7 @@ class Extractor:
         needed = self._needed(ops)
         own = frozenset(op for op in ops if graph.ops[op].name != BARRIER)
         inputs, outputs = _boundary(graph, needed, own)
-        aliases = _aliases(self._module, graph, inputs, outputs)
+        aliases = self._aliases(inputs, outputs)
         return SubprogramSpec(name, tuple(needed), inputs, outputs, aliases, _renumbered(self._blocks, needed, inputs))
 
     def extract(self, spec: SubprogramSpec) -> Subprogram:
@@ -140,6 +140,24 @@ class Extractor:
         block_of = {op: block.index for block in spec.blocks for op in (*block.members, *block.glue)}
         blocks = Blocks(read_graph(bytecode), spec.blocks, tuple(map(block_of.get, range(len(spec.ops)))), ())
         return Subprogram(module, blocks, inputs, outputs)
+
+    @cached_property
+    def _pairs(self) -> dict[int, list[tuple[int, int, int]]]:
+        """By the value of a donated parameter: which pair it is, its value, and that of the result in its buffer."""
+        graph, found = self._blocks.graph, dict[int, list[tuple[int, int, int]]]()
+        for number, (result, parameter) in enumerate(donation_pairs(self._module)):
+            value = graph.parameters[parameter]
+            found.setdefault(value, []).append((number, value, graph.origin(graph.results[result])))
+        return found
+
+    def _aliases(self, inputs: Sequence[int], outputs: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """Pairs (result, input) of a subprogram where the result takes the buffer of a donated parameter."""
+        origin = self._blocks.graph.origin
+        result_of = {value: number for number, value in enumerate(outputs)}
+        input_of = {origin(value): number for number, value in enumerate(inputs)}
+        pairs = sorted(pair for value in input_of for pair in self._pairs.get(value, ()))
+        found = ((result_of.get(result), input_of[parameter]) for _, parameter, result in pairs)
+        return tuple((result, number) for result, number in found if result is not None)
 
     def _needed(self, ops: Sequence[int]) -> list[int]:
         """Returns `ops` with the constant-derived ops that they need, in the order of `ordering`.
@@ -202,19 +220,6 @@ def _boundary(graph: Graph, needed: Sequence[int], own: Set[int]) -> tuple[tuple
         if value in returned or any(user not in own for user in graph.values[value].users)
     )
     return inputs, tuple(leaving)
-
-
-def _aliases(
-    module: HloModule, graph: Graph, inputs: Sequence[int], outputs: Sequence[int]
-) -> tuple[tuple[int, int], ...]:
-    """Pairs (result, input) of a subprogram where the result takes the buffer of a donated parameter of the program."""
-    result_of = {value: number for number, value in enumerate(outputs)}
-    input_of = {graph.origin(value): number for number, value in enumerate(inputs)}
-    pairs = (
-        (result_of.get(graph.origin(graph.results[result])), input_of.get(graph.parameters[parameter]))
-        for result, parameter in donation_pairs(module)
-    )
-    return tuple((result, number) for result, number in pairs if result is not None and number is not None)
 
 
 def _renumbered(blocks: Blocks, needed: Sequence[int], inputs: Sequence[int]) -> tuple[ParallelBlock, ...]:

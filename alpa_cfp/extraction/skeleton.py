@@ -10,7 +10,6 @@ blocks are equal to those that they stand for, but for what they are given; a pa
 takes its buffer.
 """
 
-import heapq
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -331,22 +330,21 @@ def _needed(graph: Graph, operands: Mapping[int, tuple[int, ...]], ops: Set[int]
 
 
 def _ordered(graph: Graph, operands: Mapping[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]] | None:
-    """The ops in a topological order, that of the program if it is one; None if there is none."""
-    users: dict[int, list[int]] = {}
-    missing: dict[int, int] = {}
-    for op, used in operands.items():
-        producers = {each for value in used if (each := graph.values[value].op) is not None}
-        missing[op] = len(producers)
-        for producer in producers:
-            users.setdefault(producer, []).append(op)
-    ready = [op for op, count in missing.items() if not count]
-    heapq.heapify(ready)
+    """The ops in the order of the program, but each behind what it is computed from; None if there is no such order."""
     order: dict[int, tuple[int, ...]] = {}
-    while ready:
-        op = heapq.heappop(ready)
-        order[op] = operands[op]
-        for user in users.get(op, ()):
-            missing[user] -= 1
-            if not missing[user]:
-                heapq.heappush(ready, user)
-    return order if len(order) == len(operands) else None
+    for first in operands:
+        # The op with those that have to come before it, each of which is needed by the one below it.
+        stack, waiting = [first], set[int]()
+        while stack:
+            op = stack[-1]
+            makers = (graph.values[value].op for value in operands[op])
+            missing = [] if op in order else [each for each in makers if each is not None and each not in order]
+            if missing and op in waiting:
+                return None
+            if missing:
+                waiting.add(op)
+                stack += missing
+                continue
+            waiting.discard(stack.pop())
+            order.setdefault(op, operands[op])
+    return order
