@@ -6,6 +6,7 @@ with estimated or recorded costs, the same module gets the same plan.
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -26,6 +27,7 @@ from alpa_cfp.planner.mesh_shapes import all_shapes, nontrivial_sizes, refines
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import PlanRequest
 from alpa_cfp.planner.session import Session
+from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import MemoryBudgetError, SearchProblem, Solution
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.calibration import calibration_programs, rates_of
@@ -180,14 +182,17 @@ def _cached_or_new(
     """Returns the cached plan that was made from the same profiles, or a new one."""
     # On one device there is one plan only, and alpa times a candidate stage itself.
     profiled = needs_profiles or mesh.num_devices > 1
-    source = session.source(request.devices, mesh) if profiled else None
+    budget = TimeBudget(session.options.planning_budget_s or math.inf)
+    source = session.source(request.devices, mesh, budget) if profiled else None
     if source is None:
-        return _annotated(program, _new_plan(program, mesh, None, request, session))
+        return _annotated(program, _new_plan(program, mesh, None, budget, request, session))
     cache = PlanCache(session.database, program.module, cache_key(program, mesh, source, request, session.options))
     made = cache.get()
     if made is None:
-        made = _annotated(program, _new_plan(program, mesh, source, request, session))
-        cache.put(made, source.keys)
+        made = _annotated(program, _new_plan(program, mesh, source, budget, request, session))
+        # With more time the plan may be a better one: the next planning goes on where this one ended.
+        if not budget.is_over:
+            cache.put(made, source.keys)
     return made
 
 
@@ -212,6 +217,7 @@ def _new_plan(
     program: AnalysedProgram,
     mesh: LogicalMesh,
     profiles: TrackedSource | None,
+    time_budget: TimeBudget,
     request: PlanRequest,
     session: Session,
 ) -> Plan:
@@ -251,7 +257,7 @@ def _new_plan(
     boundaries, batches = find_boundaries(module, blocks, block_candidates), request.num_micro_batches
     costs = CandidateCosts(
         block_candidates, boundaries, rates, profiles, option.pruning_margin,
-        micro_batches=batches, communication=communication,
+        micro_batches=batches, communication=communication, budget=time_budget,
     )  # fmt: skip
     plan_search = PlanSearch(
         costs, limit_s=limits[0], memory_bytes=limits[1], caveats=caveats, baselines=baseline_plans,

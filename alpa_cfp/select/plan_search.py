@@ -21,6 +21,7 @@ from alpa_cfp.select.candidate_costs import CandidateCosts, Choices
 from alpa_cfp.select.program_model import ProgramModel
 from alpa_cfp.select.search_caveats import add_search_caveats
 from alpa_cfp.select.search_problem import make_problem
+from alpa_cfp.select.time_model import Corrections
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
@@ -103,14 +104,15 @@ class PlanSearch:
         first = self._cheapest(budget_bytes)
         if self._planned is None:
             return self._alternatives(first, count, budget_bytes)
-        for _ in range(self._looks):
+        for _ in range(0 if self.costs.budget.is_over else self._looks):
             self.look_at(first.choices)
             first = self._cheapest(budget_bytes)
             if first.choices in self._programs:
                 break
         self.look_at(first.choices)
         problem = self._problem()
-        plans = [self._predicted(choices, problem) for choices in self._programs if not self.costs.unmeasured(choices)]
+        able = (each for each in self._programs if each == first.choices or not self.costs.unmeasured(each))
+        plans = [self._predicted(choices, problem) for choices in able]
         runnable = [plan for plan in plans if math.isfinite(plan.time_s)]
         fitting = [plan for plan in runnable if budget_bytes is None or plan.memory.total <= budget_bytes]
         return sorted(fitting, key=lambda plan: (plan.time_s, plan.choices))[:count]
@@ -139,6 +141,21 @@ class PlanSearch:
     def predicted(self, choices: Choices) -> Solution:
         """A plan with its time by what its program communicates, if that is known."""
         return self._predicted(choices, self._problem())
+
+    def cheapest_with(self, known: Corrections, budget_bytes: int | None) -> Choices:
+        """The cheapest plan of measured candidates, if these times hold.
+
+        Raises:
+            MemoryBudgetError: no plan fits into the budget.
+            NoPlanError: a block has no candidate that was measured.
+        """
+        return self._search(self._problem(only_measured=True, known=known), budget_bytes).choices
+
+    def time_with(self, choices: Choices, known: Corrections) -> float:
+        """The time of a plan whose program was looked at, if these times hold."""
+        program = self._programs.get(choices)
+        communication_s = self.costs.parts_s(choices) if program is None else program.communication_s
+        return self.costs.plan_s(choices, communication_s, known)
 
     def _predicted(self, choices: Choices, problem: SearchProblem) -> Solution:
         solution, program = problem.solution(choices), self._programs.get(choices)
@@ -182,19 +199,22 @@ class PlanSearch:
         communication_s = self.costs.parts_s(choices) if program is None else program.communication_s
         self.costs.add_plan(choices, communication_s, seconds)
 
-    def _problem(self, *, only_measured: bool = False, without: int | None = None) -> SearchProblem:
+    def _problem(
+        self, *, only_measured: bool = False, without: int | None = None, known: Corrections | None = None
+    ) -> SearchProblem:
         """The search problem.
 
         Args:
             only_measured: Whether plans are of measured candidates only; otherwise the others count as faster than they
                 are known to be.
             without: The number of a candidate that is in no plan.
+            known: The times that hold; None for the means.
         """
-        costs = self.costs.costs(only_measured=only_measured)
+        costs = self.costs.costs(only_measured=only_measured, known=known)
         if without is not None:
             costs[without] = math.inf
         times = [[costs[i] for i in numbers] for numbers in self.costs.numbers]
-        return make_problem(self.costs.block_candidates, self.costs.boundaries, times, self.costs.between_s())
+        return make_problem(self.costs.block_candidates, self.costs.boundaries, times, self.costs.between_s(known))
 
     def _cheapest(self, budget_bytes: int | None) -> Solution:
         """The cheapest plan of measured candidates; no other could be predicted to be faster by more than `_ENOUGH`."""
@@ -208,11 +228,31 @@ class PlanSearch:
                 except (NoPlanError, MemoryBudgetError):
                     measured = None
                 if measured is None or measured.time_s > _ENOUGH * found.time_s:
-                    self.costs.measure(sorted({*wanted, *self._near(problem, found, _ROUND - len(wanted))}))
-                    continue
-                found = measured
+                    if not self.costs.budget.is_over:
+                        self.costs.measure(sorted({*wanted, *self._near(problem, found, _ROUND - len(wanted))}))
+                        continue
+                    self._add_budget_caveat(found, measured)
+                found = measured or found
             self.gap_s = found.gap_s
             return found
+
+    def _add_budget_caveat(self, optimistic: Solution, measured: Solution | None) -> None:
+        """Says what the time for planning was too short for.
+
+        Args:
+            optimistic: The cheapest plan, if candidates that are not measured are as fast as they may be.
+            measured: The cheapest plan of measured candidates; None if there is none.
+        """
+        if measured is None:
+            self.caveats.warn(
+                "planning_budget_s was over before every block had a strategy that was measured: the plan is chosen "
+                "by estimates"
+            )
+            return
+        self.caveats.warn(
+            "planning_budget_s was over before all strategies were measured that could matter: another plan could be "
+            f"up to {100 * (1 - optimistic.time_s / measured.time_s):.0f}% faster"
+        )
 
     def _search(self, problem: SearchProblem, budget_bytes: int | None) -> Solution:
         time_s, memory_bytes = self.limits

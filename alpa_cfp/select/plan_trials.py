@@ -76,13 +76,18 @@ class PlanTrials:
 
     def settle(self, trials: Sequence[PlanTrial], budget_bytes: int | None) -> None:
         """Times those plans more often that are nearly as fast as the fastest one that fits."""
-        able = [trial for trial in trials if trial.whole is not None and trial.whole.samples_s]
+        able = [trial for trial in trials if self.is_timed(trial)]
         if budget_bytes is not None:
             able = [trial for trial in able if trial.needed_bytes <= budget_bytes] or able
         limit = _CLOSE * min(map(self.step_s, able), default=0.0)
         close = [trial for trial in able if self.step_s(trial) <= limit]
         if len(close) > 1:
             self._measure(close, _FINAL * self.samples)
+
+    @staticmethod
+    def is_timed(trial: PlanTrial) -> bool:
+        """Whether the whole program of a plan was timed."""
+        return trial.whole is not None and bool(trial.whole.samples_s)
 
     def step_s(self, trial: PlanTrial, samples: slice = CHOOSING) -> float:
         """The step time of a plan whose whole program was measured, from some of its samples.
