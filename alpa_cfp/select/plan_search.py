@@ -19,7 +19,7 @@ from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.search import MEMORY_BYTES, MemoryBudgetError, NoPlanError, SearchProblem, Solution, search
 from alpa_cfp.select.candidate_costs import CandidateCosts, Choices
 from alpa_cfp.select.program_model import ProgramModel
-from alpa_cfp.select.search_caveats import add_search_caveats
+from alpa_cfp.select.search_caveats import add_search_caveats, warn_of_time
 from alpa_cfp.select.search_problem import make_problem
 from alpa_cfp.select.time_model import Corrections
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -244,15 +244,10 @@ class PlanSearch:
             measured: The cheapest plan of measured candidates; None if there is none.
         """
         if measured is None:
-            self.caveats.warn(
-                "planning_budget_s was over before every block had a strategy that was measured: the plan is chosen "
-                "by estimates"
-            )
+            warn_of_time(self.caveats, "not every block has a strategy that was measured; estimates chose the plan")
             return
-        self.caveats.warn(
-            "planning_budget_s was over before all strategies were measured that could matter: another plan could be "
-            f"up to {100 * (1 - optimistic.time_s / measured.time_s):.0f}% faster"
-        )
+        gain = f"{100 * (1 - optimistic.time_s / measured.time_s):.0f}%"
+        warn_of_time(self.caveats, f"strategies that were not measured could make a plan up to {gain} faster")
 
     def _search(self, problem: SearchProblem, budget_bytes: int | None) -> Solution:
         time_s, memory_bytes = self.limits

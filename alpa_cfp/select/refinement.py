@@ -25,6 +25,7 @@ from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.plan_trials import HELD_OUT, PlanTrial, PlanTrials
 from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.select.profiles import failure_of
+from alpa_cfp.select.search_caveats import warn_of_time
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
@@ -42,10 +43,7 @@ _ALIKE = 1.01
 _ALIKE_MEMORY = 1.05
 # The share of the budget that the next search may use when plans need more than predicted.
 _RESERVE = 0.99
-_NO_TIME = (
-    "planning_budget_s was over before all plans were timed end to end that could be the best: the fastest so far is "
-    "taken"
-)
+_NO_TIME = "plans that could be the best were not timed end to end; the fastest so far is taken"
 _FALLBACK = (
     "plans need more memory than predicted, by a factor that differs from plan to plan: a plan of little memory is "
     "taken, where a faster one may fit"
@@ -183,7 +181,7 @@ class Refinement:
         for _ in range(_CORRECTIONS + 1):
             self._time(timing, new)
             if self.search.costs.budget.is_over:
-                self.search.caveats.warn(_NO_TIME)
+                warn_of_time(self.search.caveats, _NO_TIME)
                 break
             known, better = len(trials), self._better(timing, trials, budget_bytes)
             if not better:

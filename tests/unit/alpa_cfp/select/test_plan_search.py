@@ -244,7 +244,7 @@ def test_when_the_time_is_over_nothing_is_measured_and_there_is_a_plan_all_the_s
     )
     assert math.isfinite(chosen.best(1, None)[0].time_s)
     assert recorded.asked == []
-    assert "planning_budget_s was over before every block" in _said(chosen)
+    assert "planning_budget_s was over: not every block has a strategy that was measured" in _said(chosen)
 
 
 def test_when_the_time_is_over_the_best_plan_of_what_was_measured_is_taken_with_its_distance_from_the_best(
@@ -254,4 +254,4 @@ def test_when_the_time_is_over_the_best_plan_of_what_was_measured_is_taken_with_
     monkeypatch.setattr(TimeBudget, "is_over", True)
     plan = chosen.best(1, None)[0]
     assert not chosen.costs.unmeasured(plan.choices)
-    assert "another plan could be up to" in _said(chosen)
+    assert "planning_budget_s was over: strategies that were not measured could make a plan up to" in _said(chosen)
