@@ -60,6 +60,7 @@ class CFPOption(AutoShardingOption):
     refine: int = 3
     baselines: bool = True
     pruning_margin: float = 1.5
+    planning_budget_s: float | None = None
     search_limit_s: float = 60.0
     search_memory_bytes: int = MEMORY_BYTES
     device_kind: str | None = None

@@ -29,6 +29,8 @@ class PlanOptions:
         baselines: Whether plans that people write by hand (data parallel, ZeRO, Megatron-style) are timed beside them.
         pruning_margin: A candidate is measured only if a plan with it would be among the best, were the candidate this
             many times faster than estimated; inf measures all.
+        planning_budget_s: The time after which nothing more is measured: the best plan so far is taken, and a caveat
+            says what is not certain of it. On each logical mesh shape that is planned for. None without limit.
         search_limit_s: The time limit of one search; at the limit the best plan so far is taken, with a warning.
         search_memory_bytes: The memory limit of the tables of one search, on the machine that plans. A search that
             needs more is approximate, and a warning bounds the time by which its plan could be beaten.
@@ -47,6 +49,7 @@ class PlanOptions:
     refine: int = 3
     baselines: bool = True
     pruning_margin: float = 1.5
+    planning_budget_s: float | None = None
     search_limit_s: float = 60.0
     search_memory_bytes: int = MEMORY_BYTES
     device_kind: str | None = None
@@ -101,6 +104,9 @@ def check_numbers(options: Any) -> None:
         value = getattr(options, name)
         if not isinstance(value, int) or value < least:
             raise OptionError(kind, name, value, f"it must be a whole number of at least {least}")
+    limit_s = options.planning_budget_s
+    if limit_s is not None and not limit_s > 0:
+        raise OptionError(kind, "planning_budget_s", limit_s, "it must be above zero, or None")
     if not options.search_memory_bytes > 0:
         raise OptionError(kind, "search_memory_bytes", options.search_memory_bytes, "a search needs some bytes")
     budget = options.memory_budget_bytes

@@ -6,6 +6,7 @@ with estimated or recorded costs, the same module gets the same plan.
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -19,6 +20,7 @@ from alpa_cfp.costs import Rates
 from alpa_cfp.errors import PlanError
 from alpa_cfp.evidence.plan_evidence import PlanEvidence
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
+from alpa_cfp.extraction.skeleton import Extrapolation
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlanCache, PlannedModule
@@ -26,11 +28,13 @@ from alpa_cfp.planner.mesh_shapes import all_shapes, nontrivial_sizes, refines
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import PlanRequest
 from alpa_cfp.planner.session import Session
+from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import MemoryBudgetError, SearchProblem, Solution
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.calibration import calibration_programs, rates_of
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.communication import communication_costs, communication_programs
+from alpa_cfp.select.extrapolated_profile import ShorterPrograms
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.select.profile_source import TrackedSource
@@ -46,6 +50,8 @@ T = TypeVar("T")
 
 # The share of a search's limits for each baseline with which the plan of an approximate search is compared.
 _BASELINE_SHARE = 0.1
+# By how many units the skeletons differ that are timed: the more, the less the noise of their times matters.
+_MORE_UNITS = (8, 4)
 
 
 def plan(module: HloModule, request: PlanRequest, options: PlanOptions) -> PlannedModule:
@@ -181,14 +187,17 @@ def _cached_or_new(
     """Returns the cached plan that was made from the same profiles, or a new one."""
     # On one device there is one plan only, and alpa times a candidate stage itself.
     profiled = needs_profiles or mesh.num_devices > 1
-    source = session.source(request.devices, mesh) if profiled else None
+    budget = TimeBudget(session.options.planning_budget_s or math.inf)
+    source = session.source(request.devices, mesh, budget) if profiled else None
     if source is None:
-        return _annotated(program, _new_plan(program, mesh, None, request, session))
+        return _annotated(program, _new_plan(program, mesh, None, budget, request, session))
     cache = PlanCache(session.database, program.module, cache_key(program, mesh, source, request, session.options))
     made = cache.get()
     if made is None:
-        made = _annotated(program, _new_plan(program, mesh, source, request, session))
-        cache.put(made, source.keys)
+        made = _annotated(program, _new_plan(program, mesh, source, budget, request, session))
+        # With more time the plan may be a better one: the next planning goes on where this one ended.
+        if not budget.is_over:
+            cache.put(made, source.keys)
     return made
 
 
@@ -213,6 +222,7 @@ def _new_plan(
     program: AnalysedProgram,
     mesh: LogicalMesh,
     profiles: TrackedSource | None,
+    time_budget: TimeBudget,
     request: PlanRequest,
     session: Session,
 ) -> Plan:
@@ -237,6 +247,12 @@ def _new_plan(
     def looked_at(choices: Sequence[int]) -> PlannedProgram:
         return planned_program(program, mesh, strategies(choices), choices)
 
+    def shorter(choices: Sequence[int]) -> ShorterPrograms | None:
+        # What fits into a budget, and what further micro-batches take, is known of whole programs only.
+        if budget is not None or request.num_micro_batches > 1:
+            return None
+        return shorter_programs(program, mesh, strategies(choices), choices)
+
     def of_micro_batch(planned: HloModule) -> Sequence[HloModule]:
         return micro_batch_programs(planned, program) if request.num_micro_batches > 1 else ()
 
@@ -255,7 +271,7 @@ def _new_plan(
     boundaries, batches = find_boundaries(module, blocks, block_candidates), request.num_micro_batches
     costs = CandidateCosts(
         block_candidates, boundaries, rates, profiles, option.pruning_margin,
-        micro_batches=batches, communication=communication,
+        micro_batches=batches, communication=communication, budget=time_budget,
     )  # fmt: skip
     plan_search = PlanSearch(
         costs, limit_s=limits[0], memory_bytes=limits[1], caveats=caveats, baselines=baseline_plans,
@@ -275,6 +291,7 @@ def _new_plan(
             option.refine,
             option.samples,
             option.baselines,
+            shorter,
         )
         measured = refinement.best(budget)
         tried = tuple((refinement.tried | {measured.solution.choices: measured}).values())
@@ -321,10 +338,33 @@ def planned_program(
     if found is None:
         blocks = program.blocks
         return PlannedProgram.of_whole(with_plan(program.module, blocks, mesh, plan), len(blocks.blocks))
-    least, *others = (
+    least, *others = _planned_skeletons(found, mesh, plan)
+    return PlannedProgram.of_skeletons(least, others, found.missing, found.blocks)
+
+
+def shorter_programs(
+    program: AnalysedProgram, mesh: LogicalMesh, plan: Sequence[BlockStrategy], choices: Sequence[int]
+) -> ShorterPrograms | None:
+    """Returns the skeletons of a plan's program that are timed instead of it; None if it is hardly longer.
+
+    Args:
+        program: The program.
+        mesh: The logical mesh.
+        plan: A strategy for each block.
+        choices: See `planned_program`.
+    """
+    for more in _MORE_UNITS:
+        found = program.skeletons.find(choices, more)
+        if found is not None:
+            blocks = max(len(each.stands_for) for each in found.all)
+            return ShorterPrograms(_planned_skeletons(found, mesh, plan), found.missing, blocks)
+    return None
+
+
+def _planned_skeletons(found: Extrapolation, mesh: LogicalMesh, plan: Sequence[BlockStrategy]) -> tuple[HloModule, ...]:
+    return tuple(
         with_plan(each.module, each.blocks, mesh, [plan[block] for block in each.stands_for]) for each in found.all
     )
-    return PlannedProgram.of_skeletons(least, others, found.missing, found.blocks)
 
 
 def with_plan(module: HloModule, blocks: Blocks, mesh: LogicalMesh, plan: Sequence[BlockStrategy]) -> HloModule:

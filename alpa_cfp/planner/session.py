@@ -16,7 +16,7 @@ from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.extraction.analysed_program import AnalysedPrograms
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import Devices
-from alpa_cfp.profiling import MeasureOptions, Profiler, recorded_devices
+from alpa_cfp.profiling import MeasureOptions, Profiler, TimeBudget, recorded_devices
 from alpa_cfp.select.calibration import calibration_programs
 from alpa_cfp.select.profile_source import TrackedSource, recorded
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
@@ -53,12 +53,13 @@ class Session:
         with ProfileDatabase.open(options.database) as database, ExitStack() as profilers:
             yield cls(options, programs or AnalysedPrograms(), database, profilers)
 
-    def source(self, devices: Devices, mesh: LogicalMesh) -> TrackedSource | None:
+    def source(self, devices: Devices, mesh: LogicalMesh, budget: TimeBudget | None = None) -> TrackedSource | None:
         """The source of profiles of programs for a mesh; None where costs are estimates.
 
         Args:
             devices: The devices of the mesh.
             mesh: The logical mesh.
+            budget: The time after which nothing more is measured; None without limit.
 
         Raises:
             NoDevicesError: costs are to be measured, and the mesh has no devices.
@@ -73,7 +74,7 @@ class Session:
         profiler = self._profiler(devices)
         # These are measured first, once the program has been analysed.
         profiler.expect(partial(calibration_programs, mesh))
-        return TrackedSource(profiler.devices, profiler.measure)
+        return TrackedSource(profiler.devices, partial(profiler.measure_within, budget or TimeBudget()))
 
     def _profiler(self, devices: Devices) -> Profiler:
         """The profiler of devices in their order; one for all logical meshes over them."""

@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from alpa_cfp.profiling.options import MeasureOptions
     from alpa_cfp.profiling.profiler import Measurer, Profiler
     from alpa_cfp.profiling.replaying import recorded_devices, replay
+    from alpa_cfp.profiling.time_budget import TimeBudget
 
 __all__ = [
     "DeviceDescription",
     "MeasureOptions",
     "Measurer",
     "Profiler",
+    "TimeBudget",
     "canonical_text",
     "key_of",
     "recorded_devices",
@@ -29,6 +31,7 @@ __getattr__ = lazily(
         "MeasureOptions": "alpa_cfp.profiling.options",
         "Measurer": "alpa_cfp.profiling.profiler",
         "Profiler": "alpa_cfp.profiling.profiler",
+        "TimeBudget": "alpa_cfp.profiling.time_budget",
         "canonical_text": "alpa_cfp.profiling.keys",
         "key_of": "alpa_cfp.profiling.keys",
         "recorded_devices": "alpa_cfp.profiling.replaying",

@@ -25,6 +25,7 @@ from alpa_cfp.profiling.options import MeasureOptions
 from alpa_cfp.profiling.process.protocol import Finished
 from alpa_cfp.profiling.queue import Group, ProfilingQueue
 from alpa_cfp.profiling.runners import InProcessRunner, SubprocessRunner
+from alpa_cfp.profiling.time_budget import TimeBudget
 from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.errors import SpmdError
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -117,6 +118,12 @@ class Profiler:
             ProfilingError: the measuring process cannot be started, though the options demand it, or though it could be
                 before.
         """
+        return [profile for profile in self.measure_within(TimeBudget(), modules, samples) if profile is not None]
+
+    def measure_within(
+        self, budget: TimeBudget, modules: Sequence[HloModule], samples: int | None = None
+    ) -> list[Profile | None]:
+        """As `measure`; begins with no other group of programs once the time is over, and gives None for the rest."""
         keys = [key_of(module, self.devices) for module in modules]
         together = samples is not None
         samples = self._options.samples if samples is None else samples
@@ -129,12 +136,11 @@ class Profiler:
                 most_lacking = max(most_lacking, lacking)
         count = len({key for key, _ in keys})
         started = time.perf_counter()
-        if missing:
-            self._measure_missing(missing, most_lacking, together=together)
+        if missing and not budget.is_over:
+            self._measure_missing(missing, most_lacking, budget, together=together)
         seconds = time.perf_counter() - started
         logger.info("profiles of %d programs: %d measured in %.2f s", count, len(missing), seconds)
-        profiles = [self._database.get(key) or self._unrecorded.get(key) for key, _ in keys]
-        return [profile for profile in profiles if profile is not None]
+        return [self._database.get(key) or self._unrecorded.get(key) for key, _ in keys]
 
     def close(self) -> None:
         """End the measuring processes, and unload all programs."""
@@ -148,11 +154,11 @@ class Profiler:
         self.close()
 
     def _measure_missing(
-        self, missing: dict[ProfileKey, tuple[str, HloModule]], samples: int, *, together: bool
+        self, missing: dict[ProfileKey, tuple[str, HloModule]], samples: int, budget: TimeBudget, *, together: bool
     ) -> None:
         self._start()
         modules = {key: module for key, (_, module) in missing.items()}
-        work = ProfilingQueue(modules, samples, self._options.group, self._rng, together=together)
+        work = ProfilingQueue(modules, samples, self._options.group, self._rng, together=together, budget=budget)
         with (
             tqdm(total=len(missing), desc="profiling", disable=not self._options.progress, leave=False) as bar,
             contextlib.closing(self._measurer.measure(work)) as events,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from alpa_cfp.database import ProfileKey
 from alpa_cfp.profiling.process.protocol import Finished
+from alpa_cfp.profiling.time_budget import TimeBudget
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 # Another program that is loaded at the same time may cause these.
@@ -47,6 +48,7 @@ class ProfilingQueue:
         rng: Seeds the order of their runs.
         together: Whether all are one group, to be compared by small differences: the same program takes longer on one
             mesh, or at one time, than on another.
+        budget: The time after which no group is given.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class ProfilingQueue:
         rng: random.Random,
         *,
         together: bool = False,
+        budget: TimeBudget | None = None,
     ) -> None:
+        self._budget = budget or TimeBudget()
         self._modules, self._samples, self._size, self._rng = modules, samples, size, rng
         self._together = together
         self._waiting, self._alone = deque(modules), deque[ProfileKey]()
@@ -68,7 +72,11 @@ class ProfilingQueue:
         return len(self._waiting) > self._size
 
     def take(self, measurers: int = 1) -> Group | None:
-        """The next group, small enough that something is left for each of `measurers`; None if no program waits."""
+        """The next group, small enough that something is left for each of `measurers`; None if no program waits, or
+        the time is over.
+        """
+        if self._budget.is_over:
+            return None
         if self._waiting:
             count = len(self._waiting)
             number = count if self._together else min(self._size, -(-count // measurers))

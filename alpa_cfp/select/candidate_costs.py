@@ -19,6 +19,7 @@ from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate, dis
 from alpa_cfp.costs import CommunicationCosts, Rates, Work, estimated_s, fitted
 from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.database import Profile
+from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.select.profiles import compiled_collectives, failure_of
 from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge, resharding_s
@@ -66,9 +67,10 @@ class CandidateCosts:
         micro_batches: The number of micro-batches of a step.
         communication: What collectives take in a plan, where those that plans combine count by their bytes; None: as
             the rates say, each by itself.
+        budget: The time after which no candidate is measured; None without limit.
 
     Attributes:
-        block_candidates, boundaries, micro_batches, communication: As given.
+        block_candidates, boundaries, micro_batches, communication, budget: As given.
         candidates: The distinct candidates.
         numbers: For each block the numbers of its candidates.
         seconds: For each candidate that was measured its time without overhead; inf if that failed. It stands for all
@@ -88,8 +90,9 @@ class CandidateCosts:
         *,
         micro_batches: int = 1,
         communication: CommunicationCosts | None = None,
+        budget: TimeBudget | None = None,
     ) -> None:
-        self.block_candidates, self.boundaries = block_candidates, boundaries
+        self.block_candidates, self.boundaries, self.budget = block_candidates, boundaries, budget or TimeBudget()
         self.communication = communication or CommunicationCosts(rates)
         self.candidates, self.numbers = distinct(block_candidates), _candidate_numbers(block_candidates)
         self.seconds, self.failures = dict[int, float](), dict[int, str]()
@@ -142,9 +145,21 @@ class CandidateCosts:
         self._model.add_plan(numbers, neighbours, communication_s, max(own_s, _LEAST_OF_MEASURED * seconds))
         self._known = None
 
-    def plan_s(self, choices: Choices, communication_s: Mapping[CollectiveKey, float]) -> float:
-        """The time of a plan whose collectives take `communication_s` by their estimates, without overhead."""
-        known = self._corrections
+    def drawn(self, random: np.random.Generator) -> Corrections:
+        """Times that are possible, given the measurements."""
+        return self._model.corrections(self._computing_s(), random)
+
+    def plan_s(
+        self, choices: Choices, communication_s: Mapping[CollectiveKey, float], known: Corrections | None = None
+    ) -> float:
+        """The time of a plan whose collectives take `communication_s` by their estimates, without overhead.
+
+        Args:
+            choices: The plan.
+            communication_s: The estimates of its collectives by kind and group size.
+            known: The times that hold; None for the means.
+        """
+        known = known or self._corrections
         total_s = sum(float(known.computing_s[number]) for number in self.of(choices))
         total_s += known.communication_s(communication_s)
         total_s += sum(known.pairs_s.get(self.pair(edge, choices), 0.0) for edge in self.boundaries.crossings)
@@ -168,22 +183,23 @@ class CandidateCosts:
             for edge in self.boundaries.crossings
         ]
 
-    def between_s(self) -> list[np.ndarray]:
+    def between_s(self, known: Corrections | None = None) -> list[np.ndarray]:
         """For each two blocks what is between them in a step, for each pair of their candidates."""
-        known, found = self._corrections, list[np.ndarray]()
+        known, found = known or self._corrections, list[np.ndarray]()
         of_kinds: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
         for (kinds, a, b), more_s in (*known.pairs_s.items(), *self.pairs_s.items()):
             of_kinds.setdefault(kinds, []).append((a, b, more_s))
         for edge in self.boundaries.crossings:
-            seconds = self.resharding_s(edge)
+            seconds = self.resharding_s(edge, known)
             for a, b, more_s in of_kinds.get(self._kinds_of(edge), ()):
                 seconds[a, b] += self.micro_batches * more_s
             found.append(seconds)
         return found
 
-    def resharding_s(self, edge: ReshardingEdge) -> np.ndarray:
+    def resharding_s(self, edge: ReshardingEdge, known: Corrections | None = None) -> np.ndarray:
         """What the collectives between two blocks take in a step, for each pair of their candidates."""
-        return self.micro_batches * resharding_s(edge, self.communication, self._corrections.factor)
+        known = known or self._corrections
+        return self.micro_batches * resharding_s(edge, self.communication, known.factor)
 
     def pair(self, edge: ReshardingEdge, choices: Choices) -> PairKey:
         """The key of two neighbours in a plan."""
@@ -199,11 +215,14 @@ class CandidateCosts:
         return {self._targets[number] for number in self.of(choices)}.difference(self.seconds)
 
     def measure(self, numbers: Iterable[int]) -> None:
-        """Measures candidates, or those that compute alike."""
+        """Measures candidates, or those that compute alike; only some of them if the time is over before."""
         assert self._profiles is not None
         targets = list(dict.fromkeys(self._targets[number] for number in numbers))
         profiles = self._profiles([self._computing(number) for number in targets])
+        is_over = self.budget.is_over
         for number, profile in zip(targets, profiles, strict=True):
+            if profile is None and is_over:
+                continue
             self.seconds[number] = self._own_s(self.candidates[number], profile)
             self._model.add_candidate(number, self.seconds[number])
             self.failures[number] = failure_of(profile)
@@ -216,9 +235,9 @@ class CandidateCosts:
         self._known = None
         logger.info("CFP: %d of %d candidates are measured", self.measured, len(self.candidates))
 
-    def costs(self, *, only_measured: bool = False) -> list[float]:
+    def costs(self, *, only_measured: bool = False, known: Corrections | None = None) -> list[float]:
         """The step time of each candidate in a plan; one that is not measured is optimistic, or inf."""
-        known, costs = self._corrections, []
+        known, costs = known or self._corrections, []
         for number, candidate in enumerate(self.candidates):
             computing_s = float(known.computing_s[number])
             seconds = self.seconds.get(self._targets[number])

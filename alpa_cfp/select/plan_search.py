@@ -20,8 +20,9 @@ from alpa_cfp.search import MEMORY_BYTES, MemoryBudgetError, NoPlanError, Search
 from alpa_cfp.select.candidate_costs import CandidateCosts, Choices
 from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.select.program_model import ProgramModel
-from alpa_cfp.select.search_caveats import add_search_caveats
+from alpa_cfp.select.search_caveats import add_search_caveats, warn_of_time
 from alpa_cfp.select.search_problem import make_problem
+from alpa_cfp.select.time_model import Corrections
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
@@ -100,7 +101,9 @@ class PlanSearch:
         if self._planned is None:
             return self._alternatives(first, count, budget_bytes)
         looks = seen = size = 0
-        while looks < _LEAST_LOOKS or (looks < _MOST_LOOKS and seen + size <= _MOST_BLOCKS):
+        while not self.costs.budget.is_over and (
+            looks < _LEAST_LOOKS or (looks < _MOST_LOOKS and seen + size <= _MOST_BLOCKS)
+        ):
             self.look_at(first.choices)
             size = self._programs[first.choices].blocks
             looks, seen = looks + 1, seen + size
@@ -109,7 +112,8 @@ class PlanSearch:
                 break
         self.look_at(first.choices)
         problem = self._problem()
-        plans = [self._predicted(choices, problem) for choices in self._programs if not self.costs.unmeasured(choices)]
+        able = (each for each in self._programs if each == first.choices or not self.costs.unmeasured(each))
+        plans = [self._predicted(choices, problem) for choices in able]
         runnable = [plan for plan in plans if math.isfinite(plan.time_s)]
         fitting = [plan for plan in runnable if budget_bytes is None or plan.memory.total <= budget_bytes]
         return sorted(fitting, key=lambda plan: (plan.time_s, plan.choices))[:count]
@@ -136,6 +140,19 @@ class PlanSearch:
     def predicted(self, choices: Choices) -> Solution:
         """A plan with its time by what its program communicates, if that is known."""
         return self._predicted(choices, self._problem())
+
+    def cheapest_with(self, known: Corrections, budget_bytes: int | None) -> Choices:
+        """The cheapest plan of measured candidates, if these times hold.
+
+        Raises:
+            MemoryBudgetError: no plan fits into the budget.
+            NoPlanError: a block has no candidate that was measured.
+        """
+        return self._search(self._problem(only_measured=True, known=known), budget_bytes).choices
+
+    def time_with(self, choices: Choices, known: Corrections) -> float:
+        """The time of a plan whose program was looked at, if these times hold."""
+        return self.costs.plan_s(choices, self._known_or_parts_s(choices), known)
 
     def _predicted(self, choices: Choices, problem: SearchProblem) -> Solution:
         solution, communication_s = problem.solution(choices), self._communication_s.get(choices)
@@ -168,24 +185,29 @@ class PlanSearch:
             seconds: What a step with one micro-batch takes, with the overhead of its program.
         """
         self.look_at(choices)
-        communication_s = self._communication_s.get(choices)
-        self.costs.add_plan(
-            choices, self.costs.parts_s(choices) if communication_s is None else communication_s, seconds
-        )
+        self.costs.add_plan(choices, self._known_or_parts_s(choices), seconds)
 
-    def _problem(self, *, only_measured: bool = False, without: int | None = None) -> SearchProblem:
+    def _known_or_parts_s(self, choices: Choices) -> Mapping[CollectiveKey, float]:
+        """The estimates of a plan's collectives: those of its program if that was looked at, else of its parts."""
+        known = self._communication_s.get(choices)
+        return self.costs.parts_s(choices) if known is None else known
+
+    def _problem(
+        self, *, only_measured: bool = False, without: int | None = None, known: Corrections | None = None
+    ) -> SearchProblem:
         """The search problem.
 
         Args:
             only_measured: Whether plans are of measured candidates only; otherwise the others count as faster than they
                 are known to be.
             without: The number of a candidate that is in no plan.
+            known: The times that hold; None for the means.
         """
-        costs = self.costs.costs(only_measured=only_measured)
+        costs = self.costs.costs(only_measured=only_measured, known=known)
         if without is not None:
             costs[without] = math.inf
         times = [[costs[i] for i in numbers] for numbers in self.costs.numbers]
-        return make_problem(self.costs.block_candidates, self.costs.boundaries, times, self.costs.between_s())
+        return make_problem(self.costs.block_candidates, self.costs.boundaries, times, self.costs.between_s(known))
 
     def _cheapest(self, budget_bytes: int | None) -> Solution:
         """The cheapest plan of measured candidates; no other could be predicted to be faster by more than `_ENOUGH`."""
@@ -199,11 +221,26 @@ class PlanSearch:
                 except (NoPlanError, MemoryBudgetError):
                     measured = None
                 if measured is None or measured.time_s > _ENOUGH * found.time_s:
-                    self.costs.measure(sorted({*wanted, *self._near(problem, found, _ROUND - len(wanted))}))
-                    continue
-                found = measured
+                    if not self.costs.budget.is_over:
+                        self.costs.measure(sorted({*wanted, *self._near(problem, found, _ROUND - len(wanted))}))
+                        continue
+                    self._add_budget_caveat(found, measured)
+                found = measured or found
             self.gap_s = found.gap_s
             return found
+
+    def _add_budget_caveat(self, optimistic: Solution, measured: Solution | None) -> None:
+        """Says what the time for planning was too short for.
+
+        Args:
+            optimistic: The cheapest plan, if candidates that are not measured are as fast as they may be.
+            measured: The cheapest plan of measured candidates; None if there is none.
+        """
+        if measured is None:
+            warn_of_time(self.caveats, "not every block has a strategy that was measured; estimates chose the plan")
+            return
+        gain = f"{100 * (1 - optimistic.time_s / measured.time_s):.0f}%"
+        warn_of_time(self.caveats, f"strategies that were not measured could make a plan up to {gain} faster")
 
     def _search(self, problem: SearchProblem, budget_bytes: int | None) -> Solution:
         time_s, memory_bytes = self.limits

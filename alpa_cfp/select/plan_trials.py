@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from alpa_cfp.database import Profile
 from alpa_cfp.search import Solution
+from alpa_cfp.select.extrapolated_profile import CHOOSING, ShorterPrograms, extrapolated_profile, typical_s
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -19,8 +20,6 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 # How many times as often as a candidate each plan runs at first, and how many times as often those run at the end that
 # are at most this many times slower than the fastest. Runs of one program differ by 5% on a quiet machine.
 _FIRST, _FINAL, _CLOSE = 3, 9, 1.04
-# The samples by which plans are chosen, and those by which the step time of the chosen one is reported.
-CHOOSING, HELD_OUT = slice(0, None, 2), slice(1, None, 2)
 
 
 @dataclass
@@ -29,26 +28,36 @@ class PlanTrial:
 
     Attributes:
         solution: The plan.
-        module: The whole program.
+        program: The whole program, or the shorter ones that are run for it.
         micro_batch_modules: The programs of each micro-batch but the first; empty if there is one micro-batch, or if
             they are not known.
         profiles: Those of `modules`; empty before they are measured.
     """
 
     solution: Solution
-    module: HloModule
+    program: HloModule | ShorterPrograms
     micro_batch_modules: Sequence[HloModule]
     profiles: Sequence[Profile | None] = ()
 
     @property
     def modules(self) -> tuple[HloModule, ...]:
         """All programs."""
-        return (self.module, *self.micro_batch_modules)
+        return (*self.own_modules, *self.micro_batch_modules)
+
+    @property
+    def own_modules(self) -> tuple[HloModule, ...]:
+        """The programs from which the time of the whole program is known."""
+        return self.program.modules if isinstance(self.program, ShorterPrograms) else (self.program,)
 
     @property
     def whole(self) -> Profile | None:
-        """The profile of the whole program, or None."""
-        return self.profiles[0] if self.profiles else None
+        """The profile of the whole program, maybe extrapolated; None without one."""
+        profiles = [each for each in self.profiles[: len(self.own_modules)] if each is not None]
+        if not profiles or len(profiles) < len(self.own_modules):
+            return None
+        if isinstance(self.program, ShorterPrograms):
+            return extrapolated_profile(profiles, self.program.missing)
+        return profiles[0]
 
     @property
     def needed_bytes(self) -> int:
@@ -76,7 +85,7 @@ class PlanTrials:
 
     def settle(self, trials: Sequence[PlanTrial], budget_bytes: int | None) -> None:
         """Times those plans more often that are nearly as fast as the fastest one that fits."""
-        able = [trial for trial in trials if trial.whole is not None and trial.whole.samples_s]
+        able = [trial for trial in trials if self.is_timed(trial)]
         if budget_bytes is not None:
             able = [trial for trial in able if trial.needed_bytes <= budget_bytes] or able
         limit = _CLOSE * min(map(self.step_s, able), default=0.0)
@@ -84,14 +93,19 @@ class PlanTrials:
         if len(close) > 1:
             self._measure(close, _FINAL * self.samples)
 
+    @staticmethod
+    def is_timed(trial: PlanTrial) -> bool:
+        """Whether the whole program of a plan was timed."""
+        return trial.whole is not None and bool(trial.whole.samples_s)
+
     def step_s(self, trial: PlanTrial, samples: slice = CHOOSING) -> float:
         """The step time of a plan whose whole program was measured, from some of its samples.
 
         If the programs of further micro-batches were not measured, their time is estimated from the whole program.
         """
         assert trial.whole is not None
-        whole_s, micro_batch = _typical_s(trial.whole, samples), trial.profiles[1:]
-        measured_s = [_typical_s(each, samples) for each in micro_batch if each is not None and each.samples_s]
+        whole_s, micro_batch = typical_s(trial.whole, samples), trial.profiles[len(trial.own_modules) :]
+        measured_s = [typical_s(each, samples) for each in micro_batch if each is not None and each.samples_s]
         if measured_s and len(measured_s) == len(micro_batch):
             return whole_s + (self.search.costs.micro_batches - 1) * sum(measured_s)
         if self.search.costs.micro_batches > 1:
@@ -103,7 +117,7 @@ class PlanTrials:
     def whole_s(self, trial: PlanTrial) -> float:
         """The time of the whole program of a plan that was measured."""
         assert trial.whole is not None
-        return _typical_s(trial.whole, CHOOSING)
+        return typical_s(trial.whole, CHOOSING)
 
     def _measure(self, trials: Sequence[PlanTrial], samples: int) -> None:
         profiles = iter(self.profiles([module for trial in trials for module in trial.modules], samples))
@@ -113,8 +127,3 @@ class PlanTrials:
                 None if profile is None else replace(profile, samples_s=profile.samples_s[:samples])
                 for profile in itertools.islice(profiles, len(trial.modules))
             ]
-
-
-def _typical_s(profile: Profile, samples: slice) -> float:
-    """The typical time of some of the samples; of all if there is only one."""
-    return replace(profile, samples_s=profile.samples_s[samples] or profile.samples_s).lower_half_mean_s

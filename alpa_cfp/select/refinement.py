@@ -7,9 +7,10 @@ reduced by that ratio. Invariants: a plan that is returned fits, if it was compi
 plan.
 """
 
+import itertools
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from alpa_cfp.analysis.blocks import Blocks
@@ -18,10 +19,14 @@ from alpa_cfp.errors import NoRunnablePlanError
 from alpa_cfp.quantities import ordinal
 from alpa_cfp.search import MemoryBudgetError, Solution
 from alpa_cfp.select.baselines import baselines
+from alpa_cfp.select.candidate_costs import Choices
+from alpa_cfp.select.exploration import prospects
+from alpa_cfp.select.extrapolated_profile import HELD_OUT, ShorterPrograms
 from alpa_cfp.select.plan_search import PlanSearch
-from alpa_cfp.select.plan_trials import HELD_OUT, PlanTrial, PlanTrials
+from alpa_cfp.select.plan_trials import PlanTrial, PlanTrials
 from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.select.profiles import failure_of
+from alpa_cfp.select.search_caveats import warn_of_time
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
@@ -30,13 +35,16 @@ logger = logging.getLogger(__name__)
 # A baseline that is predicted to be slower than the best plan by more than this factor is not timed.
 _PLAUSIBLE = 1.15
 # The most times that the search is repeated with the times of whole plans, and the plans that are then timed at once.
-_CORRECTIONS, _AT_ONCE = 4, 2
+_CORRECTIONS, _AT_ONCE = 4, 3
+# How often possible times are drawn, and the share of the step time that is not worth running more plans.
+_DRAWS, _ENOUGH_GAIN = 8, 0.005
 _ATTEMPTS = 4
 # Step times within this factor count as equal after the last round, and so do memories within the second factor.
 _ALIKE = 1.01
 _ALIKE_MEMORY = 1.05
 # The share of the budget that the next search may use when plans need more than predicted.
 _RESERVE = 0.99
+_NO_TIME = "plans that could be the best were not timed end to end; the fastest so far is taken"
 _FALLBACK = (
     "plans need more memory than predicted, by a factor that differs from plan to plan: a plan of little memory is "
     "taken, where a faster one may fit"
@@ -82,6 +90,8 @@ class Refinement:
         count: The number of best predicted plans that are run at first.
         samples: How often candidates are run.
         has_baselines: Whether plans that people write by hand are run, too.
+        shorter: Gives the shorter programs that are run for some choices in the place of the whole one; None if that
+            one is run.
         tried: The plans that were run end to end, by their choices.
     """
 
@@ -95,7 +105,8 @@ class Refinement:
     count: int
     samples: int
     has_baselines: bool = True
-    tried: dict[tuple[int, ...], MeasuredPlan] = field(default_factory=dict, init=False, compare=False, repr=False)
+    shorter: Callable[[Sequence[int]], ShorterPrograms | None] = lambda choices: None
+    tried: dict[Choices, MeasuredPlan] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def best(self, budget_bytes: int | None) -> MeasuredPlan:
         """The fastest plan within the budget.
@@ -172,31 +183,65 @@ class Refinement:
         trials = {choices: self._trial(plan) for choices, plan in plans.items()}
         new = list(trials.values())
         for _ in range(_CORRECTIONS + 1):
-            timing.time(new)
-            self._observe(timing, new)
-            known = len(trials)
-            try:
-                better = self.search.best(_AT_ONCE, budget_bytes)
-            except MemoryBudgetError:  # the given plans are those of least memory
+            self._time(timing, new)
+            if self.search.costs.budget.is_over:
+                warn_of_time(self.search.caveats, _NO_TIME)
                 break
-            if better[0].choices in trials:
+            known, better = len(trials), self._better(timing, trials, budget_bytes)
+            if not better:
                 break
-            new = [self._trial(plan) for plan in better if plan.choices not in trials]
+            new = [self._trial(plan) for plan in better]
             trials |= {trial.solution.choices: trial for trial in new}
-            for number, trial in enumerate(new, start=1):
-                names[trial.solution.choices] = f"{_rank_name(number)} from {known} timed plans"
-        timing.settle(list(trials.values()), budget_bytes)
+            for number, plan in enumerate(better, start=1):
+                names[plan.choices] = f"{_rank_name(number)} from {known} timed plans"
+        if not self.search.costs.budget.is_over:
+            timing.settle(list(trials.values()), budget_bytes)
         tried = [_measured(timing, trial, names[choices]) for choices, trial in trials.items()]
         self.tried.update({each.solution.choices: each for each in tried})
         return tried
 
-    def _observe(self, timing: PlanTrials, trials: Sequence[PlanTrial]) -> None:
-        """Corrects the times of the search by those of whole plans."""
-        for trial in trials:
-            if trial.whole is not None and trial.whole.samples_s:
-                self.search.observe(trial.solution.choices, timing.whole_s(trial))
+    def _better(
+        self, timing: PlanTrials, trials: Mapping[Choices, PlanTrial], budget_bytes: int | None
+    ) -> list[Solution]:
+        """Plans to be run next, knowing what those of `trials` take: the one that is predicted to be the best, and
+        those that could be it.
+        """
+        try:
+            best = self.search.best(1, budget_bytes)
+        except MemoryBudgetError:  # the given plans are those of least memory
+            return []
+        found = [plan for plan in best if plan.choices not in trials]
+        able = [choices for choices, trial in trials.items() if timing.is_timed(trial)]
+        if able:
+            possible = prospects(self.search, able, budget_bytes, _DRAWS)
+            logger.info("CFP: of %d timed plans the best is %.2f%% from perfect", len(able), 100 * possible.gain)
+            if possible.gain > _ENOUGH_GAIN:
+                known = {*trials, *(plan.choices for plan in found)}
+                others = (choices for choices in possible.plans if choices not in known)
+                found += map(self.search.predicted, itertools.islice(others, _AT_ONCE - len(found)))
+        return found
+
+    def _time(self, timing: PlanTrials, trials: Sequence[PlanTrial]) -> None:
+        """Times plans, few at once if the time is limited, and corrects the times of the search by theirs."""
+        budget = self.search.costs.budget
+        at_once = _AT_ONCE if budget.is_limited else max(len(trials), 1)
+        for start in range(0, len(trials), at_once):
+            if budget.is_over:
+                return
+            some = trials[start : start + at_once]
+            timing.time(some)
+            for trial in some:
+                if timing.is_timed(trial):
+                    self.search.observe(trial.solution.choices, timing.whole_s(trial))
 
     def _trial(self, plan: Solution) -> PlanTrial:
+        shorter = self.shorter(plan.choices)
+        if shorter is not None:
+            self.search.caveats.note(
+                f"plans were timed in programs of up to {shorter.blocks} of the {len(self.blocks.blocks)} blocks: the "
+                "time, memory and collectives of whole programs are extrapolated from them"
+            )
+            return PlanTrial(plan, shorter, ())
         module = self.search.program(plan.choices) or self.planned(plan.choices)
         return PlanTrial(plan, module, self.micro_batch_programs(module))
 
@@ -242,7 +287,7 @@ def _measured(timing: PlanTrials, trial: PlanTrial, name: str) -> MeasuredPlan:
         return MeasuredPlan(trial.solution, name=name)
     if profile.status == "failed":
         return MeasuredPlan(trial.solution, failure=failure_of(profile), name=name)
-    program = trial.module.partitioned
+    program = trial.own_modules[0].partitioned
     assert program is not None
     unread = program.partitioner == "xla" and not profile.collectives_compiled
     collectives = None if unread else sum(each.count for each in profile.collectives)

@@ -11,6 +11,11 @@ from alpa_cfp.quantities import plural
 _NAMED = 3
 
 
+def warn_of_time(caveats: Caveats, consequence: str) -> None:
+    """Adds the caveat that planning ended because its time was over."""
+    caveats.warn(f"planning_budget_s was over: {consequence}")
+
+
 def add_search_caveats(
     caveats: Caveats,
     candidates: Sequence[Candidate],

@@ -7,8 +7,10 @@ computes (the same with ZeRO, whatever communicates), how fast collectives of th
 says something about its relatives, and the noise of one measurement does not decide between candidates that compute
 alike: the cheapest of hundreds of noisy times is a lucky one. Whole plans have deviations of their own: what a block
 takes beside others, and next to a certain neighbour (CFP, section 5, where segments are profiled). The mean is that of
-a Gaussian process (Rasmussen and Williams (2006), 2.2). Invariants: without measurements the mean is the estimate; the
-same measurements give the same means.
+a Gaussian process (Rasmussen and Williams (2006), 2.2). Times can also be drawn from what is known: a draw is a
+possible machine on which the same would have been measured, so plans that are best under some draws are those that are
+worth running (Thompson (1933)). Invariants: without measurements the mean is the estimate; the same measurements give
+the same means.
 """
 
 import math
@@ -128,40 +130,59 @@ class TimeModel:
             counts[number] = counts.get(number, 0.0) + 1.0
         self._plans.append(_Row(counts, seconds, _PLAN_NOISE * seconds, tuple(neighbours), communication_s))
 
-    def corrections(self, prior: Array) -> Corrections:
-        """Returns the means, from the estimates of what candidates compute."""
+    def corrections(self, prior: Array, drawn: np.random.Generator | None = None) -> Corrections:
+        """The means, or times drawn from the distribution given the measurements.
+
+        Args:
+            prior: The estimates of what candidates compute.
+            drawn: Draws the times (Matheron's rule: a draw of everything before the measurements, with the correction
+                that the difference between measurements and such a draw calls for); None for the means.
+        """
         rows = [_Row({n: 1.0}, s, _BLOCK_NOISE * s + _LEAST_NOISE_S) for n, s in self._alone.items()] + self._plans
-        if not rows:
+        if not rows and drawn is None:
             return Corrections(prior, np.ones(len(prior)), {}, 1.0, {})
+
+        def draw(size: int) -> Array:
+            return np.zeros(size) if drawn is None else drawn.standard_normal(size)
+
         shared, own = self._shared(prior), _OWN * prior
         in_plan, own_in_plan = self._in_plan(prior), _OWN_IN_PLAN * prior
         counts = np.zeros((len(rows), len(prior)))
         for i, row in enumerate(rows):
             counts[i, list(row.counts)] = list(row.counts.values())
-        whole = counts * np.array([[float(row.neighbours is not None)] for row in rows])
+        whole = counts * np.array([[float(row.neighbours is not None)] for row in rows]).reshape(-1, 1)
         moved, pairs = _moved(rows), _Pairs.of(rows, prior)
         moving = np.stack(list(moved.values()), axis=1) if moved else np.zeros((len(rows), 0))
+        moved_s, noise_s = moving.sum(axis=1), np.array([row.noise_s for row in rows])
         covariance = _outer(counts @ shared) + (counts * own**2) @ counts.T
         covariance += _outer(whole @ in_plan) + (whole * own_in_plan**2) @ whole.T
-        moved_s = moving.sum(axis=1)
         covariance += _ALL_COLLECTIVES**2 * np.outer(moved_s, moved_s) + _COLLECTIVE**2 * _outer(moving)
-        covariance += _outer(pairs.deviations)
-        covariance += np.diag([row.noise_s**2 for row in rows])
+        covariance += _outer(pairs.deviations) + np.diag(noise_s**2)
         inverse = np.linalg.inv(covariance)
+        # Deviations before the measurements: zero for the means.
+        alone = shared @ draw(shared.shape[1]) + own * draw(len(own))
+        beside = in_plan @ draw(in_plan.shape[1]) + own_in_plan * draw(len(own))
+        all_moved = _ALL_COLLECTIVES * float(draw(1)[0])
+        moved_of, pairs_of = _COLLECTIVE * draw(len(moved)), draw(len(pairs.by_key))
+        before = counts @ alone + whole @ beside + all_moved * moved_s + moving @ moved_of
+        before += pairs.deviations @ pairs_of + noise_s * draw(len(rows))
         expected = counts @ prior + moved_s
-        weights = inverse @ (np.array([row.seconds for row in rows]) - expected)
-        computing = prior + shared @ ((counts @ shared).T @ weights) + own**2 * (counts.T @ weights)
-        computing += in_plan @ ((whole @ in_plan).T @ weights) + own_in_plan**2 * (whole.T @ weights)
-        before = (shared**2).sum(axis=1) + own**2
-        known = shared @ (counts @ shared).T + own[:, None] ** 2 * counts.T
-        others = 1.0 + _ALL_COLLECTIVES**2 * float(moved_s @ weights)
-        variance = before - np.einsum("ij,jk,ik->i", known, inverse, known)
+        weights = inverse @ (np.array([row.seconds for row in rows]) - expected - before)
+        computing = prior + alone + shared @ ((counts @ shared).T @ weights) + own**2 * (counts.T @ weights)
+        computing += beside + in_plan @ ((whole @ in_plan).T @ weights) + own_in_plan**2 * (whole.T @ weights)
+        others = 1.0 + all_moved + _ALL_COLLECTIVES**2 * float(moved_s @ weights)
         return Corrections(
             np.maximum(computing, _LEAST * prior),
-            np.sqrt(np.clip(variance, 0.0, None) / np.maximum(before, 1e-24)),
-            {key: max(others + _COLLECTIVE**2 * float(each @ weights), _LEAST) for key, each in moved.items()},
+            _deviation(shared, own, counts, inverse),
+            {
+                key: max(others + float(own_part) + _COLLECTIVE**2 * float(each @ weights), _LEAST)
+                for (key, each), own_part in zip(moved.items(), moved_of, strict=True)
+            },
             max(others, _LEAST),
-            {key: float(each @ weights) * sigma for key, (each, sigma) in pairs.by_key.items()},
+            {
+                key: (float(own_part) + float(each @ weights)) * sigma
+                for (key, (each, sigma)), own_part in zip(pairs.by_key.items(), pairs_of, strict=True)
+            },
         )
 
     def _shared(self, prior: Array) -> Array:
@@ -217,6 +238,14 @@ def split_of(candidate: Candidate) -> tuple[tuple[int, int], ...]:
     factors = sorted({factor for factor in strategy.factors if factor is not None})
     shape = (*candidate.inputs, *candidate.outputs)[0].mesh.shape
     return tuple((each, math.prod(shape[axis] for axis in strategy.axes_of(each))) for each in factors)
+
+
+def _deviation(shared: Array, own: Array, counts: Array, inverse: Array) -> Array:
+    """The standard deviation of what candidates compute by themselves, relative to what it is without measurements."""
+    before = (shared**2).sum(axis=1) + own**2
+    known = shared @ (counts @ shared).T + own[:, None] ** 2 * counts.T
+    variance = before - np.einsum("ij,jk,ik->i", known, inverse, known)
+    return np.sqrt(np.clip(variance, 0.0, None) / np.maximum(before, 1e-24))
 
 
 def _outer(rows: Array) -> Array:

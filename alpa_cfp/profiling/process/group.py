@@ -2,9 +2,10 @@
 
 Takes partitioned modules and the client of their mesh; reports each activity that begins and gives a profile for each
 program. The order of runs is drawn anew each round, since the speed of a machine drifts. Invariants: each program is
-finished once; one that fails with an error costs that program only; a program stays loaded for the next group, where it
-may get more samples; an activity is reported before it begins, and where several go on at once also when it has ended,
-so that a supervisor knows what was going on when the process ended. Uses neither the database nor the other process.
+finished once; one that fails with an error costs that program only; a program stays compiled for the next groups, where
+it may get more samples; an activity is reported before it begins, and where several go on at once also when it has
+ended, so that a supervisor knows what was going on when the process ended. Uses neither the database nor the other
+process.
 """
 
 import gc
@@ -25,6 +26,8 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 
 # Each program that is being compiled takes memory.
 MOST_AT_ONCE = 16
+# Programs of earlier groups that stay compiled, without their arrays.
+_KEPT = 16
 # Any other error ends the process.
 _PROGRAM_ERRORS = (jax.errors.JaxRuntimeError, MemoryError)
 
@@ -75,10 +78,10 @@ def compile_group(
         client: The backend of their mesh.
         alone: The indexes of those that are compiled while no other one is, after the others.
         most_threads: The number of others that are compiled at a time, at most.
-        loaded: The programs of the previous group that are still loaded; becomes those of this group.
+        loaded: The programs of earlier groups that are still loaded, and then those of this group.
         report: Called with what begins, or None when it has ended, and the number of the thread.
     """
-    names = _unload_others(modules, loaded)
+    names = _make_room(modules, loaded)
     missing = [index for index, name in enumerate(names) if name not in loaded]
     idle = list(range(max(1, min(most_threads, MOST_AT_ONCE))))
 
@@ -125,9 +128,9 @@ def measure_group(
         client: The backend of their mesh.
         samples: The number of times that each is timed.
         rng: Draws the order.
-        loaded: The programs of the previous group that are still loaded; becomes those of this group.
+        loaded: The programs of earlier groups that are still loaded, and then those of this group.
     """
-    names = _unload_others(modules, loaded)
+    names = _make_room(modules, loaded)
     running: list[_TimedProgram] = []
     for index, (name, module) in enumerate(zip(names, modules, strict=True)):
         if name not in loaded:
@@ -168,10 +171,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _unload_others(modules: Sequence[HloModule], loaded: dict[bytes, Loaded]) -> list[bytes]:
-    """Unload the programs that are not among `modules`; gives the names of these."""
+def _make_room(modules: Sequence[HloModule], loaded: dict[bytes, Loaded]) -> list[bytes]:
+    """Free the arrays of programs that are not among `modules`, and unload the oldest; gives the names of `modules`.
+
+    All others are unloaded for a program that is measured alone: it may be there because memory was short.
+    """
     names = [module.as_serialized_hlo_module_proto() for module in modules]
-    for name in set(loaded).difference(names):
+    others = [name for name in loaded if name not in set(names)]
+    for name in others:
+        loaded[name].run = None
+    for name in others if len(names) == 1 else others[:-_KEPT]:
         loaded.pop(name).executable.delete()
     return names
 

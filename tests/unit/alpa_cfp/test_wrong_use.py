@@ -22,6 +22,7 @@ from unit.alpa_cfp.profiling.programs import worker_pid
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
+        ({"planning_budget_s": 0.0}, r"planning_budget_s=0\.0\): it must be above zero, or None"),
         ({"pruning_margin": 0.5}, r"pruning_margin=0\.5\): it must be at least 1"),
         ({"costs": "guess"}, r"costs='guess'\): it must be one of measure, "),
         ({"samples": 2.5}, r"samples=2\.5\): it must be a whole number of at least 1"),

@@ -9,7 +9,7 @@ import pytest
 
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import ProfilingError
-from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, key_of
+from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, TimeBudget, key_of
 from alpa_cfp.profiling.keys import code_flags, host_layout
 from alpa_cfp.profiling.queue import Group, ProfilingQueue
 from alpa_cfp.profiling.runners import SubprocessRunner
@@ -83,6 +83,15 @@ def test_what_is_in_the_database_is_not_measured_again(
     assert measure([product()], client, database, QUIET) == before
 
 
+def test_when_the_time_is_over_only_what_is_in_the_database_has_a_profile(
+    client: Client, database: ProfileDatabase
+) -> None:
+    with Profiler(client, database, QUIET) as profiler:
+        (known,) = profiler.measure([product()])
+        assert profiler.measure_within(TimeBudget(0.0), [product(), product(COLUMNS, ROWS)]) == [known, None]
+    assert len(database.keys()) == 1
+
+
 def test_only_missing_samples_are_taken_and_the_program_is_still_loaded(
     client: Client, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +126,19 @@ def test_what_is_to_be_told_apart_is_measured_together_though_another_could_shar
     assert {len(profile.samples_s) for profile in profiles} == {samples or QUIET.samples}
 
 
-def test_a_program_is_let_go_when_the_next_group_does_without_it(
+def test_a_program_of_an_earlier_group_is_not_compiled_again(
+    client: Client, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [product(COLUMNS, ROWS), product(ROWS, result=ROWS)]
+    with Profiler(client, database, QUIET) as profiler:
+        profiler.measure([product()])
+        profiler.measure(others)
+        monkeypatch.setattr(MeshExecutable, "__init__", None)
+        (again,) = profiler.measure([product()], 5)
+    assert len(again.samples_s) == 5
+
+
+def test_a_program_is_let_go_for_one_that_is_measured_alone(
     client: Client, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deleted: list[str] = []

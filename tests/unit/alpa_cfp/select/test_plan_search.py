@@ -11,6 +11,7 @@ import pytest
 from alpa_cfp.candidates.block_candidates import BlockCandidates, distinct
 from alpa_cfp.costs import Rates, Work, estimated_s
 from alpa_cfp.database import Collective, Profile, utc_now
+from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.spmd import partition
@@ -229,3 +230,28 @@ def test_what_xla_partitions_is_measured_though_its_prediction_is_bad() -> None:
 
 def test_where_everything_is_known_nothing_is_said() -> None:
     assert _said(choosing(Recorded(1.2), math.inf)) == ""
+
+
+def test_when_the_time_is_over_nothing_is_measured_and_there_is_a_plan_all_the_same() -> None:
+    recorded = Recorded(1.2)
+    over = TimeBudget(0.0)
+
+    def profiles(modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile | None]:
+        return [None] * len(modules) if over.is_over else list(recorded(modules, samples))
+
+    chosen = PlanSearch(
+        CandidateCosts(two_layer_candidates(), two_layer_boundaries(), RATES, profiles, 1.5, budget=over)
+    )
+    assert math.isfinite(chosen.best(1, None)[0].time_s)
+    assert recorded.asked == []
+    assert "planning_budget_s was over: not every block has a strategy that was measured" in _said(chosen)
+
+
+def test_when_the_time_is_over_the_best_plan_of_what_was_measured_is_taken_with_its_distance_from_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen = choosing(Recorded(1.2), 10.0)
+    monkeypatch.setattr(TimeBudget, "is_over", True)
+    plan = chosen.best(1, None)[0]
+    assert not chosen.costs.unmeasured(plan.choices)
+    assert "planning_budget_s was over: strategies that were not measured could make a plan up to" in _said(chosen)

@@ -76,3 +76,40 @@ def test_a_plan_is_predicted_by_what_it_took_once_it_was_measured() -> None:
     known = model()
     known.add_plan([0, len(KINDS) - 1], [], {}, 3e-2)
     assert of(known).computing_s[[0, len(KINDS) - 1]].sum() == pytest.approx(3e-2, rel=0.05)
+
+
+def draws(known: TimeModel, count: int = 400) -> np.ndarray:
+    """Drawn times of all candidates: [count, candidates]."""
+    random = np.random.default_rng(0)
+    return np.array([known.corrections(PRIOR, random).computing_s for _ in range(count)])
+
+
+def test_drawn_times_are_around_the_means() -> None:
+    known = model()
+    known.add_candidate(0, 2e-2)
+    known.add_plan([0, len(KINDS) - 1], [], {REDUCE: 1e-3}, 3.5e-2)
+    drawn = draws(known)
+    assert np.abs(drawn.mean(axis=0) / of(known).computing_s - 1).max() < 0.06
+
+
+def test_times_of_what_was_measured_are_drawn_closer_together_than_those_of_others() -> None:
+    known = model()
+    other = next(n for n in range(len(KINDS)) if KINDS[n] != KINDS[0])
+    before = draws(known).std(axis=0)
+    known.add_candidate(0, 2e-2)
+    after = draws(known).std(axis=0)
+    assert after[0] < after[other]
+    assert after[0] < before[0]
+
+
+def test_a_plan_that_was_measured_takes_about_as_long_in_each_draw() -> None:
+    known = model()
+    plan = [0, len(KINDS) - 1]
+    known.add_plan(plan, [], {}, 3e-2)
+    assert draws(known)[:, plan].sum(axis=1).std() < 0.03 * 3e-2
+
+
+def test_the_same_generator_draws_the_same_times() -> None:
+    known = model()
+    known.add_candidate(0, 2e-2)
+    np.testing.assert_array_equal(draws(known, 3), draws(known, 3))

@@ -1,0 +1,50 @@
+"""Plans that could be better than those that have run are found, and how much they could be better."""
+
+from functools import cache
+
+from alpa_cfp.costs import Rates
+from alpa_cfp.select.candidate_costs import CandidateCosts, Choices
+from alpa_cfp.select.exploration import prospects
+from alpa_cfp.select.plan_search import PlanSearch
+from unit.alpa_cfp.training_steps import two_layer_boundaries, two_layer_candidates
+
+
+def search() -> PlanSearch:
+    return PlanSearch(CandidateCosts(two_layer_candidates(), two_layer_boundaries(), Rates()))
+
+
+@cache
+def slowest() -> Choices:
+    """The plan of the slowest candidate of each block."""
+    problem = search().problem
+    return tuple(int(variable.time_s.argmax()) for variable in problem.variables)
+
+
+def test_of_a_plan_that_is_far_from_the_best_others_are_expected_to_be_much_faster() -> None:
+    found = prospects(search(), [slowest()], None, 8)
+    assert found.plans
+    assert found.gain > 0.05
+
+
+def test_plans_that_have_run_are_not_proposed_again() -> None:
+    searched = search()
+    first = prospects(searched, [slowest()], None, 8)
+    tried = [slowest(), *first.plans]
+    assert not set(prospects(searched, tried, None, 8).plans) & set(tried)
+
+
+def test_the_more_plans_have_run_the_less_there_is_to_gain() -> None:
+    searched = search()
+    tried, gains = [searched.best(1, None)[0].choices], []
+    for _ in range(6):
+        found = prospects(searched, tried, None, 16)
+        gains.append(found.gain)
+        for choices in found.plans[:4]:
+            searched.observe(choices, searched.predicted(choices).time_s)
+            tried.append(choices)
+    assert gains[-1] < 0.5 * gains[0]
+
+
+def test_the_same_measurements_give_the_same_plans() -> None:
+    first, second = (prospects(search(), [slowest()], None, 8) for _ in range(2))
+    assert first == second
