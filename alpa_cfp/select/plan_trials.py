@@ -20,6 +20,8 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 # How many times as often as a candidate each plan runs at first, and how many times as often those run at the end that
 # are at most this many times slower than the fastest. Runs of one program differ by 5% on a quiet machine.
 _FIRST, _FINAL, _CLOSE = 3, 9, 1.04
+# How many times as often shorter programs run: extrapolation enlarges their noise, and they take less time.
+_SHORTER = 2
 
 
 @dataclass
@@ -120,6 +122,8 @@ class PlanTrials:
         return typical_s(trial.whole, CHOOSING)
 
     def _measure(self, trials: Sequence[PlanTrial], samples: int) -> None:
+        if any(isinstance(trial.program, ShorterPrograms) for trial in trials):
+            samples *= _SHORTER
         profiles = iter(self.profiles([module for trial in trials for module in trial.modules], samples))
         for trial in trials:
             # A database may have more samples of one plan than of another.
