@@ -11,7 +11,6 @@ of forests of variables (local.py) and of a few variables at a time (neighbourho
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,11 +21,12 @@ from alpa_cfp.search.local import Local
 from alpa_cfp.search.neighbourhoods import improve_neighbourhoods
 from alpa_cfp.search.problem import SearchProblem
 
-# The bound gets so much of the time at most.
-_BOUND_SHARE = 0.6
-# Parts of the plans, by their transients, are bounded by themselves if that may raise the bound by this share of the
-# gap; so many at most.
-_SHARE, _MOST_PARTS = 0.05, 64
+# How much of the time that is left is for the bound, then for moves of forests, and then for neighbourhoods; what is
+# left after these is for the bound again.
+_BOUND_SHARE, _FORESTS_SHARE, _NEIGHBOURHOODS_SHARE = 0.5, 0.5, 0.7
+# Parts of the plans are bounded by themselves from this stage on, by their transients if these blur the bound by more
+# than this share of the gap; so many at most with and without a time limit; and not where the gap is as small as this.
+_SPLIT, _SHARE, _MOST_PARTS, _FEW_PARTS, _CLOSE = 3, 0.05, 4096, 32, 1e-5
 # The most forests that a plan is improved by in a row without success.
 _MOST_FORESTS = 64
 # How the price of a byte is changed for moves of forests, so that plans on both sides of the budget are tried.
@@ -60,56 +60,80 @@ def approximate(known: Incumbent, deadline: Deadline, bound_s: float) -> float:
     Takes a bound that is known, in seconds, and gives a better one.
     """
     problem = known.pruned.problem
+    if known.is_proved(bound_s):
+        return bound_s
     local = Local(problem, known.budget_bytes, deadline)
 
-    def offer(plan: Sequence[int], byte_s: float) -> None:
-        known.add(plan)
-        if not deadline.is_over:
+    seen: set[tuple[int, ...]] = set()
+
+    def offer(plan: tuple[int, ...], byte_s: float) -> None:
+        if plan not in seen and not deadline.is_over:
+            seen.add(plan)
+            known.add(plan)
             known.add(local.improved(plan, byte_s))
 
-    if _proved(known, bound_s):
-        return bound_s
-    dual_deadline = deadline.part(_BOUND_SHARE)
-    found_s, byte_s = _bounded(known, Dual(problem, known.budget_bytes, offer, dual_deadline), dual_deadline)
-    bound_s = max(bound_s, found_s)
-    if not _proved(known, bound_s):
-        _improve_forests(known, local, byte_s, deadline)
-        improve_neighbourhoods(known, bound_s, deadline)
-    return bound_s
+    bounds = _Bounds(known, Dual(problem, known.budget_bytes, offer, deadline), bound_s)
+    bounds.run(deadline.part(_BOUND_SHARE))
+    if not known.is_proved(bounds.bound_s):
+        _improve_forests(known, local, bounds.byte_s, deadline.part(_FORESTS_SHARE))
+        improve_neighbourhoods(known, bounds.bound_s, deadline.part(_NEIGHBOURHOODS_SHARE))
+    bounds.run(deadline)
+    return bounds.bound_s
 
 
-def _bounded(known: Incumbent, dual: Dual, deadline: Deadline) -> tuple[float, float]:
-    """The bound, and the price of a byte that gives the best one."""
-    problem = known.pruned.problem
-    peaks = np.unique(np.concatenate([v.transient_bytes for v in problem.variables]))
-    if not math.isfinite(known.budget_bytes):
-        peaks = peaks[-1:]
-    # Each plan has at least this transient.
-    least = max(float(v.transient_bytes.min()) for v in problem.variables)
-    most = known.budget_bytes - sum(float(v.summed_bytes.min()) for v in problem.variables)
-    peaks = peaks[(peaks >= least) & (peaks <= most)] if math.isfinite(most) else peaks
-    parts = [Part(float(peaks[0]), float(peaks[-1]))]
-    while not deadline.is_over:
-        parts = sorted(parts, key=lambda part: part.bound_s)
-        part, *others = parts
-        if _proved(known, part.bound_s):
-            break
-        blur_s = part.price * (part.high - part.low)
+class _Bounds:
+    """Bounds of parts of all plans, the one with the least bound being worked on.
+
+    Args:
+        known: The best plan so far.
+        dual: What bounds parts.
+        least_s: A bound that is known.
+    """
+
+    def __init__(self, known: Incumbent, dual: Dual, least_s: float) -> None:
+        self._known, self._dual, self._least_s = known, dual, least_s
+        variables, budget_bytes = known.pruned.problem.variables, known.budget_bytes
+        self._peaks = np.unique(np.concatenate([v.transient_bytes for v in variables]))
+        # Each plan has at least the one, and at most the other transient.
+        least = max(float(v.transient_bytes.min()) for v in variables)
+        most = budget_bytes - sum(float(v.summed_bytes.min()) for v in variables)
+        self._peaks = self._peaks[(self._peaks >= least) & (self._peaks <= most)]
+        low = self._peaks[0 if math.isfinite(budget_bytes) else -1]
+        self._parts = [Part(float(low), float(self._peaks[-1]))]
+
+    @property
+    def bound_s(self) -> float:
+        """The bound on all plans."""
+        return max(self._least_s, min(part.bound_s for part in self._parts))
+
+    @property
+    def byte_s(self) -> float:
+        """The price of a byte that gives the best bound."""
+        return min(self._parts, key=lambda part: part.bound_s).price
+
+    def run(self, deadline: Deadline) -> None:
+        """Until the best plan is proved to be the best, more work is hardly worth it, or the deadline is over."""
+        most = _MOST_PARTS if math.isfinite(deadline.limit_s) else _FEW_PARTS
+        while not deadline.is_over and not self._known.is_proved(self.bound_s):
+            at = min(range(len(self._parts)), key=lambda number: self._parts[number].bound_s)
+            part = self._parts[at]
+            found = self._split(part) if part.stage >= _SPLIT and len(self._parts) < most else ()
+            if not found and part.is_settled:
+                return
+            self._parts[at : at + 1] = found or (self._dual.turn(part, self._known.time_s),)
+
+    def _split(self, part: Part) -> tuple[Part, ...]:
+        """A part by its transients, if these blur its bound, or else by the bytes of a variable, if that may help."""
+        gap_s = self._known.time_s - part.bound_s
+        if not math.isfinite(self._known.budget_bytes) or gap_s <= _CLOSE * abs(part.bound_s):
+            return ()
         # Where bytes have no price, plans fit if they are charged for the least transient, but they may not in full.
-        blurred = part.low < part.high and (not part.price or blur_s > _SHARE * (known.time_s - part.bound_s))
-        narrow = not blurred or len(parts) >= _MOST_PARTS
-        if part.is_settled and narrow:
-            break
-        if part.stage >= 3 and not narrow:
-            inside = peaks[(peaks >= part.low) & (peaks <= part.high)]
+        if part.low < part.high and (not part.price or part.price * (part.high - part.low) > _SHARE * gap_s):
+            inside = self._peaks[(self._peaks >= part.low) & (self._peaks <= part.high)]
             middle = len(inside) // 2
-            lower = part.within(part.low, float(inside[middle - 1]))
-            upper = part.within(float(inside[middle]), part.high)
-            parts = [lower, upper, *others]
-            continue
-        parts = [dual.turn(part, known.time_s), *others]
-    part = min(parts, key=lambda part: part.bound_s)
-    return part.bound_s, part.price
+            ends = (part.low, float(inside[middle - 1])), (float(inside[middle]), part.high)
+            return tuple(part.with_transients(*each) for each in ends)
+        return part.split(self._known.pruned.problem, self._known.choices)
 
 
 def _improve_forests(known: Incumbent, local: Local, byte_s: float, deadline: Deadline) -> None:
@@ -127,10 +151,6 @@ def _improve_forests(known: Incumbent, local: Local, byte_s: float, deadline: De
             known.add(moved)
             known.add(local.improved(moved, price))
             unchanged = 0 if known.time_s < before * (1 - SLACK) else unchanged + 1
-
-
-def _proved(known: Incumbent, bound_s: float) -> bool:
-    return known.time_s <= bound_s + SLACK * abs(bound_s)
 
 
 def _simple(problem: SearchProblem) -> list[tuple[int, ...]]:

@@ -10,7 +10,7 @@ bracket is narrowed with few sweeps at each price, since plans are good enough f
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,16 +27,22 @@ _FEW, _MANY = 2, 32
 _NARROW, _NARROWER, _NARROWEST = 0.5, 8.0, 1e-6
 # Stages go on until the bound rises by less than this share in one; the first ones count for nothing.
 _PROGRESS, _FIRST_STAGES, _MOST_STAGES = 1e-5, 5, 16
+# The first stage of a part of a part, and by how much its bracket is opened.
+_STAGE_OF_PARTS, _OPENED = 2, 0.01
+# How much more an end of a bracket is opened that was not found in the last stage.
+_UNMOVED = 16.0
 # A price that is as much smaller than a usual one is none.
 _TINY = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """All plans whose largest transient is above `low` (of which each is charged `low` at least) and at most `high`.
+    """All plans whose largest transient is at most `high` and each of which is charged for `low` at least.
 
+    `ranges` are (variable, least, most): its choice takes more summed bytes than `least` and not more than `most`.
     `bound_s` is proved for them; it was `began_s` when this `stage` began, and `before_s` when the one before did. At
-    the price `too_low`, in seconds a byte, plans by the bound's proof were too large; at `enough` they fitted.
+    the price `too_low`, in seconds a byte, plans by the bound's proof were too large, such as `large`; at `enough` they
+    fitted, such as `small`. `moved` is which of the two was found in this stage.
     """
 
     low: float
@@ -47,6 +53,10 @@ class Part:
     stage: int = 0
     too_low: float = -1.0
     enough: float = math.inf
+    large: tuple[int, ...] = ()
+    small: tuple[int, ...] = ()
+    ranges: tuple[tuple[int, float, float], ...] = ()
+    moved: tuple[bool, bool] = (False, False)
 
     @property
     def is_settled(self) -> bool:
@@ -76,20 +86,49 @@ class Part:
         """The part with what was found at a price."""
         part = replace(self, bound_s=max(bound_s, self.bound_s))
         part = replace(part, enough=price) if fits else replace(part, too_low=price)
+        part = replace(part, moved=(self.moved[0] or not fits, self.moved[1] or fits))
         if part.too_low * _TINY > usual:  # no price makes plans small enough
             return replace(part, stage=_MOST_STAGES)
         narrow = max(_NARROW / _NARROWER**self.stage, _NARROWEST)
         if part.enough > max(part.too_low * (1 + narrow), _TINY * usual):
             return part
-        return replace(part, stage=self.stage + 1, before_s=self.began_s, began_s=part.bound_s).opened(narrow)
+        return replace(part, stage=self.stage + 1, before_s=self.began_s, began_s=part.bound_s)._opened(narrow)
 
-    def opened(self, share: float) -> "Part":
-        """The part with a wider bracket, since later messages may move the best price."""
-        return replace(self, too_low=self.too_low / (1 + share), enough=self.enough * (1 + share))
+    def _opened(self, share: float) -> "Part":
+        """The part with a wider bracket, since later messages may move the best price; wider where it has not moved."""
+        low, high = (1 + (share if moved else _UNMOVED * share) for moved in self.moved)
+        return replace(self, too_low=self.too_low / low, enough=self.enough * high, moved=(False, False))
 
-    def within(self, low: float, high: float) -> "Part":
-        """A part of this part, to be begun with what is known of this one."""
-        return replace(self, low=low, high=high, before_s=-math.inf, began_s=-math.inf, stage=2).opened(0.1)
+    def with_transients(self, low: float, high: float) -> "Part":
+        """The plans of this part with such transients."""
+        return replace(self, low=low, high=high)._begun()
+
+    def split(self, problem: SearchProblem, fitting: Sequence[int]) -> "tuple[Part, ...]":
+        """The plans with fewer and with more bytes of one variable, that in which a small and a large plan differ most.
+
+        Nothing if they do not differ. `fitting` is the best plan of all, which is small.
+        """
+        if not self.large:
+            return ()
+        least, most = np.full((2, len(fitting)), [[-math.inf], [math.inf]])
+        for v, low, high in self.ranges:
+            least[v], most[v] = max(low, least[v]), min(high, most[v])
+        large, small = (
+            np.array([v.summed_bytes[choice] for v, choice in zip(problem.variables, plan, strict=True)])
+            for plan in (self.large, self.small or fitting)
+        )
+        inside = (large > least) & (large <= most) & (small > least) & (small <= most)
+        differ = np.where(inside, np.abs(large - small), 0.0)
+        v = int(differ.argmax())
+        if not differ[v]:
+            return ()
+        middle = float(large[v] + small[v]) / 2
+        ranges = (v, -math.inf, middle), (v, middle, math.inf)
+        return tuple(replace(self, ranges=(*self.ranges, each))._begun() for each in ranges)
+
+    def _begun(self) -> "Part":
+        """A part of a part, of which only the bound and the bracket are known."""
+        return replace(self, before_s=-math.inf, began_s=-math.inf, stage=_STAGE_OF_PARTS)._opened(_OPENED)
 
 
 class Dual:
@@ -121,23 +160,26 @@ class Dual:
         """Makes sweeps at a part's next price, until the bound is `enough_s`; gives the part with what they prove."""
         price = part.next_price(self._usual_s)
         capacity = self._budget_bytes - part.low if self._counted else 0.0
-        allowance, best, prices = price * capacity, -math.inf, []
-        for v in self._problem.variables:
-            allowed = v.transient_bytes <= part.high
-            if not allowed.any():
-                return replace(part, bound_s=math.inf)
-            prices.append(np.where(allowed, v.time_s + price * v.summed_bytes, np.inf))
+        allowance, best = price * capacity, -math.inf
+        allowed = [v.transient_bytes <= part.high for v in self._problem.variables]
+        for v, least, most in part.ranges:
+            summed = self._problem.variables[v].summed_bytes
+            allowed[v] = allowed[v] & (summed > least) & (summed <= most)
+        if not all(each.any() for each in allowed):
+            return replace(part, bound_s=math.inf)
+        prices = [
+            np.where(each, v.time_s + price * v.summed_bytes, np.inf)
+            for v, each in zip(self._problem.variables, allowed, strict=True)
+        ]
         self._messages.reprice(prices)
         for _ in range(part.sweeps):
             found = max(self._messages.sweep(upward=upward) for upward in (True, False))
             best = max(best, found - allowance - _ROUNDING * (abs(found) + allowance))
             if best >= enough_s or self._deadline.is_over:
                 break
-        sizes = [self._offered(self._messages.decoded(upward=upward), price) for upward in (True, False)]
-        return part.after(price, best, self._usual_s, fits=not self._counted or sizes[0] <= capacity)
-
-    def _offered(self, plan: tuple[int, ...], price: float) -> int:
-        """The plan's summed bytes."""
-        self._offer(plan, price)
-        memory = self._problem.memory(plan)
-        return memory.state + memory.saved
+        plans = [self._messages.decoded(upward=upward) for upward in (True, False)]
+        for plan in plans:
+            self._offer(plan, price)
+        fits = not self._counted or self._problem.memory(plans[0]).summed <= capacity
+        part = replace(part, small=plans[0]) if fits else replace(part, large=plans[0])
+        return part.after(price, best, self._usual_s, fits=fits)

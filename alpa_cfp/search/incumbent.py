@@ -42,6 +42,10 @@ class Incumbent:
         """The best time so far; inf without a plan."""
         return math.inf if self.plan is None else self.plan.time_s
 
+    def is_proved(self, bound_s: float) -> bool:
+        """Whether the best plan is as fast as a bound."""
+        return self.time_s <= bound_s + SLACK * abs(bound_s)
+
 
 def _rank(plan: Solution) -> tuple[float, int, tuple[int, ...]]:
     return plan.time_s, plan.memory.total, plan.choices

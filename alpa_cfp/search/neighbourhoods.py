@@ -35,7 +35,7 @@ def improve_neighbourhoods(known: Incumbent, bound_s: float, deadline: Deadline)
     neighbours, count = problem.neighbours(), len(problem.variables)
     tried, unchanged, size = 0, 0, _SIZE
     while unchanged < min(_PER_VARIABLE * count, _MOST_TRIED) and tried < 4 * _MOST_TRIED:
-        if deadline.is_over or known.time_s <= bound_s + SLACK * abs(bound_s):
+        if deadline.is_over or known.is_proved(bound_s):
             return
         group = _drawn(neighbours, size, rng)
         before, tried = known.time_s, tried + 1

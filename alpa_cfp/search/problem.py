@@ -109,9 +109,14 @@ class MemoryUse:
     transient: int
 
     @property
+    def summed(self) -> int:
+        """What adds up over variables."""
+        return self.state + self.saved
+
+    @property
     def total(self) -> int:
         """The peak."""
-        return self.state + self.saved + self.transient
+        return self.summed + self.transient
 
 
 @dataclass(frozen=True, slots=True)
