@@ -26,7 +26,7 @@ _PRICING = 4
 # Bytes of a label while labels are compared: its row, seconds, bytes, transient, partner, and what sorting takes.
 _LABEL = 16 * _FLOAT
 # numpy's limit is 64, of which the variable itself, the weightings and the cases take some.
-_MOST_DIMS = 60
+MOST_DIMS = 60
 
 
 class Stopped(Exception):
@@ -118,7 +118,7 @@ def labels_bytes(count: int, rows: int, origins: int) -> float:
 
 def largest_bytes(separators: Mapping[int, frozenset[int]], sizes: Sequence[int]) -> float:
     """The sum over the largest bucket of an elimination order; inf where numpy has no array of so many dims."""
-    if any(len(separator) > _MOST_DIMS for separator in separators.values()):
+    if any(len(separator) > MOST_DIMS for separator in separators.values()):
         return math.inf
     return float(2 * _FLOAT * max(volume(v, separator, sizes) for v, separator in separators.items()))
 

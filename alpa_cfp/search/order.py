@@ -14,7 +14,7 @@ import heapq
 import math
 from dataclasses import dataclass
 
-from alpa_cfp.search.limits import Deadline, volume
+from alpa_cfp.search.limits import MOST_DIMS, Deadline, OutOfSpace, volume
 from alpa_cfp.search.problem import SearchProblem
 
 Separators = dict[int, frozenset[int]]
@@ -25,7 +25,7 @@ _MANY = 9
 # A hub is in at least so many separators, and in at least this share of all.
 _CARRIED, _SHARE = 3, 0.5
 # More cases than these are too many to bound each.
-_MOST_CASES = 256
+_MOST_CASES, _MOST_HUBS = 256, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,12 @@ def elimination_order(problem: SearchProblem, deadline: Deadline) -> Order:
     cases = 1
     while True:
         sweep, free = (_order(problem, sizes, hubs, deadline, sweep=sweep) for sweep in (True, False))
-        sweep_volume, free_volume = (sum(volume(v, sep, sizes) for v, sep in found.items()) for found in (sweep, free))
-        separators = sweep if sweep_volume <= _WORTH_A_SWEEP * free_volume else free
+        if free is None:
+            raise OutOfSpace(math.inf)
+        separators = free
+        if sweep is not None:
+            volumes = [sum(volume(v, sep, sizes) for v, sep in found.items()) for found in (sweep, free)]
+            separators = sweep if volumes[0] <= _WORTH_A_SWEEP * volumes[1] else free
         carried = dict.fromkeys(range(len(sizes)), 0)
         for separator in separators.values():
             for v in separator:
@@ -63,11 +67,14 @@ def elimination_order(problem: SearchProblem, deadline: Deadline) -> Order:
         cases *= sizes[hub]
 
 
-def _order(problem: SearchProblem, sizes: list[int], hubs: set[int], deadline: Deadline, *, sweep: bool) -> Separators:
+def _order(
+    problem: SearchProblem, sizes: list[int], hubs: set[int], deadline: Deadline, *, sweep: bool
+) -> Separators | None:
     """Eliminates all but `hubs` by (degree, fill, position); gives each variable's separator, in that order.
 
     A `sweep` continues with a neighbour of the last one, as long as there is one, by (separator states, position). So
-    the separators hold variables of few choices rather than of many.
+    the separators hold variables of few choices rather than of many. None: some table has more dims than an array can,
+    even if the most hubs that there may be were taken out.
     """
     around: list[set[int]] = [set() for _ in sizes]
     for first, second in problem.ends:
@@ -102,6 +109,9 @@ def _order(problem: SearchProblem, sizes: list[int], hubs: set[int], deadline: D
                 continue
         deadline.check()
         near = around[v]
+        most = MOST_DIMS + _MOST_HUBS - len(hubs)
+        if len(near) > most and sum(sizes[u] > 1 for u in near) > most:
+            return None
         separators[v] = frozenset(near)
         for a in near:
             around[a] |= near

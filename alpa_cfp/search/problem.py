@@ -109,9 +109,14 @@ class MemoryUse:
     transient: int
 
     @property
+    def summed(self) -> int:
+        """What adds up over variables."""
+        return self.state + self.saved
+
+    @property
     def total(self) -> int:
         """The peak."""
-        return self.state + self.saved + self.transient
+        return self.summed + self.transient
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +222,17 @@ class SearchProblem:
         So one look at each possible peak suffices.
         """
         peaks = np.unique(np.concatenate([v.transient_bytes for v in self.variables]))
-        total = peaks.copy()
+        # A peak at which each variable has a choice; the bytes of all at it, and by how much they fall at later ones.
+        least = max(float(v.transient_bytes.min()) for v in self.variables)
+        peaks = peaks[peaks >= least]
+        falls, total = np.zeros(len(peaks)), peaks.copy()
         for v in self.variables:
             order = np.argsort(v.transient_bytes, kind="stable")
-            # Entry i: the least bytes of a choice whose transient is among the i smallest; inf for none.
-            least = np.concatenate([[np.inf], np.minimum.accumulate(v.summed_bytes[order])])
-            total += least[np.searchsorted(v.transient_bytes[order], peaks, side="right")]
+            smallest = np.minimum.accumulate(v.summed_bytes[order])
+            at = np.searchsorted(peaks, v.transient_bytes[order])
+            total += smallest[np.flatnonzero(at == 0)[-1]]
+            np.add.at(falls, at[1:], np.where(at[1:] > 0, np.diff(smallest), 0.0))
+        total += np.cumsum(falls)
         peak = peaks[::-1][total[::-1].argmin()]  # of equals the largest, which allows the faster choices
         return tuple(int(np.where(v.transient_bytes <= peak, v.summed_bytes, np.inf).argmin()) for v in self.variables)
 

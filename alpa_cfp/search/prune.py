@@ -26,7 +26,7 @@ _MOST_ROUNDS = 3
 # Room for rounding, relative to what is added up.
 _ROUNDING = 1e-12
 # Entries that are compared at once: pairs of choices, each with all choices of a neighbour.
-_AT_ONCE = 2**21
+_AT_ONCE = 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,9 @@ def prune(problem: SearchProblem, deadline: Deadline, *, memory: bool) -> Pruned
     Each variable must have a choice that is not excluded. After the deadline only excluded choices are left out.
     """
     kept = tuple(tuple(range(variable.choices)) for variable in problem.variables)
+    known: dict[bytes, Flags] = {}
     for _ in range(_MOST_ROUNDS):
-        flags = _needed(problem, deadline, memory)
+        flags = _needed(problem, deadline, memory, known)
         if all(flag.all() for flag in flags):
             break
         kept = tuple(tuple(np.array(old)[flag].tolist()) for old, flag in zip(kept, flags, strict=True))
@@ -65,9 +66,8 @@ def digest(*tables: Array) -> bytes:
     return found.digest()
 
 
-def _needed(problem: SearchProblem, deadline: Deadline, memory: bool) -> list[Flags]:
-    """For each variable which choices stay; variables with equal tables all round are compared once."""
-    known: dict[bytes, Flags] = {}
+def _needed(problem: SearchProblem, deadline: Deadline, memory: bool, known: dict[bytes, Flags]) -> list[Flags]:
+    """For each variable which choices stay; variables with equal tables all round are compared once, in all rounds."""
     flags = []
     for variable, neighbours in zip(problem.variables, problem.neighbours(), strict=True):
         times = [neighbour.time_s for neighbour in neighbours]
@@ -108,25 +108,37 @@ def _dominates(variable: Variable, times: Sequence[Array], at: NDArray[np.int64]
         for sizes in (variable.summed_bytes[at], variable.transient_bytes[at]):
             left &= sizes[:, None] <= sizes
     np.fill_diagonal(left, False)
+    i, j = np.nonzero(left)
+    slower_s = own[i] - own[j]
+    # Over all edges that are not looked at yet, a choice is at least so much slower as it is on the mean.
+    means = [edge.mean(axis=1) for edge in edges]
+    rest_s = mean - own
+    for edge, average in zip(edges, means, strict=True):
+        slower_s += _largest_difference(edge, i, j)
+        rest_s -= average
+        hopeful = slower_s + rest_s[i] - rest_s[j] <= _ROUNDING * size.max()
+        i, j, slower_s = i[hopeful], j[hopeful], slower_s[hopeful]
     dominates = np.zeros_like(left)
-    pairs = np.nonzero(left)
-    step = max(1, _AT_ONCE // max((edge.shape[1] for edge in edges), default=1))
-    for first in range(0, len(pairs[0]), step):
-        i, j = (part[first : first + step] for part in pairs)
-        slower_s = own[i] - own[j]
-        for edge in edges:
-            slower_s += (edge[i] - edge[j]).max(axis=1)
-        dominates[i, j] = slower_s <= 0
+    dominates[i, j] = slower_s <= 0
     return dominates
+
+
+def _largest_difference(edge: Array, i: NDArray[np.int64], j: NDArray[np.int64]) -> Array:
+    """For each pair of choices, by how much the first costs more than the second at most."""
+    step = max(1, _AT_ONCE // edge.shape[1])
+    parts = [slice(first, first + step) for first in range(0, len(i), step)]
+    return np.concatenate([np.zeros(0), *((edge[i[part]] - edge[j[part]]).max(axis=1) for part in parts)])
 
 
 def _restricted(problem: SearchProblem, flags: Sequence[Flags]) -> SearchProblem:
     variables = [
-        Variable(v.name, v.time_s[on], v.state_bytes[on], v.saved_bytes[on], v.transient_bytes[on])
+        v if on.all() else Variable(v.name, v.time_s[on], v.state_bytes[on], v.saved_bytes[on], v.transient_bytes[on])
         for v, on in zip(problem.variables, flags, strict=True)
     ]
     edges = [
-        Edge(edge.first, edge.second, edge.time_s[np.ix_(flags[first], flags[second])])
+        edge
+        if flags[first].all() and flags[second].all()
+        else Edge(edge.first, edge.second, edge.time_s[np.ix_(flags[first], flags[second])])
         for edge, (first, second) in zip(problem.edges, problem.ends, strict=True)
     ]
     return SearchProblem(tuple(variables), tuple(edges))

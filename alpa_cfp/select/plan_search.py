@@ -35,6 +35,9 @@ _NEAR = 1.05
 _ENOUGH = 1.01
 # The plans whose programs are looked at for one search, at most and at least, and their blocks, all together.
 _MOST_LOOKS, _LEAST_LOOKS, _MOST_BLOCKS = 16, 3, 320
+# What searches may take of their limit after one of the same program that was not exact: they will not be either, and
+# plans hardly get better after the first seconds.
+_LATER_SHARE = 1 / 8
 # Reasons that a message names at most.
 _NAMED = 3
 # Reasons why there is no plan without a candidate.
@@ -49,7 +52,7 @@ class PlanSearch:
 
     Args:
         costs: The costs of the candidates of its blocks.
-        limit_s, memory_bytes: The limits of one search.
+        limit_s, memory_bytes: The limits of one search; after one that is not exact, others take a part of the time.
         caveats: Receives what the plan was chosen without.
         baselines: Gives hand-written plans by name for a search problem. The best of them is taken if a search that is
             not exact finds nothing better.
@@ -79,6 +82,7 @@ class PlanSearch:
         self._programs = dict[Choices, PlannedProgram]()
         # For each plan whose program is known the estimates of its collectives by kind and group size.
         self._communication_s = dict[Choices, Mapping[CollectiveKey, float]]()
+        self._is_exact = True
         self._program_model = ProgramModel(costs.communication.rates.latency_s)
 
     @property
@@ -244,10 +248,13 @@ class PlanSearch:
 
     def _search(self, problem: SearchProblem, budget_bytes: int | None) -> Solution:
         time_s, memory_bytes = self.limits
+        if not self._is_exact:
+            time_s *= _LATER_SHARE
         try:
             found = search(problem, budget_bytes, time_limit_s=time_s, memory_limit_bytes=memory_bytes)
         except NoPlanError as error:
             raise self._with_reasons(error) from error
+        self._is_exact = self._is_exact and found.gap_s == 0
         return self._or_baseline(found, problem, budget_bytes) if found.gap_s > 0 else found
 
     def _or_baseline(self, found: Solution, problem: SearchProblem, budget_bytes: int | None) -> Solution:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.search import SearchProblem, search, solver
+from alpa_cfp.search import SearchProblem, exact, search
 from alpa_cfp.search.eliminate import frontier
 from unit.alpa_cfp.search.problems import plans, problems
 
@@ -60,12 +60,12 @@ def test_runs_that_truncate_are_repeated_wider_until_they_are_exact(
         return
     budget = data.draw(st.sampled_from(listed)).memory.total
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solver, "_FIRST_WIDTH", 1)
-        patch.setattr(solver, "_FIRST_PER_STATE", 0)
-        patch.setattr(solver, "_SECOND_WIDTH", 2)
-        patch.setattr(solver, "_EXACT_WIDTH", 1)
-        patch.setattr(solver, "_WIDER", 2)
-        patch.setattr(solver, "_SHARE", data.draw(st.sampled_from([0.0, 0.5, 100.0])))
+        patch.setattr(exact, "_FIRST_WIDTH", 1)
+        patch.setattr(exact, "_FIRST_PER_STATE", 0)
+        patch.setattr(exact, "_SECOND_WIDTH", 2)
+        patch.setattr(exact, "_EXACT_WIDTH", 1)
+        patch.setattr(exact, "_WIDER", 2)
+        patch.setattr(exact, "_SHARE", data.draw(st.sampled_from([0.0, 0.5, 100.0])))
         found = search(problem, budget)
     best = next(s for s in listed if s.memory.total <= budget)
     assert (found.time_s, found.memory.total) == (best.time_s, best.memory.total)

@@ -21,7 +21,8 @@ from alpa_cfp.search import (
     Variable,
     search,
 )
-from alpa_cfp.search.approximate import Incumbent, begin
+from alpa_cfp.search.approximate import begin
+from alpa_cfp.search.incumbent import Incumbent
 from alpa_cfp.search.limits import Deadline
 from alpa_cfp.search.prune import prune
 from unit.alpa_cfp.search.problems import SHAPES, budgets, plans, problems, random_problem

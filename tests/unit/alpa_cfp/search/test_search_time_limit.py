@@ -57,12 +57,9 @@ def test_no_time_at_all_gives_a_plan_and_a_bound() -> None:
     assert plan.time_s - plan.gap_s == min(ONE.variables[0].time_s)
 
 
-def test_a_search_that_is_stopped_warns_by_how_much_its_plan_could_be_beaten(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    stop_after(monkeypatch, 2)
+def test_a_search_that_is_stopped_warns_by_how_much_its_plan_could_be_beaten(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        search(ONE, 1, time_limit_s=1.0)
+        search(ONE, 1, time_limit_s=0.0)
     assert "could be beaten by at most" in caplog.text
 
 

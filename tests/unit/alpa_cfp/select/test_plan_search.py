@@ -12,6 +12,8 @@ from alpa_cfp.candidates.block_candidates import BlockCandidates, distinct
 from alpa_cfp.costs import Rates, Work, estimated_s
 from alpa_cfp.database import Collective, Profile, utc_now
 from alpa_cfp.profiling import TimeBudget
+from alpa_cfp.search import SearchProblem, Solution, search
+from alpa_cfp.select import plan_search
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.spmd import partition
@@ -128,6 +130,20 @@ def test_candidates_that_cannot_be_run_or_have_no_profile_are_counted_in_what_is
         )
     )
     assert "of blocks have no profile, so their strategies are in no plan" in said
+
+
+def test_after_a_search_that_was_not_exact_the_others_take_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+
+    def inexact(problem: SearchProblem, budget_bytes: int | None, *, time_limit_s: float, **limit: int) -> Solution:
+        limits.append(time_limit_s)
+        return dataclasses.replace(search(problem, budget_bytes, **limit), gap_s=1e-9)
+
+    monkeypatch.setattr(plan_search, "search", inexact)
+    costs = CandidateCosts(two_layer_candidates(), two_layer_boundaries(), RATES, Recorded(1.2), 1.5)
+    PlanSearch(costs, limit_s=80.0).best(3, None)
+    assert len(limits) > 1
+    assert limits == [80.0] + [10.0] * (len(limits) - 1)
 
 
 def _changed(**changes: Any) -> list[BlockCandidates]:
