@@ -190,7 +190,7 @@ class LocalContext:
         channel = f"#stablehlo.channel_handle<handle = {next(self._channels)}, type = 1>"
         return {
             "replica_groups": mlir.dense(np.array(groups, dtype=np.int64)),
-            "channel_handle": ir.Attribute.parse(channel),
+            "channel_handle": mlir.attribute(channel),
             "use_global_device_ids": ir.UnitAttr.get(),
         }
 

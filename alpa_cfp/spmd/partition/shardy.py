@@ -210,6 +210,6 @@ def _gather_operands(op: Operation, shardings: dict[Value, ArraySharding], dims:
             continue
         whole = own.without_dims(dims)
         with ir.InsertionPoint(op), op.location:
-            resharded = sdy.reshard(operand, ir.Attribute.parse(whole.to_sdy()))
+            resharded = sdy.reshard(operand, mlir.attribute(whole.to_sdy()))
         op.operands[i] = resharded
         shardings[resharded] = whole
