@@ -135,7 +135,7 @@ def _propagate_dividing(
 ) -> tuple[Shardings, Shardings]:
     """Propagate; where that splits an input or output unevenly, fix that one to its even part and propagate again."""
     while True:
-        shield_markers(mlir.entry_block(mlir.main_function(parsed)))
+        shielded = shield_markers(mlir.entry_block(mlir.main_function(parsed)))
         annotations.declare_mesh(parsed, mesh)
         annotations.set_boundary(mlir.main_function(parsed), inputs, outputs)
         # What has no sharding is replicated, as all is on one device.
@@ -153,7 +153,8 @@ def _propagate_dividing(
                     given[i] = sharding.dividing(shape.dims)
                     uneven = True
         if not uneven:
-            unshield_markers(mlir.entry_block(main))
+            if shielded:
+                unshield_markers(mlir.entry_block(main))
             return found_in, found_out
         _reload(parsed, module.bytecode)
         if before is not None:

@@ -62,7 +62,14 @@ def attribute(text: str) -> Any:
 
 
 def parse(module: bytes | str) -> Any:
-    """The `ir.Module` of bytecode or text, in the context that is current."""
+    """The `ir.Module` of bytecode or text, in the context that is current.
+
+    What `edit` has written last is not parsed again: the module that was written is handed out, once.
+    """
+    written = getattr(_cache, "written", None)
+    if written is not None and written[0] is module and written[1].context is ir.Context.current:
+        _cache.written = None
+        return written[1]
     return ir.Module.parse(module)
 
 
@@ -201,7 +208,11 @@ def attributes_of(op: Operation) -> dict[str, Any]:
 
 def int_array(op: Operation, name: str) -> list[int]:
     """A `DenseI64ArrayAttr` attribute of `op` as a list of integers."""
-    return list(ir.DenseI64ArrayAttr(op.attributes[name]))
+    known = known_here(int_array)
+    value = op.attributes[name]
+    if (found := known.get(value)) is None:
+        found = known[value] = tuple(ir.DenseI64ArrayAttr(value))
+    return list(found)
 
 
 def integer(op: Operation, name: str) -> int:
@@ -320,7 +331,9 @@ def edit(bytecode: bytes, change: Callable[[Any], Any]) -> tuple[bytes, Any]:
     with context(), ir.Location.unknown():
         module = parse(bytecode)
         result = change(module)
-        return to_bytecode(module), result
+        written = to_bytecode(module)
+        _cache.written = written, module
+        return written, result
 
 
 def host_callbacks(module: Any) -> list[str]:

@@ -211,12 +211,11 @@ def _replace(ops: Sequence[Operation], values: Sequence[Value]) -> None:
 def _sort(block: Any) -> None:
     """Put the ops of `block` into an order in which each comes after what it uses; else the order stays as it is."""
     *ops, last = mlir.block_operations(block)
-    numbers = {op: i for i, op in enumerate(ops)}
+    makers = {result: i for i, op in enumerate(ops) for result in op.results}
     users: list[list[int]] = [[] for _ in ops]
     missing = [0] * len(ops)
     for i, op in enumerate(ops):
-        makers = (mlir.defining_op(value) for value in mlir.operands_deep(op))
-        used = {numbers[maker] for maker in makers if maker in numbers}
+        used = {makers[value] for value in mlir.operands_deep(op) if value in makers}
         missing[i] = len(used)
         for number in used:
             users[number].append(i)

@@ -105,7 +105,7 @@ class ArraySharding:
 
     @classmethod
     def replicated(cls, mesh: LogicalMesh, rank: int) -> "ArraySharding":
-        return cls(mesh, ((),) * rank)
+        return _replicated(mesh, rank)
 
     @cached_property
     def is_replicated(self) -> bool:
@@ -208,6 +208,11 @@ class ArraySharding:
         for position in np.ndindex(*dims):
             coordinates[devices[position]] = position[:rank]
         return cls(mesh, _axes_of_tiles(mesh, coordinates, dims[:rank]))
+
+
+@functools.lru_cache(maxsize=1024)
+def _replicated(mesh: LogicalMesh, rank: int) -> ArraySharding:
+    return ArraySharding(mesh, ((),) * rank)
 
 
 def tuple_proto(shardings: Iterable[ArraySharding]) -> Any:
