@@ -92,9 +92,7 @@ def _annotate(
             for parameter in state_shardings.parameters:
                 writer.gather(parameter, used[parameter], state_shardings.ops)
 
-    module.bytecode, _ = mlir.edit(module.bytecode, write)
-    propagate(module, mesh, to_outputs=True, inputs=inputs)
-    _align_donated(module)
+    propagate(module, mesh, to_outputs=True, inputs=inputs, before=write, after=lambda parsed: _align(parsed, module))
 
 
 def _preset(module: HloModule, mesh: LogicalMesh) -> list[ArraySharding | None]:
@@ -109,17 +107,13 @@ def _preset(module: HloModule, mesh: LogicalMesh) -> list[ArraySharding | None]:
     return result
 
 
-def _align_donated(module: HloModule) -> None:
+def _align(parsed: Any, module: HloModule) -> None:
     """Gives each result that takes a donated parameter's buffer the sharding of the parameter."""
     inputs, outputs = list(module.input_shardings or ()), list(module.output_shardings or ())
     for result, parameter in donation_pairs(module):
         if result not in module.fixed_outputs:
             outputs[result] = inputs[parameter]
-
-    def write(parsed: Any) -> None:
-        annotations.set_boundary(mlir.main_function(parsed), inputs, outputs)
-
-    module.bytecode, _ = mlir.edit(module.bytecode, write)
+    annotations.set_boundary(mlir.main_function(parsed), inputs, outputs)
     module.output_shardings = tuple(outputs)
 
 
@@ -197,7 +191,7 @@ class _Writer:
     @staticmethod
     def _reshard(operation: Any, position: int, sharding: ArraySharding) -> None:
         """Reshard an operand right before it is used."""
-        attributes = {"sharding": ir.Attribute.parse(sharding.to_sdy())}
+        attributes = {"sharding": mlir.attribute(sharding.to_sdy())}
         with ir.InsertionPoint(operation), operation.location:
             operand = operation.operands[position]
             constraint = mlir.create("sdy.sharding_constraint", [operand.type], [operand], attributes)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
+from alpa_cfp.analysis.collection import without_collection
 from alpa_cfp.analysis.updates import Update, find_updates
 from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.candidates.accumulation import per_step_work
@@ -77,6 +78,7 @@ class BlockCandidates:
     candidates: tuple[Candidate, ...]
 
 
+@without_collection
 def find_block_candidates(
     subprograms: BlockSubprograms, mesh: LogicalMesh, cache: dict[Any, tuple[Candidate, ...]] | None = None
 ) -> tuple[BlockCandidates, ...]:

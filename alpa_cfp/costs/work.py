@@ -8,6 +8,7 @@ equal programs have equal work.
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from alpa_cfp.spmd.compile.costs import flop_of_block
 from alpa_cfp.spmd.ir import mlir
@@ -113,7 +114,8 @@ def read_local(program: PartitionedProgram) -> LocalProgram:
             )
             for operation in operations
         ]
-        sizes = tuple(_size(value) for value in values)
+        size_of_type: dict[Any, int] = {}
+        sizes = tuple(_size(value.type, size_of_type) for value in values)
         flops = flop_of_block(block)
     return LocalProgram(len(arguments), tuple(ops[:-1]), sizes, ops[-1].operands, flops)
 
@@ -127,9 +129,13 @@ def work_of(program: PartitionedProgram, local: LocalProgram) -> Work:
     return Work(flops, written, program.collectives)
 
 
-def _size(value: mlir.Value) -> int:
-    try:
-        shape = array_shape(value.type)
-    except ValueError:  # a token
-        return 0
-    return math.prod(shape.dims) * shape.dtype.itemsize
+def _size(of_type: Any, known: dict[Any, int]) -> int:
+    """The bytes of a value of a type; the sizes of types that were seen are in `known`."""
+    if (size := known.get(of_type)) is None:
+        try:
+            shape = array_shape(of_type)
+            size = math.prod(shape.dims) * shape.dtype.itemsize
+        except ValueError:  # a token
+            size = 0
+        known[of_type] = size
+    return size

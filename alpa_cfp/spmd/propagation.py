@@ -6,7 +6,7 @@ Shardy's propagation does it here. Invariants: a sharding that was set is kept, 
 divides its array, and markers stay where nothing uses them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxlib import xla_client as xc
@@ -25,7 +25,13 @@ PartialShardings = list[ArraySharding | None]
 
 
 def propagate(
-    module: HloModule, mesh: LogicalMesh, *, to_outputs: bool, inputs: Sequence[ArraySharding | None] | None = None
+    module: HloModule,
+    mesh: LogicalMesh,
+    *,
+    to_outputs: bool,
+    inputs: Sequence[ArraySharding | None] | None = None,
+    before: Callable[[Any], None] | None = None,
+    after: Callable[[Any], None] | None = None,
 ) -> None:
     """Annotate `module` for `mesh`, in place.
 
@@ -36,27 +42,45 @@ def propagate(
             replicated, as in XLA without `allow_spmd_sharding_propagation_to_output`.
         inputs: The shardings of the parameters, None for those that propagation is to find; without it what alpa has
             set on the module.
+        before: Edits the parsed module before.
+        after: Edits the parsed module after, when all else of `module` is set.
 
     Raises:
         IndivisibleShardingError: a sharding that was set does not divide its array.
         ValueError: a sharding that was set does not fit the mesh.
     """
-    given = given_inputs(module, mesh) if inputs is None else list(inputs)
+
+    def change(parsed: Any) -> None:
+        if before is not None:
+            before(parsed)
+        # The call before may decide about inputs.
+        given = given_inputs(module, mesh) if inputs is None else list(inputs)
+        outputs = _given_outputs(module, mesh, given, to_outputs=to_outputs)
+        found = _propagate_dividing(parsed, mesh, given, outputs, module, before)
+        module.input_shardings, module.output_shardings = found
+        module.mesh = mesh
+        module.propagated = True
+        if after is not None:
+            after(parsed)
+
+    module.bytecode, _ = mlir.edit(module.bytecode, change)
+
+
+def _given_outputs(
+    module: HloModule, mesh: LogicalMesh, inputs: PartialShardings, *, to_outputs: bool
+) -> PartialShardings:
+    """The shardings of the results, None for those that propagation is to find."""
     outputs = _given(module.output_protos, module.shape.results, mesh, "output")
     module.fixed_outputs = frozenset(i for i, sharding in enumerate(outputs) if sharding is not None)
     for result, parameter in donation_pairs(module):
         if outputs[result] is None:
-            outputs[result] = given[parameter]
+            outputs[result] = inputs[parameter]
     if not to_outputs:
         outputs[:] = [
             ArraySharding.replicated(mesh, len(shape.dims)) if sharding is None else sharding
             for sharding, shape in zip(outputs, module.shape.results, strict=True)
         ]
-    module.bytecode, (module.input_shardings, module.output_shardings) = mlir.edit(
-        module.bytecode, lambda parsed: _propagate_dividing(parsed, mesh, given, outputs, module)
-    )
-    module.mesh = mesh
-    module.propagated = True
+    return outputs
 
 
 def donation_pairs(module: HloModule) -> list[tuple[int, int]]:
@@ -102,19 +126,23 @@ def _given(protos: Sequence[bytes] | None, shapes: Sequence[Shape], mesh: Logica
 
 
 def _propagate_dividing(
-    parsed: Any, mesh: LogicalMesh, inputs: PartialShardings, outputs: PartialShardings, module: HloModule
+    parsed: Any,
+    mesh: LogicalMesh,
+    inputs: PartialShardings,
+    outputs: PartialShardings,
+    module: HloModule,
+    before: Callable[[Any], None] | None,
 ) -> tuple[Shardings, Shardings]:
     """Propagate; where that splits an input or output unevenly, fix that one to its even part and propagate again."""
-    shield_markers(mlir.entry_block(mlir.main_function(parsed)))
-    original = mlir.to_bytecode(parsed)
     while True:
-        main = mlir.main_function(parsed)
+        shielded = shield_markers(mlir.entry_block(mlir.main_function(parsed)))
         annotations.declare_mesh(parsed, mesh)
-        annotations.set_boundary(main, inputs, outputs)
+        annotations.set_boundary(mlir.main_function(parsed), inputs, outputs)
         # What has no sharding is replicated, as all is on one device.
         if mesh.num_devices > 1:
             run_shardy_passes(parsed, "sdy-propagation-pipeline")
-        found_in, found_out = annotations.boundary(mlir.main_function(parsed), mesh)
+        main = mlir.main_function(parsed)
+        found_in, found_out = annotations.boundary(main, mesh)
         uneven = False
         for given, found, shapes in (
             (inputs, found_in, module.shape.parameters),
@@ -125,9 +153,12 @@ def _propagate_dividing(
                     given[i] = sharding.dividing(shape.dims)
                     uneven = True
         if not uneven:
-            unshield_markers(mlir.entry_block(mlir.main_function(parsed)))
+            if shielded:
+                unshield_markers(mlir.entry_block(main))
             return found_in, found_out
-        _reload(parsed, original)
+        _reload(parsed, module.bytecode)
+        if before is not None:
+            before(parsed)
 
 
 def _reload(parsed: Any, bytecode: bytes) -> None:

@@ -29,8 +29,11 @@ def numpy_dtype(element_type: Any) -> np.dtype:
     Raises:
         ValueError: numpy (with ml_dtypes) has no such type.
     """
+    known = mlir.known_here(numpy_dtype)
+    if (found := known.get(element_type)) is not None:
+        return found
     try:
-        return _dtypes_by_name()[str(element_type)]
+        return known.setdefault(element_type, _dtypes_by_name()[str(element_type)])
     except KeyError:
         raise ValueError(f"element type {element_type} has no numpy dtype") from None
 

@@ -15,6 +15,7 @@ from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.builders import broadcast
 from alpa_cfp.spmd.ir.mlir import Operation, Value
 
+_NUMBERS = (ir.BoolAttr, ir.IntegerAttr, ir.FloatAttr)
 _BROADCAST, _RESHAPE, _TRANSPOSE = "stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose"
 
 
@@ -62,9 +63,13 @@ def filled(element: Any, shape: Sequence[int]) -> Value:
 
 
 def _splat_of_constant(op: Operation) -> Any:
-    attribute = ir.DenseElementsAttr(op.attributes["value"])
-    return attribute.get_splat_value() if attribute.is_splat else None
+    known = mlir.known_here(_splat_of_constant)
+    value = op.attributes["value"]
+    if value not in known:
+        elements = ir.DenseElementsAttr(value)
+        known[value] = elements.get_splat_value() if elements.is_splat else None
+    return known[value]
 
 
 def _number(element: Any) -> int | float | None:
-    return element.value if isinstance(element, ir.BoolAttr | ir.IntegerAttr | ir.FloatAttr) else None
+    return element.value if isinstance(element, _NUMBERS) else None

@@ -24,6 +24,9 @@ Operation: TypeAlias = Any
 Value: TypeAlias = Any
 
 
+_ADVANCE, _SKIP = ir.WalkResult.ADVANCE, ir.WalkResult.SKIP
+_Block, _RankedTensorType = ir.Block, ir.RankedTensorType
+
 # A context takes some 3 ms to make, as long as a pass over a small program; but it keeps every attribute it has met.
 _USES_OF_CONTEXT = 64
 _cache = threading.local()
@@ -34,12 +37,39 @@ def context() -> Any:
     uses = getattr(_cache, "uses", _USES_OF_CONTEXT)
     if uses >= _USES_OF_CONTEXT:
         _cache.context, uses = _jax_mlir.make_ir_context(), 0
+        _cache.known = {}
     _cache.uses = uses + 1
     return _cache.context
 
 
+def known_here(kind: Any) -> dict[Any, Any]:
+    """A dict of one's own for the time of the current context: for what depends on attributes and types alone.
+
+    Args:
+        kind: Whose it is.
+    """
+    if ir.Context.current is not getattr(_cache, "context", None):
+        return {}
+    return _cache.known.setdefault(kind, {})
+
+
+def attribute(text: str) -> Any:
+    """The attribute of a text, which is parsed once in a context."""
+    known = known_here(attribute)
+    if (found := known.get(text)) is None:
+        found = known[text] = ir.Attribute.parse(text)
+    return found
+
+
 def parse(module: bytes | str) -> Any:
-    """The `ir.Module` of bytecode or text, in the context that is current."""
+    """The `ir.Module` of bytecode or text, in the context that is current.
+
+    What `edit` has written last is not parsed again: the module that was written is handed out, once.
+    """
+    written = getattr(_cache, "written", None)
+    if written is not None and written[0] is module and written[1].context is ir.Context.current:
+        _cache.written = None
+        return written[1]
     return ir.Module.parse(module)
 
 
@@ -55,10 +85,15 @@ def to_text(module: Any) -> str:
     return str(module)
 
 
-def run_passes(module: Any, pipeline: str) -> None:
+def run_passes(module: Any, pipeline: str, *, verifies_result: bool = True) -> None:
     """Run a pass pipeline (as text, without the enclosing `builtin.module(...)`) on `module` in place.
 
     The module is verified before and after, and not between the passes, where it takes longer than Shardy's do.
+
+    Args:
+        module: The module.
+        pipeline: The passes.
+        verifies_result: Whether to verify it after passes, too.
 
     Raises:
         ir.MLIRError: a pass failed, or the module is not valid.
@@ -67,15 +102,16 @@ def run_passes(module: Any, pipeline: str) -> None:
     passes.enable_verifier(False)
     module.operation.verify()
     passes.run(module.operation)
-    module.operation.verify()
+    if verifies_result:
+        module.operation.verify()
 
 
 def functions(module: Any) -> dict[str, Operation]:
     """The functions of `module` by name."""
     return {
-        ir.StringAttr(op.operation.attributes["sym_name"]).value: op.operation
-        for op in module.body.operations
-        if op.operation.name == "func.func"
+        ir.StringAttr(op.attributes["sym_name"]).value: op
+        for op in block_operations(module.body)
+        if op.name == "func.func"
     }
 
 
@@ -91,43 +127,61 @@ def entry_block(function: Operation) -> Any:
 
 def block_operations(block: Any) -> list[Operation]:
     """The operations of one block, as generic operations, in a list that stays valid while the block is edited."""
-    return [op.operation for op in block.operations]
+    owner = block.owner.operation
+    if owner.name != "func.func":
+        return [op.operation for op in block.operations]
+    # The walk makes no views of the operations, which takes twice as long.
+    found: list[Operation] = []
+
+    def take(op: Operation) -> Any:
+        found.append(op)
+        return _ADVANCE if len(found) == 1 else _SKIP
+
+    owner.walk(take, ir.WalkOrder.PRE_ORDER)
+    return found[1:]
 
 
 def walk(block: Any) -> Iterator[Operation]:
     """Every operation below `block`, inner ones after the operation that holds them."""
     for op in block_operations(block):
         yield op
-        for region in op.regions:
-            for inner in region.blocks:
-                yield from walk(inner)
+        yield from inner_operations(op)
 
 
 def all_operations(module: Any) -> list[Operation]:
     """Every operation in the functions of `module`, in a list that stays valid while they are edited."""
-    return [op for function in functions(module).values() for op in walk(entry_block(function))]
+    return [op for function in functions(module).values() for op in inner_operations(function)]
 
 
 def inner_operations(op: Operation) -> list[Operation]:
-    """The operations in the regions of `op`, at any depth."""
-    return [nested for region in op.regions for block in region.blocks for nested in walk(block)]
+    """The operations in the regions of `op`, at any depth, inner ones after the operation that holds them."""
+    if not len(op.regions):
+        return []
+    found: list[Operation] = []
+
+    def take(inner: Operation) -> Any:
+        found.append(inner)
+        return _ADVANCE
+
+    op.walk(take, ir.WalkOrder.PRE_ORDER)
+    return found[1:]
 
 
 def terminator(function: Operation) -> Operation:
     """The `func.return` of a function."""
-    return block_operations(entry_block(function))[-1]
+    return ir.InsertionPoint.at_block_terminator(entry_block(function)).ref_operation.operation
 
 
 def defining_op(value: Value) -> Operation | None:
     """The operation whose result `value` is, or None for a block argument."""
     owner = value.owner
-    if isinstance(owner, ir.Block):
-        return None
-    return getattr(owner, "operation", owner)
+    return None if type(owner) is _Block else owner.operation
 
 
 def operands_deep(op: Operation) -> list[Value]:
     """The operands of `op` and of all operations inside its regions."""
+    if not len(op.regions):
+        return list(op.operands)
     return [value for each in (op, *inner_operations(op)) for value in each.operands]
 
 
@@ -138,7 +192,8 @@ def users(value: Value) -> list[Operation]:
 
 def tensor_type(value: Value) -> Any:
     """The `ir.RankedTensorType` of `value`."""
-    return ir.RankedTensorType(value.type)
+    found = value.type
+    return found if type(found) is _RankedTensorType else _RankedTensorType(found)
 
 
 def tensor_shape(value: Value) -> tuple[int, ...]:
@@ -153,7 +208,11 @@ def attributes_of(op: Operation) -> dict[str, Any]:
 
 def int_array(op: Operation, name: str) -> list[int]:
     """A `DenseI64ArrayAttr` attribute of `op` as a list of integers."""
-    return list(ir.DenseI64ArrayAttr(op.attributes[name]))
+    known = known_here(int_array)
+    value = op.attributes[name]
+    if (found := known.get(value)) is None:
+        found = known[value] = tuple(ir.DenseI64ArrayAttr(value))
+    return list(found)
 
 
 def integer(op: Operation, name: str) -> int:
@@ -227,10 +286,15 @@ def function_arguments_attributes(function: Operation, kind: str) -> list[dict[s
     if kind not in function.attributes:
         function_type = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         return [{} for _ in (function_type.inputs if kind == "arg_attrs" else function_type.results)]
-    return [
-        {attribute[i].name: attribute[i].attr for i in range(len(attribute))}
-        for attribute in map(ir.DictAttr, ir.ArrayAttr(function.attributes[kind]))
-    ]
+    known = known_here(function_arguments_attributes)
+    found = []
+    for attribute in ir.ArrayAttr(function.attributes[kind]):
+        if (items := known.get(attribute)) is None:
+            dictionary = ir.DictAttr(attribute)
+            items = {dictionary[i].name: dictionary[i].attr for i in range(len(dictionary))}
+            known[attribute] = items
+        found.append(dict(items))
+    return found
 
 
 def set_function_arguments_attributes(function: Operation, kind: str, attributes: list[dict[str, Any]]) -> None:
@@ -267,7 +331,9 @@ def edit(bytecode: bytes, change: Callable[[Any], Any]) -> tuple[bytes, Any]:
     with context(), ir.Location.unknown():
         module = parse(bytecode)
         result = change(module)
-        return to_bytecode(module), result
+        written = to_bytecode(module)
+        _cache.written = written, module
+        return written, result
 
 
 def host_callbacks(module: Any) -> list[str]:

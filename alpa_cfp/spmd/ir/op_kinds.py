@@ -44,12 +44,12 @@ _REDUCERS = frozenset({"add", "maximum", "minimum", "and", "or", "multiply"})
 def region_reducer(op: Operation) -> str | None:
     """The name of the one binary op that the region of `op` applies to its two arguments; None if it does more."""
     block = op.regions[0].blocks[0]
-    operations = mlir.block_operations(block)
+    operations = list(block.operations)
     if len(operations) != 2 or set(operations[0].operands) != set(block.arguments):
         return None
     if list(operations[1].operands) != list(operations[0].results):
         return None
-    dialect, name = operations[0].name.split(".", 1)
+    dialect, name = operations[0].operation.name.split(".", 1)
     return name if dialect == "stablehlo" and name in _REDUCERS else None
 
 
@@ -61,7 +61,7 @@ def is_made_over_devices(op: Operation) -> bool:
     if len(op.results) > 1:
         return _selects(op)
     reducer = region_reducer(op)
-    return reducer is not None and (is_boolean(op.operands[0]) or reducer not in ("and", "or"))
+    return reducer is not None and (reducer not in ("and", "or") or is_boolean(op.operands[0]))
 
 
 def _selects(op: Operation) -> bool:

@@ -29,17 +29,21 @@ _ALL_REDUCE, _ALL_GATHER, _REDUCE_SCATTER = (
 
 def combine_collectives(block: Any, limits: CombinerLimits) -> None:
     """Combine the collectives of `block`, in place."""
-    collectives = [op for op in mlir.block_operations(block) if _key(op) is not None]
-    groups = _Groups(block, collectives)
+    operations = mlir.block_operations(block)
+    keyed = [(op, key) for op in operations if (key := _key(op)) is not None]
+    if len(keyed) < 2:
+        return
+    collectives, keys = [op for op, _ in keyed], [key for _, key in keyed]
+    groups = _Groups(operations, collectives)
     for name in (_ALL_REDUCE, _ALL_GATHER, _REDUCE_SCATTER):
         limit_bytes = limits.all_gather_bytes if name == _ALL_GATHER else limits.all_reduce_bytes
-        open_groups: dict[tuple[Any, ...], list[int]] = {}
+        # For each key, as bits, the collectives that others may be combined with.
+        open_masks: dict[tuple[Any, ...], int] = {}
         for i, op in enumerate(collectives):
             if op.name != name or (name == _REDUCE_SCATTER and size_bytes(op.operands[0]) > limits.scattered_bytes):
                 continue
-            candidates = open_groups.setdefault(_key(op) or (), [])
-            if not any(groups.join(group, i, limit_bytes) for group in candidates):
-                candidates.append(groups.of[i])
+            groups.join_first(open_masks.get(keys[i], 0), i, limit_bytes)
+            open_masks[keys[i]] = open_masks.get(keys[i], 0) | 1 << i
     combined = [members for members in groups.members if len(members) > 1]
     for members in combined:
         _COMBINE[collectives[members[0]].name]([collectives[i] for i in members])
@@ -65,52 +69,59 @@ class _Groups:
         members: The collectives of each group, in program order; empty for a group that has joined another.
     """
 
-    def __init__(self, block: Any, collectives: Sequence[Operation]):
+    def __init__(self, operations: Sequence[Operation], collectives: Sequence[Operation]):
         self.of = list(range(len(collectives)))
         self.members = [[i] for i in self.of]
         self._bytes = [sum(map(size_bytes, op.results)) for op in collectives]
         self._masks = [1 << i for i in self.of]
-        # For each group, as bits, the collectives that it needs through other ops only.
-        self._needs = _direct_needs(block, collectives)
+        # For each group, as bits, the collectives that come before it by what they need and whom they are combined
+        # with: with each of them all of its group, and all that comes before that.
+        self._behind = _needs(operations, collectives)
 
-    def join(self, group: int, collective: int, limit_bytes: int) -> bool:
-        """Put `collective` into `group` if neither needs the other and the limit allows it; whether that was done."""
+    def join_first(self, candidates: int, collective: int, limit_bytes: int) -> None:
+        """Put `collective` into the first group of which neither needs the other, if the limit allows it.
+
+        Args:
+            candidates: The members of the groups, as bits.
+            collective: One that is in no group with others.
+            limit_bytes: The most that a group may have.
+        """
         own = self.of[collective]
-        if self._bytes[group] + self._bytes[own] > limit_bytes:
-            return False
-        if self._behind(own) & self._masks[group] or self._behind(group) & self._masks[own]:
-            return False
+        rest = candidates & ~self._behind[own]
+        while rest:
+            group = self.of[(rest & -rest).bit_length() - 1]
+            rest &= ~self._masks[group]
+            within = self._bytes[group] + self._bytes[own] <= limit_bytes
+            if within and not self._behind[group] & self._masks[own]:
+                self._join(group, own)
+                return
+
+    def _join(self, group: int, own: int) -> None:
         for i in self.members[own]:
             self.of[i] = group
         self.members[group] += self.members[own]
         self._masks[group] |= self._masks[own]
-        self._needs[group] |= self._needs[own]
+        self._behind[group] |= self._behind[own]
         self._bytes[group] += self._bytes[own]
         self.members[own] = []
-        return True
-
-    def _behind(self, group: int) -> int:
-        """The collectives, as bits, that come before `group` by what they need and whom they are combined with."""
-        seen, todo = 0, self._needs[group]
-        while todo:
-            other = self.of[(todo & -todo).bit_length() - 1]
-            seen |= self._masks[other]
-            todo = (todo | self._needs[other]) & ~seen
-        return seen
+        mask, behind = self._masks[group], self._masks[group] | self._behind[group]
+        for other, members in enumerate(self.members):
+            if members and self._behind[other] & mask:
+                self._behind[other] |= behind
 
 
-def _direct_needs(block: Any, collectives: Sequence[Operation]) -> list[int]:
-    """For each collective, as bits, the collectives whose results it needs, through ops that are none of them."""
+def _needs(operations: Sequence[Operation], collectives: Sequence[Operation]) -> list[int]:
+    """For each collective, as bits, the collectives whose results it needs, also through others."""
     numbers = {op: i for i, op in enumerate(collectives)}
     of_value: dict[Value, int] = {}
     needs = [0] * len(collectives)
-    for op in mlir.block_operations(block):
+    for op in operations:
         mask = 0
         for operand in mlir.operands_deep(op):
             mask |= of_value.get(operand, 0)
         if (number := numbers.get(op)) is not None:
             needs[number] = mask
-            mask = 1 << number
+            mask |= 1 << number
         if mask:
             of_value.update((result, mask) for result in op.results)
     return needs
@@ -200,12 +211,11 @@ def _replace(ops: Sequence[Operation], values: Sequence[Value]) -> None:
 def _sort(block: Any) -> None:
     """Put the ops of `block` into an order in which each comes after what it uses; else the order stays as it is."""
     *ops, last = mlir.block_operations(block)
-    numbers = {op: i for i, op in enumerate(ops)}
+    makers = {result: i for i, op in enumerate(ops) for result in op.results}
     users: list[list[int]] = [[] for _ in ops]
     missing = [0] * len(ops)
     for i, op in enumerate(ops):
-        makers = (mlir.defining_op(value) for value in mlir.operands_deep(op))
-        used = {numbers[maker] for maker in makers if maker in numbers}
+        used = {makers[value] for value in mlir.operands_deep(op) if value in makers}
         missing[i] = len(used)
         for number in used:
             users[number].append(i)

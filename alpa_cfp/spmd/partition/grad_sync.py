@@ -73,11 +73,15 @@ def defer_reductions(main: Operation, mesh: LogicalMesh, results: Iterable[int])
     returned = list(mlir.terminator(main).operands)
     accumulators = {i: pattern for i in results if (pattern := _accumulation(returned[i])) is not None}
     candidates = {op for op in mlir.block_operations(mlir.entry_block(main)) if _is_sum(op)}
+    if not candidates:
+        return [()] * len(returned)
     while True:
         analysis = _Analysis(main, mesh, candidates, {i: add for i, (add, _) in accumulators.items()})
         if not analysis.rejected:
             break
         candidates -= analysis.rejected
+        if not candidates:
+            return [()] * len(returned)
     for op in candidates:
         op.attributes[DEFERRED] = ir.UnitAttr.get()
     return [
@@ -136,7 +140,7 @@ class _Analysis:
                 (operand,) = op.operands
                 sources = frozenset({op}) | self._sources.get(operand, frozenset())
                 self._set(op.results[0], axes | self._partial(operand), sources)
-            elif any(self._partial(value) for value in mlir.operands_deep(op)):
+            elif self.axes and any(self._partial(value) for value in mlir.operands_deep(op)):
                 self._through(op)
 
     def _partial(self, value: Value) -> Axes:

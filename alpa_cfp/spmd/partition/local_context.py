@@ -71,7 +71,8 @@ class LocalContext:
         Raises:
             UnsupportedByShardyError: the sharding does not divide the value.
         """
-        value.set_type(self.local_type(value.type, sharding))
+        if not sharding.is_replicated:
+            value.set_type(self.local_type(value.type, sharding))
         self.set_sharding(value, sharding)
 
     def local_type(self, global_type: Any, sharding: ArraySharding) -> Any:
@@ -150,6 +151,8 @@ class LocalContext:
 
         After a deferred reduction a value counts as reduced.
         """
+        if not self._partials:
+            return
         for operand in mlir.operands_deep(op):
             if operand in self._partials and operand not in self._deferred:
                 raise UnsupportedByShardyError(f"{op.name} uses a partial sum that was not reduced")
@@ -190,7 +193,7 @@ class LocalContext:
         channel = f"#stablehlo.channel_handle<handle = {next(self._channels)}, type = 1>"
         return {
             "replica_groups": mlir.dense(np.array(groups, dtype=np.int64)),
-            "channel_handle": ir.Attribute.parse(channel),
+            "channel_handle": mlir.attribute(channel),
             "use_global_device_ids": ir.UnitAttr.get(),
         }
 

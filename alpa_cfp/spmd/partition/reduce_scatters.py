@@ -111,7 +111,7 @@ def _reduce_scatter(
                     mesh, tuple(joined((*own, *more)) for own, more in zip(sharding.dims, axes, strict=True))
                 )
                 text = f"#sdy<list_of_axis_ref_lists{text}>"
-            attributes = {attribute: ir.Attribute.parse(text), "out_sharding": ir.Attribute.parse(sharding.to_sdy())}
+            attributes = {attribute: mlir.attribute(text), "out_sharding": mlir.attribute(sharding.to_sdy())}
             value = mlir.create(name, [value.type], [value], attributes).results[0]
     return value
 

@@ -140,8 +140,9 @@ def localize(
         combine_collectives(block, limits)
     mlir.update_function_type(main)
     _drop_annotations(module, main)
-    module.operation.verify()
-    if limits is not None:
+    if limits is None:
+        module.operation.verify()
+    else:
         # Parts have dims of size 1 that the whole had not, and contractions are next to their transposes now.
         simplify(module)
     return collectives_of_block(mlir.entry_block(mlir.main_function(module)))
@@ -164,8 +165,10 @@ def _drop_annotations(module: Any, main: Operation) -> None:
             attribute.pop(annotations.SHARDING, None)
         mlir.set_function_arguments_attributes(main, kind, attributes)
     for op in mlir.inner_operations(main):
-        for name in [name for name in op.attributes if name.startswith("sdy.")]:
-            del op.attributes[name]
+        attributes = op.attributes
+        if len(attributes):
+            for name in [name for name in attributes if name.startswith("sdy.")]:
+                del attributes[name]
 
 
 def _make_even(main: Operation, mesh: LogicalMesh) -> None:
@@ -174,6 +177,8 @@ def _make_even(main: Operation, mesh: LogicalMesh) -> None:
         if annotations.SHARDING not in op.attributes:
             continue
         shardings = annotations.result_shardings(op, mesh)
+        if all(sharding.is_replicated for sharding in shardings):
+            continue
         even = [
             sharding.dividing(mlir.tensor_shape(value)) if sharding.dims else sharding
             for sharding, value in zip(shardings, op.results, strict=True)
@@ -210,6 +215,6 @@ def _gather_operands(op: Operation, shardings: dict[Value, ArraySharding], dims:
             continue
         whole = own.without_dims(dims)
         with ir.InsertionPoint(op), op.location:
-            resharded = sdy.reshard(operand, ir.Attribute.parse(whole.to_sdy()))
+            resharded = sdy.reshard(operand, mlir.attribute(whole.to_sdy()))
         op.operands[i] = resharded
         shardings[resharded] = whole

@@ -89,5 +89,5 @@ def _constrain_results(op: Operation, shardings: Sequence[ArraySharding]) -> Non
         if not sharding.dims:
             continue
         with following, op.location:
-            constraint = sdy.sharding_constraint(result, ir.Attribute.parse(sharding.to_sdy()))
+            constraint = sdy.sharding_constraint(result, mlir.attribute(sharding.to_sdy()))
         result.replace_all_uses_except(constraint, mlir.defining_op(constraint))

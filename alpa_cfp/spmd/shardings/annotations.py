@@ -12,6 +12,8 @@ from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh, p
 
 SHARDING = "sdy.sharding"
 RULE = "sdy.sharding_rule"
+# Where a sharding is written: of Shardy's collectives; of its constraints and reshards; of all other ops.
+_ATTRIBUTES = ("out_sharding", "sharding", SHARDING)
 
 
 def declare_mesh(module: Any, mesh: LogicalMesh) -> None:
@@ -35,7 +37,7 @@ def set_boundary(
         for attribute, sharding in zip(attributes, shardings, strict=True):
             attribute.pop(SHARDING, None)
             if sharding is not None:
-                attribute[SHARDING] = ir.Attribute.parse(sharding.to_sdy())
+                attribute[SHARDING] = mlir.attribute(sharding.to_sdy())
         mlir.set_function_arguments_attributes(function, kind, attributes)
 
 
@@ -45,7 +47,7 @@ def boundary(function: Operation, mesh: LogicalMesh) -> tuple[tuple[ArrayShardin
     def shardings(kind: str, values: Sequence[Value]) -> tuple[ArraySharding, ...]:
         attributes = mlir.function_arguments_attributes(function, kind)
         pairs = zip(attributes, values, strict=True)
-        return tuple(_read(attribute.get(SHARDING), mesh, value) for attribute, value in pairs)
+        return tuple(_read(attribute.get(SHARDING), mesh, [value])[0] for attribute, value in pairs)
 
     return (
         shardings("arg_attrs", list(mlir.entry_block(function).arguments)),
@@ -55,22 +57,17 @@ def boundary(function: Operation, mesh: LogicalMesh) -> tuple[tuple[ArrayShardin
 
 def result_shardings(op: Operation, mesh: LogicalMesh) -> list[ArraySharding]:
     """The shardings of the results of `op`; what has none is replicated."""
-    for name in ("out_sharding", "sharding"):  # of Shardy's collectives; of its constraints and reshards
-        if name in op.attributes:
-            return [_read(op.attributes[name], mesh, op.results[0])]
-    if SHARDING not in op.attributes:
-        return [_read(None, mesh, value) for value in op.results]
-    text = str(op.attributes[SHARDING])
-    if text.startswith("#sdy.sharding<"):
-        return [_read(op.attributes[SHARDING], mesh, op.results[0])]
-    parts = text.split("<@")[1:]
-    return [_read(part, mesh, value) for part, value in zip(parts, op.results, strict=True)]
+    attributes = op.attributes
+    for name in _ATTRIBUTES:
+        if name in attributes:
+            return _read(attributes[name], mesh, op.results)
+    return _read(None, mesh, op.results)
 
 
 def set_result_shardings(op: Operation, shardings: Sequence[ArraySharding]) -> None:
     """Write the shardings of the results of an ordinary op."""
     inner = ", ".join(sharding.to_sdy().removeprefix("#sdy.sharding") for sharding in shardings)
-    op.attributes[SHARDING] = ir.Attribute.parse(f"#sdy.sharding_per_value<[{inner}]>")
+    op.attributes[SHARDING] = mlir.attribute(f"#sdy.sharding_per_value<[{inner}]>")
 
 
 def make_plain_constant(op: Operation) -> None:
@@ -84,9 +81,21 @@ def axes_attribute(op: Operation, name: str, mesh: LogicalMesh) -> tuple[Axis, .
     return parse_axes(mesh, str(op.attributes[name]))
 
 
-def _read(attribute: Any, mesh: LogicalMesh, value: Value) -> ArraySharding:
-    """The sharding that an attribute, or its text, gives to `value`; replicated where there is none, or no tensor."""
-    rank = mlir.tensor_type(value).rank if isinstance(value.type, ir.RankedTensorType) else 0
-    if attribute is None or not rank:
-        return ArraySharding.replicated(mesh, rank)
-    return ArraySharding.from_sdy(mesh, str(attribute), rank)
+def _read(attribute: Any, mesh: LogicalMesh, values: Sequence[Value]) -> list[ArraySharding]:
+    """The shardings that an attribute gives to `values`; replicated where there is none, or no tensor."""
+    if attribute is None:
+        return [ArraySharding.replicated(mesh, _rank(value)) for value in values]
+    known = mlir.known_here((_read, mesh.shape))
+    if (found := known.get(attribute)) is None:
+        text = str(attribute)
+        parts = [text] if text.startswith("#sdy.sharding<") else text.split("<@")[1:]
+        found = known[attribute] = [
+            ArraySharding.from_sdy(mesh, part, rank) if (rank := _rank(value)) else ArraySharding.replicated(mesh, 0)
+            for part, value in zip(parts, values, strict=True)
+        ]
+    return list(found)
+
+
+def _rank(value: Value) -> int:
+    found = value.type
+    return found.rank if isinstance(found, ir.RankedTensorType) else 0

@@ -100,11 +100,14 @@ class ArraySharding:
     mesh: LogicalMesh
     dims: tuple[tuple[Axis, ...], ...]
 
+    def __reduce__(self) -> Any:
+        return ArraySharding, (self.mesh, self.dims)  # without what was computed from them
+
     @classmethod
     def replicated(cls, mesh: LogicalMesh, rank: int) -> "ArraySharding":
-        return cls(mesh, ((),) * rank)
+        return _replicated(mesh, rank)
 
-    @property
+    @cached_property
     def is_replicated(self) -> bool:
         return not any(self.dims)
 
@@ -113,8 +116,13 @@ class ArraySharding:
         """Every axis that splits some dim."""
         return tuple(axis for dim in self.dims for axis in dim)
 
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """For each dim the number of its shards."""
+        return tuple(math.prod(axis.size for axis in axes) for axes in self.dims)
+
     def num_shards(self, dim: int) -> int:
-        return math.prod(axis.size for axis in self.dims[dim])
+        return self.counts[dim]
 
     def local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of one device's part of an array of `shape`.
@@ -122,13 +130,15 @@ class ArraySharding:
         Raises:
             ValueError: the devices along a dim do not divide it.
         """
-        for dim, size in enumerate(shape):
-            if size % self.num_shards(dim):
-                raise ValueError(f"dim {dim} of size {size} is not divided by its {self.num_shards(dim)} shards")
-        return tuple(size // self.num_shards(dim) for dim, size in enumerate(shape))
+        if self.is_replicated:
+            return tuple(shape)
+        for dim, (size, count) in enumerate(zip(shape, self.counts, strict=True)):
+            if size % count:
+                raise ValueError(f"dim {dim} of size {size} is not divided by its {count} shards")
+        return tuple(size // count for size, count in zip(shape, self.counts, strict=True))
 
     def divides(self, shape: Sequence[int]) -> bool:
-        return all(size % self.num_shards(dim) == 0 for dim, size in enumerate(shape))
+        return not any(size % count for size, count in zip(shape, self.counts, strict=True))
 
     def without_dims(self, dims: Iterable[int]) -> "ArraySharding":
         """The same sharding with `dims` not split."""
@@ -137,11 +147,15 @@ class ArraySharding:
 
     def dividing(self, shape: Sequence[int]) -> "ArraySharding":
         """The same sharding without the splits that do not divide `shape`."""
-        bad = [dim for dim, size in enumerate(shape) if size % self.num_shards(dim)]
+        bad = [dim for dim, (size, count) in enumerate(zip(shape, self.counts, strict=True)) if size % count]
         return self.without_dims(bad) if bad else self
 
     def to_sdy(self) -> str:
         """The text of Shardy's attribute, `#sdy.sharding<@mesh, [...]>`, with closed dims."""
+        return self._sdy
+
+    @cached_property
+    def _sdy(self) -> str:
         dims = ", ".join(axes_text(self.mesh, axes) for axes in self.dims)
         return f"#sdy.sharding<@{mlir.MESH_SYMBOL}, [{dims}]>"
 
@@ -194,6 +208,11 @@ class ArraySharding:
         for position in np.ndindex(*dims):
             coordinates[devices[position]] = position[:rank]
         return cls(mesh, _axes_of_tiles(mesh, coordinates, dims[:rank]))
+
+
+@functools.lru_cache(maxsize=1024)
+def _replicated(mesh: LogicalMesh, rank: int) -> ArraySharding:
+    return ArraySharding(mesh, ((),) * rank)
 
 
 def tuple_proto(shardings: Iterable[ArraySharding]) -> Any:

@@ -23,7 +23,7 @@ from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Operation
 from alpa_cfp.spmd.ir.op_kinds import RULELESS_ELEMENTWISE, is_made_over_devices
 from alpa_cfp.spmd.shardings.annotations import RULE
-from alpa_cfp.spmd.shardings.loop_dims import LoopDims, loops_of
+from alpa_cfp.spmd.shardings.loop_dims import WHILE, LoopDims, loops_of
 
 _POPULATE = "func.func(sdy-populate-op-sharding-rules)"
 
@@ -40,11 +40,16 @@ def run_shardy_passes(module: Any, pipeline: str) -> None:
 
 def give_rules(module: Any) -> None:
     """Give rules to the ops of `module` that this module has one for; where it has loops, Shardy's to all others."""
+    has_loops = False
     for op in mlir.all_operations(module):
-        if op.name in RULELESS_ELEMENTWISE:
+        name = op.name
+        if name in RULELESS_ELEMENTWISE:
             op.attributes[RULE] = _elementwise_rule(op)
-        elif op.name == "stablehlo.reduce" and not is_made_over_devices(op):
+        elif name == "stablehlo.reduce" and not is_made_over_devices(op):
             op.attributes[RULE] = _whole_reduction_rule(op)
+        has_loops = has_loops or name == WHILE
+    if not has_loops:
+        return
     loops = [loop for function in mlir.functions(module).values() for loop in loops_of(mlir.entry_block(function))]
     if loops:
         mlir.run_passes(module, _POPULATE)

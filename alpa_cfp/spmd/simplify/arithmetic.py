@@ -106,8 +106,12 @@ def _widens(source: ir.Type, target: ir.Type) -> bool:
 
 def fold_constants(op: Operation) -> Value | None:
     """An op of constants that hold one real number each."""
-    numbers = [number(operand) for operand in op.operands]
-    if not _is_float(op.results[0]) or any(value is None for value in numbers):
+    numbers: list[Any] = []
+    for operand in op.operands:
+        numbers.append(number(operand))
+        if numbers[-1] is None:
+            return None
+    if not _is_float(op.results[0]):
         return None
     return _filled_with(_FOLDED[op.name], numbers, op.results[0])
 

@@ -40,8 +40,9 @@ class _Side:
     @property
     def order(self) -> tuple[int, ...]:
         """All dims in the order that a canonical dot can read, as near to the present one as can be."""
-        groups = (self.free, self.contracting) if self.free_first else (self.contracting, self.free)
-        return (*self.batch, *groups[0], *groups[1])
+        if self.free_first:
+            return (*self.batch, *self.free, *self.contracting)
+        return (*self.batch, *self.contracting, *self.free)
 
     @property
     def in_order(self) -> bool:
@@ -51,7 +52,7 @@ class _Side:
     @property
     def canonical(self) -> bool:
         """Whether a canonical dot can read the operand as it is."""
-        return self.in_order and len(self.free) == 1 and len(self.contracting) == 1
+        return len(self.free) == 1 and len(self.contracting) == 1 and self.in_order
 
     def under_transpose(self) -> "_Side | None":
         """The same operand read from under the transpose that made it."""
@@ -65,7 +66,10 @@ class _Side:
 
 def make_dot_canonical(op: Operation) -> Value | None:
     """Rule for `dot_general`: the canonical dot, reshaped to the type of `op`; None where it is canonical already."""
-    given = _same_contracting_order(*_sides(op))
+    sides = _sides(op)
+    if all(made_by(side.value, "transpose") is None and side.canonical for side in sides):
+        return None  # nearly all dots, most of the time
+    given = _same_contracting_order(*sides)
     lhs, rhs = _same_contracting_order(*(_read_through(side) for side in given))
     if all(old.canonical and old.value == new.value for old, new in zip(given, (lhs, rhs), strict=True)):
         return None
