@@ -8,7 +8,6 @@ from jaxlib.mlir.dialects import stablehlo
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
-
 _COUNTED = ("stablehlo.dot_general", "stablehlo.convolution")
 
 

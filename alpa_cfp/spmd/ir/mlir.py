@@ -117,7 +117,10 @@ def functions(module: Any) -> dict[str, Operation]:
 
 def main_function(module: Any) -> Operation:
     """The `func.func @main` operation of `module`."""
-    return functions(module)["main"]
+    for op in module.body.operations:
+        if isinstance(op, func.FuncOp) and op.name.value == "main":
+            return op.operation
+    raise KeyError("main")
 
 
 def entry_block(function: Operation) -> Any:
@@ -169,7 +172,8 @@ def inner_operations(op: Operation) -> list[Operation]:
 
 def terminator(function: Operation) -> Operation:
     """The `func.return` of a function."""
-    return ir.InsertionPoint.at_block_terminator(entry_block(function)).ref_operation.operation
+    last: Any = ir.InsertionPoint.at_block_terminator(entry_block(function)).ref_operation
+    return last.operation
 
 
 def defining_op(value: Value) -> Operation | None:
