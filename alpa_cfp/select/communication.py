@@ -30,7 +30,7 @@ from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 # The bytes of a device's operand, the columns of it, and the side of the square matrices beside it.
-_SIZES, _COLUMNS, _SIDE = (16_384, 524_288, 2_097_152), 64, 160
+_SIZES, _COLUMNS, _SIDE = (16_384, 1_048_576), 64, 160
 _REPEATS = 4
 
 
