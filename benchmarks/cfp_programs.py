@@ -20,7 +20,7 @@ from alpa_cfp.candidates.block_candidates import BlockCandidates, find_block_can
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.extraction.subprograms import find_subprograms
-from alpa_cfp.planner.planner import with_plan
+from alpa_cfp.planner.plan_programs import with_plan
 from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.select.calibration import calibration_programs, rates_of
 from alpa_cfp.select.candidate_costs import CandidateCosts

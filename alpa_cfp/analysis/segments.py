@@ -53,12 +53,17 @@ class Segments:
 
 
 @without_collection
-def find_segments(blocks: Blocks) -> Segments:
-    """Divides the blocks of a program into segments."""
+def find_segments(blocks: Blocks, digests: Sequence[bytes] | None = None) -> Segments:
+    """Divides the blocks of a program into segments.
+
+    Args:
+        blocks: The blocks.
+        digests: The digest of each block (`digests_of`), if they are known.
+    """
     fingerprints, order = _Fingerprints(blocks.graph), Order(blocks.graph)
     ops_of_block = [order.of((*block.members, *block.glue)) for block in blocks.blocks]
     numbers: dict[bytes, int] = {}
-    digests = [fingerprints.of(_without_barriers(blocks.graph, ops)) for ops in ops_of_block]
+    digests = digests or [fingerprints.of(_without_barriers(blocks.graph, ops)) for ops in ops_of_block]
     runs = repeated_runs([numbers.setdefault(digest, len(numbers)) for digest in digests])
     segments: list[Segment] = []
     first_of: dict[bytes, int] = {}

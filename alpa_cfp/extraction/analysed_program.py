@@ -45,7 +45,7 @@ class AnalysedProgram:
     @cached_property
     def skeletons(self) -> Skeletons:
         """Shorter programs that it is extrapolated from."""
-        return Skeletons(self.module, self.blocks)
+        return Skeletons(self.module, self.blocks, [each.digest for each in self.subprograms.subprograms])
 
     @cached_property
     def digest(self) -> str:

@@ -100,10 +100,11 @@ class Skeletons:
     Args:
         module: An unoptimised module.
         blocks: Its blocks.
+        digests: The digest of each block, if they are known.
     """
 
-    def __init__(self, module: HloModule, blocks: Blocks) -> None:
-        self._module, self._blocks = module, blocks
+    def __init__(self, module: HloModule, blocks: Blocks, digests: Sequence[bytes] | None = None) -> None:
+        self._module, self._blocks, self._digests = module, blocks, digests
         self._made = dict[frozenset[int], Skeleton | None]()
 
     def find(
@@ -132,7 +133,7 @@ class Skeletons:
     def _segments(self) -> tuple[Segment, ...]:
         """The segments; none for a program of which parts cannot be left out."""
         marks = any(op.name == BARRIER and op.attributes == MARK for op in self._blocks.graph.ops)
-        return () if marks or self._blocks.loops else find_segments(self._blocks).segments
+        return () if marks or self._blocks.loops else find_segments(self._blocks, self._digests).segments
 
     @cached_property
     def _parsed(self) -> ParsedModule:

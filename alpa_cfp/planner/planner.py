@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from alpa_cfp import quantities
-from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.apply.micro_batch_programs import micro_batch_programs
 from alpa_cfp.candidates.block_candidates import distinct, find_block_candidates
@@ -20,12 +19,12 @@ from alpa_cfp.costs import Rates
 from alpa_cfp.errors import PlanError
 from alpa_cfp.evidence.plan_evidence import PlanEvidence
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
-from alpa_cfp.extraction.skeleton import Extrapolation
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlanCache, PlannedModule
 from alpa_cfp.planner.mesh_shapes import all_shapes, nontrivial_sizes, refines
 from alpa_cfp.planner.options import PlanOptions
+from alpa_cfp.planner.plan_programs import planned_program, shorter_programs, with_plan
 from alpa_cfp.planner.request import PlanRequest
 from alpa_cfp.planner.session import Session
 from alpa_cfp.profiling import TimeBudget
@@ -41,7 +40,6 @@ from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.select.refinement import MeasuredPlan, Refinement
 from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.module.hlo_module import HloModule
-from alpa_cfp.spmd.partition import partition_to_run
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy
 
@@ -50,8 +48,6 @@ T = TypeVar("T")
 
 # The share of a search's limits for each baseline with which the plan of an approximate search is compared.
 _BASELINE_SHARE = 0.1
-# By how many units the skeletons differ that are timed: the more, the less the noise of their times matters.
-_MORE_UNITS = (8, 4)
 
 
 def plan(module: HloModule, request: PlanRequest, options: PlanOptions) -> PlannedModule:
@@ -321,55 +317,3 @@ def _new_plan(
         needed_bytes=measured.needed_bytes,
         account=evidence.report(),
     )
-
-
-def planned_program(
-    program: AnalysedProgram, mesh: LogicalMesh, plan: Sequence[BlockStrategy], choices: Sequence[int]
-) -> PlannedProgram:
-    """Returns what is known of a plan's program before it is compiled: from its skeletons, where these are smaller.
-
-    Args:
-        program: The program.
-        mesh: The logical mesh.
-        plan: A strategy for each block.
-        choices: Their numbers among the candidates: equal for equal blocks with equal strategies.
-    """
-    found = program.skeletons.find(choices)
-    if found is None:
-        blocks = program.blocks
-        return PlannedProgram.of_whole(with_plan(program.module, blocks, mesh, plan), len(blocks.blocks))
-    least, *others = _planned_skeletons(found, mesh, plan)
-    return PlannedProgram.of_skeletons(least, others, found.missing, found.blocks)
-
-
-def shorter_programs(
-    program: AnalysedProgram, mesh: LogicalMesh, plan: Sequence[BlockStrategy], choices: Sequence[int]
-) -> ShorterPrograms | None:
-    """Returns the skeletons of a plan's program that are timed instead of it; None if it is hardly longer.
-
-    Args:
-        program: The program.
-        mesh: The logical mesh.
-        plan: A strategy for each block.
-        choices: See `planned_program`.
-    """
-    for more in _MORE_UNITS:
-        found = program.skeletons.find(choices, more)
-        if found is not None:
-            blocks = max(len(each.stands_for) for each in found.all)
-            return ShorterPrograms(_planned_skeletons(found, mesh, plan), found.missing, blocks)
-    return None
-
-
-def _planned_skeletons(found: Extrapolation, mesh: LogicalMesh, plan: Sequence[BlockStrategy]) -> tuple[HloModule, ...]:
-    return tuple(
-        with_plan(each.module, each.blocks, mesh, [plan[block] for block in each.stands_for]) for each in found.all
-    )
-
-
-def with_plan(module: HloModule, blocks: Blocks, mesh: LogicalMesh, plan: Sequence[BlockStrategy]) -> HloModule:
-    """Returns a copy of `module`, annotated with a strategy for each block and partitioned."""
-    planned = dataclasses.replace(module)
-    annotate(planned, blocks, mesh, plan)
-    planned.partitioned = partition_to_run(planned, predicts=True)
-    return planned

@@ -17,7 +17,7 @@ from alpa_cfp.analysis.segments import digests_of
 from alpa_cfp.candidates.block_candidates import BlockCandidates, find_block_candidates
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.extraction.skeleton import Extrapolation, Skeleton, Skeletons
-from alpa_cfp.planner.planner import with_plan
+from alpa_cfp.planner.plan_programs import with_plan
 from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.propagation import donation_pairs

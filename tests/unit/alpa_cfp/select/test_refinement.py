@@ -10,7 +10,7 @@ import pytest
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import Collective, Profile, utc_now
 from alpa_cfp.errors import NoRunnablePlanError
-from alpa_cfp.planner.planner import with_plan
+from alpa_cfp.planner.plan_programs import with_plan
 from alpa_cfp.search import MemoryBudgetError, Solution
 from alpa_cfp.select import refinement as refining
 from alpa_cfp.select.baselines import baselines

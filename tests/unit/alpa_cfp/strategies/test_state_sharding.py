@@ -13,7 +13,7 @@ from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.candidates.block_candidates import distinct, find_block_candidates
 from alpa_cfp.extraction.subprograms import find_subprograms
-from alpa_cfp.planner.planner import with_plan
+from alpa_cfp.planner.plan_programs import with_plan
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
