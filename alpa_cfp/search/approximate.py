@@ -8,6 +8,11 @@ It begins with simple plans (each variable's fastest choice, its leanest, its fi
 (local.py). Then the bound is raised; plans that its proof suggests are improved locally, too. Where the largest
 transient blurs the bound, plans are bounded by intervals of it, as in exact.py. What is left of the time is for moves
 of forests of variables (local.py) and of a few variables at a time (neighbourhoods.py).
+
+Why not a library: toulbar2 proved four unrolled LSTMs and U-Nets that were tried best within 0.1 to 22 s, where the
+bound here stays 0.1% to 3% away from the same plans after 10 s; it is the better one there. But of 2,000 variables its
+plans and bounds after 10 s were worse (a gap of 3.7% against 0.7% on a grid), and within a budget it had no plan.
+HiGHS took 8 to more than 120 s for the small ones.
 """
 
 import math
