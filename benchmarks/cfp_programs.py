@@ -24,7 +24,7 @@ from alpa_cfp.planner.plan_programs import with_plan
 from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.select.calibration import calibration_programs, rates_of
 from alpa_cfp.select.candidate_costs import CandidateCosts
-from alpa_cfp.select.communication import communication_costs, communication_programs
+from alpa_cfp.select.communication import communication_costs, communication_programs, reference_programs
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.select.search_problem import find_boundaries
@@ -104,7 +104,8 @@ def step_of_module(module: HloModule, mesh_shape: tuple[int, ...]) -> Step:
 def profiler(mesh: LogicalMesh, database: Path | str | None, options: MeasureOptions) -> Iterator[Profiler]:
     """For the time of the context, what measures on the first devices of this process."""
     client = Client(jax.local_devices()[: prod(mesh.shape)])
-    with ProfileDatabase.open(database) as opened, Profiler(client, opened, options) as made:
+    references = reference_programs(LogicalMesh((prod(mesh.shape),)))
+    with ProfileDatabase.open(database) as opened, Profiler(client, opened, options, references) as made:
         yield made
 
 

@@ -18,6 +18,7 @@ from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import Devices
 from alpa_cfp.profiling import MeasureOptions, Profiler, TimeBudget, recorded_devices
 from alpa_cfp.select.calibration import calibration_programs
+from alpa_cfp.select.communication import reference_programs
 from alpa_cfp.select.profile_source import TrackedSource, recorded
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
@@ -71,15 +72,16 @@ class Session:
         if options.costs == "replay":
             recorded_on = recorded_devices(self.database, mesh.shape, device_kind=options.device_kind)
             return TrackedSource(recorded_on, recorded(recorded_on, self.database))
-        profiler = self._profiler(devices)
+        profiler = self._profiler(devices, mesh.num_devices)
         # These are measured first, once the program has been analysed.
         profiler.expect(partial(calibration_programs, mesh))
         return TrackedSource(profiler.devices, partial(profiler.measure_within, budget or TimeBudget()))
 
-    def _profiler(self, devices: Devices) -> Profiler:
+    def _profiler(self, devices: Devices, count: int) -> Profiler:
         """The profiler of devices in their order; one for all logical meshes over them."""
         if devices.key not in self._profiler_of:
             options = MeasureOptions(self.options.samples, seed=self.options.seed, progress=self.options.progress)
-            profiler = Profiler(devices.measured(options), self.database, options)
+            references = reference_programs(LogicalMesh((count,)))
+            profiler = Profiler(devices.measured(options), self.database, options, references)
             self._profiler_of[devices.key] = self.profilers.enter_context(profiler)
         return self._profiler_of[devices.key]

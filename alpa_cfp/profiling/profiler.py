@@ -10,10 +10,12 @@ tried again. A failure that the program did not cause is not recorded; it is tri
 
 import contextlib
 import logging
+import math
 import random
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Protocol, Self
 
 from tqdm import tqdm
@@ -66,6 +68,8 @@ class Profiler:
         mesh: The client of a mesh of this process, or a measurer of another mesh, with its devices.
         database: Where profiles come from and go to.
         options: See `MeasureOptions`.
+        references: Programs that run with each group. The speed of a machine drifts, by 10% within a minute where
+            others use it, too; times are divided by what these take, relative to their first profiles in the database.
 
     Attributes:
         devices: The mesh's devices, as the profiles' keys describe them.
@@ -76,10 +80,12 @@ class Profiler:
         mesh: Client | tuple[Measurer, DeviceDescription],
         database: ProfileDatabase,
         options: MeasureOptions,
+        references: Sequence[HloModule] = (),
     ) -> None:
         self._client = mesh if isinstance(mesh, Client) else None
         self._database = database
         self._options = options
+        self._references = references
         self._rng = random.Random(options.seed)
         self._starting: threading.Thread | None = None
         # Failures that the programs did not cause.
@@ -158,16 +164,36 @@ class Profiler:
     ) -> None:
         self._start()
         modules = {key: module for key, (_, module) in missing.items()}
-        work = ProfilingQueue(modules, samples, self._options.group, self._rng, together=together, budget=budget)
+        texts = {key_of(module, self.devices): module for module in self._references}
+        references = {key: module for (key, _), module in texts.items()}
+        work = ProfilingQueue(
+            modules, samples, self._options.group, self._rng, together=together, budget=budget, references=references
+        )
+        slowness: dict[Group, list[float]] = {}
         with (
             tqdm(total=len(missing), desc="profiling", disable=not self._options.progress, leave=False) as bar,
             contextlib.closing(self._measurer.measure(work)) as events,
         ):
             for group, finished in events:
+                if finished.index < group.references:
+                    key, text = list(texts)[finished.index]
+                    slowness.setdefault(group, []).append(self._slowness(key, text, finished.profile))
+                    continue
+                finished = _at_usual_speed(finished, slowness.get(group, []))
                 key = work.finish(group, finished)
                 if key is not None:
                     self._record(key, missing[key][0], finished)
                     bar.update()
+
+    def _slowness(self, key: ProfileKey, text: str, profile: Profile) -> float:
+        """How many times as long a reference takes now as when it was first measured."""
+        if not profile.samples_s:
+            return 1.0
+        usual = self._database.get(key)
+        if usual is None or not usual.samples_s:
+            self._database.put(key, profile, program_text=text)
+            return 1.0
+        return profile.lower_half_mean_s / usual.lower_half_mean_s
 
     def _start(self) -> None:
         """Start the measurer; if a worker process cannot be started, and need not be, measure in this process."""
@@ -199,6 +225,15 @@ def _start_quietly(measurer: Measurer) -> None:
     # It is started again before it is used, and that raises the error again.
     with contextlib.suppress(ProfilingError, SpmdError):
         measurer.start()
+
+
+def _at_usual_speed(finished: Finished, slowness: Sequence[float]) -> Finished:
+    """A finished program with the times that it would have taken at the usual speed of the mesh."""
+    if not slowness:
+        return finished
+    factor = math.prod(slowness) ** (1 / len(slowness))
+    samples_s = tuple(each / factor for each in finished.profile.samples_s)
+    return replace(finished, profile=replace(finished.profile, samples_s=samples_s))
 
 
 def _lacking_samples(profile: Profile | None, samples: int) -> int:

@@ -29,6 +29,8 @@ class Group:
         samples: The number of times that each is timed.
         rng: Draws the order of their runs.
         remaining: The keys of those that are not finished, by their indexes.
+        references: The number of programs, the first ones, that are in other groups, too: they tell how fast the mesh
+            is while this group runs, and are not among `remaining`.
     """
 
     keys: tuple[ProfileKey, ...]
@@ -36,6 +38,7 @@ class Group:
     samples: int
     rng: random.Random
     remaining: dict[int, ProfileKey]
+    references: int = 0
 
 
 class ProfilingQueue:
@@ -49,6 +52,7 @@ class ProfilingQueue:
         together: Whether all are one group, to be compared by small differences: the same program takes longer on one
             mesh, or at one time, than on another.
         budget: The time after which no group is given.
+        references: Programs that are in each group; see `Group`.
     """
 
     def __init__(
@@ -60,8 +64,9 @@ class ProfilingQueue:
         *,
         together: bool = False,
         budget: TimeBudget | None = None,
+        references: Mapping[ProfileKey, HloModule] | None = None,
     ) -> None:
-        self._budget = budget or TimeBudget()
+        self._budget, self._references = budget or TimeBudget(), references or {}
         self._modules, self._samples, self._size, self._rng = modules, samples, size, rng
         self._together = together
         self._waiting, self._alone = deque(modules), deque[ProfileKey]()
@@ -77,22 +82,23 @@ class ProfilingQueue:
         """
         if self._budget.is_over:
             return None
+        references = self._references
         if self._waiting:
             count = len(self._waiting)
             number = count if self._together else min(self._size, -(-count // measurers))
             keys = tuple(self._waiting.popleft() for _ in range(number))
         elif self._alone:
-            keys = (self._alone.popleft(),)
+            keys, references = (self._alone.popleft(),), {}
         else:
             return None
-        modules = tuple(self._modules[key] for key in keys)
-        rng = random.Random(self._rng.getrandbits(64))
-        return Group(keys, modules, self._samples, rng, dict(enumerate(keys)))
+        modules = (*references.values(), *(self._modules[key] for key in keys))
+        rng, first = random.Random(self._rng.getrandbits(64)), len(references)
+        return Group((*references, *keys), modules, self._samples, rng, dict(enumerate(keys, first)), first)
 
     def finish(self, group: Group, finished: Finished) -> ProfileKey | None:
         """The key of a program that a group has finished; None if it is queued once more, alone."""
         key = group.remaining.pop(finished.index)
-        if finished.profile.failure in _RETRIED_ALONE and len(group.keys) > 1:
+        if finished.profile.failure in _RETRIED_ALONE and len(group.keys) - group.references > 1:
             self._alone.append(key)
             return None
         return key

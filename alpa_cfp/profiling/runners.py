@@ -60,7 +60,8 @@ class InProcessRunner(SequentialBackend):
         """Does nothing."""
 
     def measure_group(self, group: Group) -> Generator[Finished]:
-        for event in measure_group(group.modules, self._client, group.samples, group.rng, self._loaded):
+        measured = measure_group(group.modules, self._client, group.samples, group.rng, self._loaded, group.references)
+        for event in measured:
             if isinstance(event, Finished):
                 yield event
 
@@ -98,7 +99,7 @@ class SubprocessRunner(SequentialBackend):
             self.start()
             return self.supervisor.do(task)
 
-        return measure_in_phases(group.modules, group.samples, group.rng, self._suspects, do)
+        return measure_in_phases(group.modules, group.samples, group.rng, self._suspects, do, group.references)
 
     def close(self) -> None:
         self.supervisor.close()

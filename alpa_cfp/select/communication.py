@@ -32,6 +32,7 @@ _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 # The bytes of a device's operand, the columns of it, and the side of the square matrices beside it.
 _SIZES, _COLUMNS, _SIDE = (16_384, 1_048_576), 64, 160
 _REPEATS = 4
+_REFERENCE_SIZE = 65_536
 
 
 def communication_programs(mesh: LogicalMesh) -> list[HloModule]:
@@ -43,6 +44,20 @@ def communication_programs(mesh: LogicalMesh) -> list[HloModule]:
         assert program.partitioned is not None
         programs[-1].partitioned = without_communication(program.partitioned)
     return programs
+
+
+def reference_programs(mesh: LogicalMesh) -> list[HloModule]:
+    """The programs that tell how fast a mesh is at the moment: one that communicates and one that does not.
+
+    The mean of their slowness is that of whole steps, which do both (see `Profiler`).
+    """
+    if mesh.num_devices == 1:
+        return []
+    program = _program(mesh, "all-reduce", mesh.axes, _REFERENCE_SIZE)
+    alone = replace(program)
+    assert program.partitioned is not None
+    alone.partitioned = without_communication(program.partitioned)
+    return [program, alone]
 
 
 def communication_costs(

@@ -19,7 +19,7 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 
 # How many times as often as a candidate each plan runs at first, and how many times as often those run at the end that
 # are at most this many times slower than the fastest. Runs of one program differ by 5% on a quiet machine.
-_FIRST, _FINAL, _CLOSE = 3, 9, 1.04
+_FIRST, _FINAL, _CLOSE = 2, 8, 1.04
 # How many times as often shorter programs run: extrapolation enlarges their noise, and they take less time.
 _SHORTER = 2
 

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 # A baseline that is predicted to be slower than the best plan by more than this factor is not timed.
 _PLAUSIBLE = 1.15
 # The most times that the search is repeated with the times of whole plans, and the plans that are then timed at once.
-_CORRECTIONS, _AT_ONCE = 4, 3
+_CORRECTIONS, _AT_ONCE = 3, 3
 # How often possible times are drawn, and the share of the step time that is not worth running more plans.
 _DRAWS, _ENOUGH_GAIN = 8, 0.005
 _ATTEMPTS = 4

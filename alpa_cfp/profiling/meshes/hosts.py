@@ -153,7 +153,8 @@ class HostsRunner:
         """
         self.start(stop)
         do = partial(self._do, stop)
-        yield from measure_in_phases(group.modules, group.samples, group.rng, self._losses.suspects, do)
+        suspects = self._losses.suspects
+        yield from measure_in_phases(group.modules, group.samples, group.rng, suspects, do, group.references)
 
     def close(self) -> None:
         """End the mesh and all processes of its hosts, whatever they do; can be called in any thread, and again."""

@@ -26,6 +26,8 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 
 # Each program that is being compiled takes memory.
 MOST_AT_ONCE = 16
+# A reference runs once for so many programs in a group, and so often at least, all samples together.
+_RUNS_OF_A_REFERENCE, _LEAST_RUNS = 4, 10
 # Programs of earlier groups that stay compiled, without their arrays.
 _KEPT = 16
 # Any other error ends the process.
@@ -53,7 +55,7 @@ class Loaded:
         self.run()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _TimedProgram:
     index: int
     name: bytes
@@ -116,7 +118,12 @@ def compile_group(
 
 
 def measure_group(
-    modules: Sequence[HloModule], client: Client, samples: int, rng: random.Random, loaded: dict[bytes, Loaded]
+    modules: Sequence[HloModule],
+    client: Client,
+    samples: int,
+    rng: random.Random,
+    loaded: dict[bytes, Loaded],
+    references: int = 0,
 ) -> Iterator[Started | Finished]:
     """Measure `modules`, each `samples` times after one run that does not count.
 
@@ -129,6 +136,7 @@ def measure_group(
         samples: The number of times that each is timed.
         rng: Draws the order.
         loaded: The programs of earlier groups that are still loaded, and then those of this group.
+        references: The number of programs, the first ones, that run more often, spread over the runs of the others.
     """
     names = _make_room(modules, loaded)
     running: list[_TimedProgram] = []
@@ -149,11 +157,17 @@ def measure_group(
             continue
         running.append(_TimedProgram(index, name, loaded[name]))
     gc.collect()  # not in the middle of a sample
+    repeats = max(-(-len(running) // _RUNS_OF_A_REFERENCE), _LEAST_RUNS // samples)
     for _ in range(samples):
-        rng.shuffle(running)
-        for timed in list(running):
+        order = [timed for timed in running for _ in range(repeats if timed.index < references else 1)]
+        rng.shuffle(order)
+        for timed in order:
+            if timed not in running:
+                continue
             yield Started(timed.index, "run")
             try:
+                if timed.index < references:  # a large program before it must not make it slow
+                    timed.program.run_once()
                 started = time.perf_counter()
                 timed.program.run_once()
                 timed.samples_s.append(time.perf_counter() - started)

@@ -23,6 +23,7 @@ def measure_in_phases(
     rng: random.Random,
     suspects: set[bytes],
     do: Callable[[Task], Generator[TaskEvent]],
+    references: int = 0,
 ) -> Generator[Finished]:
     """Measure a group; a program that is not finished at the end can be given again.
 
@@ -32,6 +33,7 @@ def measure_in_phases(
         rng: Draws the order.
         suspects: The programs that are compiled alone; new suspects are added.
         do: Does a task; `TaskDone` comes last, unless the process was lost.
+        references: See `MeasureTask`.
     """
     serialized = tuple(module.as_serialized_hlo_module_proto() for module in modules)
     alone = tuple(index for index, program in enumerate(serialized) if program in suspects)
@@ -47,7 +49,8 @@ def measure_in_phases(
                 compiled = True
     if compiled and remaining:
         indexes = tuple(remaining)
-        with contextlib.closing(do(MeasureTask(tuple(remaining.values()), samples, rng))) as events:
+        first = sum(index < references for index in indexes)
+        with contextlib.closing(do(MeasureTask(tuple(remaining.values()), samples, rng, first))) as events:
             for event in events:
                 if isinstance(event, Finished):
                     yield replace(event, index=indexes[event.index])

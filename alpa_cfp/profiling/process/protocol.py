@@ -76,11 +76,16 @@ class CompileTask:
 
 @dataclass(frozen=True, slots=True)
 class MeasureTask:
-    """A group of programs to be timed, each `samples` times, in an order that `rng` draws."""
+    """A group of programs to be timed, each `samples` times, in an order that `rng` draws.
+
+    Attributes:
+        references: The number of programs, the first ones, that tell how fast the mesh is; they run more often.
+    """
 
     modules: tuple[bytes, ...]
     samples: int
     rng: random.Random
+    references: int = 0
 
 
 Task = CompileTask | MeasureTask

@@ -72,7 +72,7 @@ def _do(
     if isinstance(task, CompileTask):
         yield from compile_group(modules, client, task.alone, most_threads, loaded, progress.write)
         return
-    for event in measure_group(modules, client, task.samples, task.rng, loaded):
+    for event in measure_group(modules, client, task.samples, task.rng, loaded, task.references):
         if isinstance(event, Started):
             progress.write(event)
         else:
