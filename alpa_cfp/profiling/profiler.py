@@ -112,13 +112,14 @@ class Profiler:
             self._starting = threading.Thread(target=_start_quietly, args=(self._measurer,), daemon=True)
             self._starting.start()
 
-    def measure(self, modules: Sequence[HloModule], samples: int | None = None) -> list[Profile]:
+    def measure(self, modules: Sequence[HloModule], samples: int | Sequence[int] | None = None) -> list[Profile]:
         """The profile of each of `modules`; equal programs are measured once.
 
         Args:
             modules: Modules with their partitioned programs.
-            samples: The least number of samples of each profile, for programs that are compared by small differences:
-                these are measured on one mesh, interleaved. None for as many as the options say, on all meshes.
+            samples: The least number of samples of each profile, or of all, for programs that are compared by small
+                differences: these are measured on one mesh, interleaved, each as often as the one that lacks most. None
+                for as many as the options say, on all meshes.
 
         Raises:
             ProfilingError: the measuring process cannot be started, though the options demand it, or though it could be
@@ -127,16 +128,17 @@ class Profiler:
         return [profile for profile in self.measure_within(TimeBudget(), modules, samples) if profile is not None]
 
     def measure_within(
-        self, budget: TimeBudget, modules: Sequence[HloModule], samples: int | None = None
+        self, budget: TimeBudget, modules: Sequence[HloModule], samples: int | Sequence[int] | None = None
     ) -> list[Profile | None]:
         """As `measure`; begins with no other group of programs once the time is over, and gives None for the rest."""
         keys = [key_of(module, self.devices) for module in modules]
         together = samples is not None
         samples = self._options.samples if samples is None else samples
+        wanted = [samples] * len(modules) if isinstance(samples, int) else samples
         missing: dict[ProfileKey, tuple[str, HloModule]] = {}
         most_lacking = 0
-        for (key, text), module in zip(keys, modules, strict=True):
-            lacking = 0 if key in self._unrecorded else _lacking_samples(self._database.get(key), samples)
+        for (key, text), module, number in zip(keys, modules, wanted, strict=True):
+            lacking = 0 if key in self._unrecorded else _lacking_samples(self._database.get(key), number)
             if lacking > 0:
                 missing.setdefault(key, (text, module))
                 most_lacking = max(most_lacking, lacking)

@@ -7,6 +7,7 @@ since the fastest of many plans was also lucky in the samples that it was chosen
 """
 
 import itertools
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,14 +18,16 @@ from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
-# How many times as often as a candidate each plan runs at first, and how many times as often those run at the end that
-# are at most this many times slower than the fastest. Runs of one program differ by 5% on a quiet machine.
-_FIRST, _FINAL, _CLOSE = 2, 8, 1.04
+# How many times as often as a candidate plans run when they are first timed.
+_FIRST = 2
+# The last rounds, in which the fastest plans run side by side: how many times as often as a candidate they run, how
+# many times slower than the fastest they are at most, and their greatest number.
+_ROUNDS = ((2, 1.08, 6), (6, 1.03, 3))
 # How many times as often shorter programs run: extrapolation enlarges their noise, and they take less time.
 _SHORTER = 2
 
 
-@dataclass
+@dataclass(eq=False)
 class PlanTrial:
     """A plan that is timed.
 
@@ -33,13 +36,15 @@ class PlanTrial:
         program: The whole program, or the shorter ones that are run for it.
         micro_batch_modules: The programs of each micro-batch but the first; empty if there is one micro-batch, or if
             they are not known.
-        profiles: Those of `modules`; empty before they are measured.
+        profiles: Those of `modules` with the samples that count; empty before they are measured.
+        runs: How often the programs have run.
     """
 
     solution: Solution
     program: HloModule | ShorterPrograms
     micro_batch_modules: Sequence[HloModule]
     profiles: Sequence[Profile | None] = ()
+    runs: int = 0
 
     @property
     def modules(self) -> tuple[HloModule, ...]:
@@ -81,19 +86,44 @@ class PlanTrials:
     profiles: ProfileSource
     samples: int
 
-    def time(self, trials: Sequence[PlanTrial]) -> None:
-        """Times plans."""
-        self._measure(trials, _FIRST * self.samples)
+    def time(self, trials: Sequence[PlanTrial], beside: PlanTrial | None = None) -> None:
+        """Times plans.
+
+        Args:
+            trials: The plans.
+            beside: A plan that was timed before and runs beside them: the speed of the machine may have changed since.
+        """
+        if beside is None or not self.is_timed(beside):
+            self._measure(trials, _FIRST)
+            return
+        before, profiles = self.step_s(beside), beside.profiles
+        self._measure([*trials, beside], _FIRST)
+        drift = self.step_s(beside) / before
+        beside.profiles = profiles
+        for trial in trials:
+            trial.profiles = [None if each is None else _slower(each, 1 / drift) for each in trial.profiles]
 
     def settle(self, trials: Sequence[PlanTrial], budget_bytes: int | None) -> None:
-        """Times those plans more often that are nearly as fast as the fastest one that fits."""
+        """Times the fastest plans that fit again, side by side: they first ran at different times.
+
+        What was measured before does not decide between the plans of these rounds; the times of the others are brought
+        to the speed of these rounds.
+        """
         able = [trial for trial in trials if self.is_timed(trial)]
         if budget_bytes is not None:
             able = [trial for trial in able if trial.needed_bytes <= budget_bytes] or able
-        limit = _CLOSE * min(map(self.step_s, able), default=0.0)
-        close = [trial for trial in able if self.step_s(trial) <= limit]
-        if len(close) > 1:
-            self._measure(close, _FINAL * self.samples)
+        for runs, close, most in _ROUNDS:
+            before = {id(trial): self.step_s(trial) for trial in able}
+            limit_s = close * min(before.values(), default=0.0)
+            fastest = sorted(able, key=lambda trial: before[id(trial)])[:most]
+            chosen = [trial for trial in fastest if before[id(trial)] <= limit_s]
+            if len(chosen) < 2:
+                return
+            self._measure(chosen, runs)
+            drift = statistics.geometric_mean(self.step_s(trial) / before[id(trial)] for trial in chosen)
+            for trial in able:
+                if trial not in chosen:
+                    trial.profiles = [None if each is None else _slower(each, drift) for each in trial.profiles]
 
     @staticmethod
     def is_timed(trial: PlanTrial) -> bool:
@@ -121,13 +151,26 @@ class PlanTrials:
         assert trial.whole is not None
         return typical_s(trial.whole, CHOOSING)
 
-    def _measure(self, trials: Sequence[PlanTrial], samples: int) -> None:
-        if any(isinstance(trial.program, ShorterPrograms) for trial in trials):
-            samples *= _SHORTER
-        profiles = iter(self.profiles([module for trial in trials for module in trial.modules], samples))
+    def _measure(self, trials: Sequence[PlanTrial], runs: int) -> None:
+        """Runs plans again, `runs` times as often as a candidate; only these samples count from then on."""
+        is_shorter = any(isinstance(trial.program, ShorterPrograms) for trial in trials)
+        count = runs * self.samples * (_SHORTER if is_shorter else 1)
+        wanted = [trial.runs + count for trial in trials for _ in trial.modules]
+        profiles = iter(self.profiles([module for trial in trials for module in trial.modules], wanted))
         for trial in trials:
             # A database may have more samples of one plan than of another.
             trial.profiles = [
-                None if profile is None else replace(profile, samples_s=profile.samples_s[:samples])
+                None if profile is None else _only(profile, trial.runs, trial.runs + count)
                 for profile in itertools.islice(profiles, len(trial.modules))
             ]
+            trial.runs += count
+
+
+def _only(profile: Profile, first: int, end: int) -> Profile:
+    """A profile with some of its samples; with the first ones if these were not taken."""
+    return replace(profile, samples_s=profile.samples_s[first:end] or profile.samples_s[:end])
+
+
+def _slower(profile: Profile, factor: float) -> Profile:
+    """A profile as it would be on a machine that is slower by a factor."""
+    return replace(profile, samples_s=tuple(factor * each for each in profile.samples_s))

@@ -11,17 +11,20 @@ from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey
 from alpa_cfp.profiling import DeviceDescription, key_of, replay
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
+# Of all programs, or of each.
+Samples = int | Sequence[int] | None
+
 
 class ProfileSource(Protocol):
     """A function that gives profiles."""
 
-    def __call__(self, modules: Sequence[HloModule], samples: int | None = None, /) -> Sequence[Profile | None]:
+    def __call__(self, modules: Sequence[HloModule], samples: Samples = None, /) -> Sequence[Profile | None]:
         """The profile of each module, None if there is none.
 
         Args:
             modules: The programs.
-            samples: How often each is run if they are measured, on one mesh and interleaved, so that small differences
-                show; None: as often as a candidate.
+            samples: How often all, or each of them, have run in the end if they are measured, on one mesh and
+                interleaved, so that small differences show; None: as often as a candidate.
         """
         ...
 
@@ -42,7 +45,7 @@ class TrackedSource:
         self.devices, self._profiles = devices, profiles
         self.keys: list[ProfileKey] = []
 
-    def __call__(self, modules: Sequence[HloModule], samples: int | None = None, /) -> Sequence[Profile | None]:
+    def __call__(self, modules: Sequence[HloModule], samples: Samples = None, /) -> Sequence[Profile | None]:
         self.keys += [key_of(module, self.devices)[0] for module in modules]
         return self._profiles(modules, samples)
 
@@ -50,7 +53,7 @@ class TrackedSource:
 def recorded(devices: DeviceDescription, database: ProfileDatabase) -> ProfileSource:
     """The source of the profiles that a database has of such devices."""
 
-    def profiles(modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile | None]:
+    def profiles(modules: Sequence[HloModule], samples: Samples = None, /) -> list[Profile | None]:
         del samples  # as many as were recorded
         found = [database.get(key_of(module, devices)[0]) for module in modules]
         # Profiles of pruned candidates may be missing. If all are missing, the database is of another program.

@@ -183,7 +183,7 @@ class Refinement:
         trials = {choices: self._trial(plan) for choices, plan in plans.items()}
         new = list(trials.values())
         for _ in range(_CORRECTIONS + 1):
-            self._time(timing, new)
+            self._time(timing, new, next(iter(trials.values())))
             if self.search.costs.budget.is_over:
                 warn_of_time(self.search.caveats, _NO_TIME)
                 break
@@ -221,15 +221,21 @@ class Refinement:
                 found += map(self.search.predicted, itertools.islice(others, _AT_ONCE - len(found)))
         return found
 
-    def _time(self, timing: PlanTrials, trials: Sequence[PlanTrial]) -> None:
-        """Times plans, few at once if the time is limited, and corrects the times of the search by theirs."""
+    def _time(self, timing: PlanTrials, trials: Sequence[PlanTrial], first: PlanTrial) -> None:
+        """Times plans, few at once if the time is limited, and corrects the times of the search by theirs.
+
+        Args:
+            timing: Times them.
+            trials: The plans.
+            first: The plan that is timed beside those of each later call.
+        """
         budget = self.search.costs.budget
         at_once = _AT_ONCE if budget.is_limited else max(len(trials), 1)
         for start in range(0, len(trials), at_once):
             if budget.is_over:
                 return
             some = trials[start : start + at_once]
-            timing.time(some)
+            timing.time(some, None if first in some else first)
             for trial in some:
                 if timing.is_timed(trial):
                     self.search.observe(trial.solution.choices, timing.whole_s(trial))

@@ -24,6 +24,7 @@ from alpa_cfp.evidence.plan_evidence import PlanEvidence, segments_of, signed, t
 from alpa_cfp.plan.plan_report import PlanReport
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.select.profile_source import Samples
 from alpa_cfp.select.refinement import MeasuredPlan
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp_bench.workloads.meshes import logical_mesh
@@ -173,7 +174,7 @@ class Measured:
         self._number = measured_numbers(two_layer_candidates())
         self._failing = failing
 
-    def __call__(self, modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
+    def __call__(self, modules: Sequence[HloModule], samples: Samples = None, /) -> list[Profile]:
         del samples
         return [self._profile(self._number[measured_program(module)]) for module in modules]
 

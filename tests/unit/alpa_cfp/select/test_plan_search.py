@@ -16,6 +16,7 @@ from alpa_cfp.search import SearchProblem, Solution, search
 from alpa_cfp.select import plan_search
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.select.profile_source import Samples
 from alpa_cfp.spmd import partition
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.training_steps import measured_numbers, measured_program, two_layer_boundaries, two_layer_candidates
@@ -38,7 +39,7 @@ class Recorded:
         ]
         self._failing = failing
 
-    def __call__(self, modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
+    def __call__(self, modules: Sequence[HloModule], samples: Samples = None, /) -> list[Profile]:
         del samples
         numbers = [self._number[measured_program(module)] for module in modules]
         self.asked += numbers
@@ -236,7 +237,7 @@ def test_what_xla_partitions_is_measured_though_its_prediction_is_bad() -> None:
     ]
     asked: list[HloModule] = []
 
-    def profiles(modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
+    def profiles(modules: Sequence[HloModule], samples: Samples = None, /) -> list[Profile]:
         asked.extend(modules)
         return [MEASURED] * len(modules)
 
@@ -252,7 +253,7 @@ def test_when_the_time_is_over_nothing_is_measured_and_there_is_a_plan_all_the_s
     recorded = Recorded(1.2)
     over = TimeBudget(0.0)
 
-    def profiles(modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile | None]:
+    def profiles(modules: Sequence[HloModule], samples: Samples = None, /) -> list[Profile | None]:
         return [None] * len(modules) if over.is_over else list(recorded(modules, samples))
 
     chosen = PlanSearch(

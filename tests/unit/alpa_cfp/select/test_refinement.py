@@ -16,6 +16,7 @@ from alpa_cfp.select import refinement as refining
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.select.profile_source import Samples
 from alpa_cfp.select.refinement import MeasuredPlan, Refinement
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.training_steps import (
@@ -93,7 +94,8 @@ class Machine:
         self._further |= {id(each): (each, s) for each, s in zip(programs, self._further_s, strict=True)}
         return programs
 
-    def profiles(self, modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
+    def profiles(self, modules: Sequence[HloModule], wanted: Samples = None, /) -> list[Profile]:
+        samples = wanted if isinstance(wanted, int) else max(wanted or [1])
         self.rounds.append([self._choices[id(module)] for module in modules if id(module) not in self._further])
         return [
             self._further_profile(self._further[id(module)][1], samples or 1)
@@ -377,7 +379,7 @@ def left_to_xla(machine: Machine, *, predicted: bool, compiled: bool = False) ->
         machine._choices[id(made[-1])] = tuple(choices)
         return made[-1]
 
-    def read(modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
+    def read(modules: Sequence[HloModule], samples: Samples = None, /) -> list[Profile]:
         return [replace(profile, collectives_compiled=compiled) for profile in profiles(modules, samples)]
 
     machine.planned, machine.profiles = planned, read  # type: ignore[method-assign]

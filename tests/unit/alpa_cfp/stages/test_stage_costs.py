@@ -18,7 +18,7 @@ from alpa_cfp.costs import Rates, estimated_s, read_local, work_of
 from alpa_cfp.database import Collective, Profile, utc_now
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.search import MemoryBudgetError
-from alpa_cfp.select.profile_source import TrackedSource
+from alpa_cfp.select.profile_source import Samples, TrackedSource
 from alpa_cfp.spmd import partition
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -43,7 +43,7 @@ class Machine:
         self.rates, self.is_broken = rates, is_broken
         self.asked: list[HloModule] = []
 
-    def __call__(self, modules: Sequence[HloModule], samples: int | None = None, /) -> list[Profile]:
+    def __call__(self, modules: Sequence[HloModule], samples: Samples = None, /) -> list[Profile]:
         del samples
         self.asked += [module for module in modules if module.name != "calibration"]
         return [self._profile(module) for module in modules]
