@@ -37,7 +37,7 @@ _PLAUSIBLE = 1.15
 # The most times that the search is repeated with the times of whole plans, and the plans that are then timed at once.
 _CORRECTIONS, _AT_ONCE = 3, 3
 # How often possible times are drawn, and the share of the step time that is not worth running more plans.
-_DRAWS, _ENOUGH_GAIN = 8, 0.005
+_DRAWS, _ENOUGH_GAIN = 8, 0.01
 _ATTEMPTS = 4
 # Step times within this factor count as equal after the last round, and so do memories within the second factor.
 _ALIKE = 1.01
