@@ -98,7 +98,7 @@ class PlanTrials:
             return
         before, profiles = self.step_s(beside), beside.profiles
         self._measure([*trials, beside], _FIRST)
-        drift = self.step_s(beside) / before
+        drift = self.step_s(beside) / before if self.is_timed(beside) else 1.0
         beside.profiles = profiles
         for trial in trials:
             trial.profiles = [None if each is None else _slower(each, 1 / drift) for each in trial.profiles]
@@ -120,7 +120,9 @@ class PlanTrials:
             if len(chosen) < 2:
                 return
             self._measure(chosen, runs)
-            drift = statistics.geometric_mean(self.step_s(trial) / before[id(trial)] for trial in chosen)
+            changes = [self.step_s(trial) / before[id(trial)] for trial in chosen if self.is_timed(trial)]
+            drift = statistics.geometric_mean(changes or [1.0])
+            able = [trial for trial in able if self.is_timed(trial)]
             for trial in able:
                 if trial not in chosen:
                     trial.profiles = [None if each is None else _slower(each, drift) for each in trial.profiles]

@@ -2,15 +2,17 @@
 
 import dataclasses
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import jax
 import pytest
 
-from alpa_cfp.database import ProfileDatabase
+from alpa_cfp.database import Profile, ProfileDatabase, utc_now
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, TimeBudget, key_of
 from alpa_cfp.profiling.keys import code_flags, host_layout
+from alpa_cfp.profiling.process.protocol import Finished
 from alpa_cfp.profiling.queue import Group, ProfilingQueue
 from alpa_cfp.profiling.runners import SubprocessRunner
 from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
@@ -320,3 +322,48 @@ class _Device:
 
 def test_hosts_are_told_by_how_many_devices_each_has() -> None:
     assert host_layout([0] * 4 + [1] * 4) == "4+4"
+
+
+class DriftingMeasurer:
+    """Measures without running anything: programs take a second, times what `slowness` says of each group."""
+
+    def __init__(self, slowness: list[float]) -> None:
+        self._slowness = slowness
+
+    def start(self) -> None:
+        """Does nothing."""
+
+    def measure(self, work: ProfilingQueue) -> Generator[tuple[Group, Finished]]:
+        while (group := work.take()) is not None:
+            slowness = self._slowness.pop(0)
+            for index in range(len(group.keys)):
+                profile = Profile(
+                    status="measured", created_at=utc_now(), samples_s=(slowness,) * group.samples, compile_s=0.0,
+                    argument_bytes=0, output_bytes=0, aliased_bytes=0, temporary_bytes=0,
+                )  # fmt: skip
+                yield group, Finished(index, profile)
+            work.end(group)
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def test_times_are_those_at_the_speed_at_which_the_reference_was_first_measured(
+    client: Client, database: ProfileDatabase
+) -> None:
+    measurer = DriftingMeasurer([1.0, 1.5, 0.5])
+    options = dataclasses.replace(QUIET, group=1)
+    mesh = (measurer, DeviceDescription.of(client.devices()))
+    with Profiler(mesh, database, options, [product(name="reference")]) as profiler:
+        programs = [product(COLUMNS, ROWS), product(ROWS, result=ROWS), product(WHOLE, COLUMNS, COLUMNS)]
+        profiles = profiler.measure(programs)
+    assert [profile.samples_s for profile in profiles] == [(1.0,) * 3] * 3
+
+
+def test_references_run_with_each_group_and_are_measured_beside_it(client: Client, database: ProfileDatabase) -> None:
+    with Profiler(client, database, QUIET, [product(name="reference")]) as profiler:
+        profiles = profiler.measure([product(COLUMNS, ROWS), product(ROWS, result=ROWS)])
+    assert [len(profile.samples_s) for profile in profiles] == [3, 3]
+    reference = database.get(key_of(product(name="reference"), profiler.devices)[0])
+    assert reference is not None
+    assert len(reference.samples_s) >= 10
