@@ -157,7 +157,7 @@ def measure_group(
             continue
         running.append(_TimedProgram(index, name, loaded[name]))
     gc.collect()  # not in the middle of a sample
-    repeats = max(-(-len(running) // _RUNS_OF_A_REFERENCE), _LEAST_RUNS // samples)
+    repeats = max(-(-len(running) // _RUNS_OF_A_REFERENCE), -(-_LEAST_RUNS // samples))
     for _ in range(samples):
         order = [timed for timed in running for _ in range(repeats if timed.index < references else 1)]
         rng.shuffle(order)

@@ -44,7 +44,7 @@ _FAKE = """
 import os, signal, time
 from alpa_cfp.profiling.process import worker
 from alpa_cfp.profiling.process.protocol import Started
-def measure_group(modules, client, samples, rng, loaded):
+def measure_group(modules, client, samples, rng, loaded, references):
     yield Started(0, {stage!r})
     {death}
 worker.measure_group = measure_group

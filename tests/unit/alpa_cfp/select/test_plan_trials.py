@@ -8,14 +8,15 @@ import pytest
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import Profile, utc_now
 from alpa_cfp.select.candidate_costs import CandidateCosts
+from alpa_cfp.select.extrapolated_profile import HELD_OUT
 from alpa_cfp.select.plan_search import PlanSearch
-from alpa_cfp.select.plan_trials import HELD_OUT, PlanTrial, PlanTrials
+from alpa_cfp.select.plan_trials import PlanTrial, PlanTrials
 from alpa_cfp.select.profile_source import Samples
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.training_steps import two_layer_boundaries, two_layer_candidates, two_layer_module
 
 NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
-MEASURED = Profile(status="measured", created_at=utc_now(), samples_s=(), compile_s=0.1, **NOTHING)
+MEASURED = Profile(status="measured", created_at=utc_now(), samples_s=(1.0,), compile_s=0.1, **NOTHING)
 FAILED = Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did")
 
 
