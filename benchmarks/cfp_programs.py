@@ -104,7 +104,7 @@ def step_of_module(module: HloModule, mesh_shape: tuple[int, ...]) -> Step:
 def profiler(mesh: LogicalMesh, database: Path | str | None, options: MeasureOptions) -> Iterator[Profiler]:
     """For the time of the context, what measures on the first devices of this process."""
     client = Client(jax.local_devices()[: prod(mesh.shape)])
-    references = reference_programs(LogicalMesh((prod(mesh.shape),)))
+    references = reference_programs(mesh)
     with ProfileDatabase.open(database) as opened, Profiler(client, opened, options, references) as made:
         yield made
 

@@ -72,16 +72,16 @@ class Session:
         if options.costs == "replay":
             recorded_on = recorded_devices(self.database, mesh.shape, device_kind=options.device_kind)
             return TrackedSource(recorded_on, recorded(recorded_on, self.database))
-        profiler = self._profiler(devices, mesh.num_devices)
+        profiler = self._profiler(devices, mesh)
         # These are measured first, once the program has been analysed.
         profiler.expect(partial(calibration_programs, mesh))
         return TrackedSource(profiler.devices, partial(profiler.measure_within, budget or TimeBudget()))
 
-    def _profiler(self, devices: Devices, count: int) -> Profiler:
+    def _profiler(self, devices: Devices, mesh: LogicalMesh) -> Profiler:
         """The profiler of devices in their order; one for all logical meshes over them."""
         if devices.key not in self._profiler_of:
             options = MeasureOptions(self.options.samples, seed=self.options.seed, progress=self.options.progress)
-            references = reference_programs(LogicalMesh((count,)))
-            profiler = Profiler(devices.measured(options), self.database, options, references)
+            measured, references = devices.measured(options), reference_programs(mesh)
+            profiler = Profiler(measured, self.database, options, references)
             self._profiler_of[devices.key] = self.profilers.enter_context(profiler)
         return self._profiler_of[devices.key]
