@@ -182,18 +182,20 @@ class Refinement:
         timing = PlanTrials(self.search, self.profiles, self.samples)
         trials = {choices: self._trial(plan) for choices, plan in plans.items()}
         new = list(trials.values())
-        for _ in range(_CORRECTIONS + 1):
+        for number in range(_CORRECTIONS + 1):
             self._time(timing, new, next(iter(trials.values())))
             if self.search.costs.budget.is_over:
                 warn_of_time(self.search.caveats, _NO_TIME)
+                break
+            if number == _CORRECTIONS:
                 break
             known, better = len(trials), self._better(timing, trials, budget_bytes)
             if not better:
                 break
             new = [self._trial(plan) for plan in better]
             trials |= {trial.solution.choices: trial for trial in new}
-            for number, plan in enumerate(better, start=1):
-                names[plan.choices] = f"{_rank_name(number)} from {known} timed plans"
+            for rank, plan in enumerate(better, start=1):
+                names[plan.choices] = f"{_rank_name(rank)} from {known} timed plans"
         if not self.search.costs.budget.is_over:
             timing.settle(list(trials.values()), budget_bytes)
         tried = [_measured(timing, trial, names[choices]) for choices, trial in trials.items()]

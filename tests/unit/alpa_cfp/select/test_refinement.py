@@ -193,6 +193,17 @@ def test_the_last_search_proposes_a_plan_that_has_been_run() -> None:
     assert machine.choosing.best(1, None)[0].choices in machine.run
 
 
+def test_each_plan_that_is_tried_has_been_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there would be a better plan to run after the last round."""
+    machine = Machine()
+    kinds = len(machine.predictions.variables)
+    others = iter([tuple(number if kind == 0 else 0 for kind in range(kinds)) for number in range(1, 20)])
+    problem = machine.predictions
+    monkeypatch.setattr(machine.choosing, "best", lambda count, budget: [problem.solution(next(others))])
+    machine.best(count=1)
+    assert all(plan.selection_s is not None for plan in machine.made.tried.values())
+
+
 def test_samples_beyond_those_of_a_round_decide_nothing_in_it() -> None:
     """Another program's plan, or an earlier run, may have left more of them in the database."""
     before = Machine(lambda predicted: 1.0)
