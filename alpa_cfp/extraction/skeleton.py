@@ -72,15 +72,6 @@ class Extrapolation:
         """The number of their blocks."""
         return sum(len(each.stands_for) for each in self.all)
 
-    def of_whole(self, values: Sequence[float]) -> float:
-        """What the whole program takes.
-
-        Args:
-            values: What the skeletons take (seconds, bytes), in the order of `all`.
-        """
-        least, *longer = values
-        return least + sum(steps * (value - least) for steps, value in zip(self.missing, longer, strict=True))
-
 
 @dataclass(frozen=True, slots=True)
 class _Plan:

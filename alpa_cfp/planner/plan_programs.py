@@ -6,9 +6,12 @@ hardly larger than its skeletons is taken whole.
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.apply.annotate import annotate
+from alpa_cfp.apply.micro_batch_programs import micro_batch_programs
+from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.extraction.skeleton import Extrapolation
 from alpa_cfp.select.extrapolated_profile import ShorterPrograms
@@ -22,48 +25,65 @@ from alpa_cfp.strategies.block_strategy import BlockStrategy
 _MORE_UNITS = (8, 4)
 
 
-def planned_program(
-    program: AnalysedProgram, mesh: LogicalMesh, plan: Sequence[BlockStrategy], choices: Sequence[int]
-) -> PlannedProgram:
-    """Returns what is known of a plan's program before it is compiled: from its skeletons, where these are smaller.
+@dataclass(frozen=True)
+class PlanPrograms:
+    """The programs of the plans of one program, by their choices.
 
-    Args:
+    Attributes:
         program: The program.
         mesh: The logical mesh.
-        plan: A strategy for each block.
-        choices: Their numbers among the candidates: equal for equal blocks with equal strategies.
+        block_candidates: The candidates of each block.
+        micro_batches: The number of micro-batches of a step.
+        has_budget: Whether plans have to fit into a memory budget.
     """
-    found = program.skeletons.find(choices)
-    if found is None:
-        blocks = program.blocks
-        return PlannedProgram.of_whole(with_plan(program.module, blocks, mesh, plan), len(blocks.blocks))
-    least, *others = _planned_skeletons(found, mesh, plan)
-    return PlannedProgram.of_skeletons(least, others, found.missing, found.blocks)
 
+    program: AnalysedProgram
+    mesh: LogicalMesh
+    block_candidates: Sequence[BlockCandidates]
+    micro_batches: int
+    has_budget: bool
 
-def shorter_programs(
-    program: AnalysedProgram, mesh: LogicalMesh, plan: Sequence[BlockStrategy], choices: Sequence[int]
-) -> ShorterPrograms | None:
-    """Returns the skeletons of a plan's program that are timed instead of it; None if it is hardly longer.
+    def strategies(self, choices: Sequence[int]) -> tuple[BlockStrategy, ...]:
+        """Returns the strategy of each block."""
+        pairs = zip(self.block_candidates, choices, strict=True)
+        return tuple(each.candidates[choice].strategy for each, choice in pairs)
 
-    Args:
-        program: The program.
-        mesh: The logical mesh.
-        plan: A strategy for each block.
-        choices: See `planned_program`.
-    """
-    for more in _MORE_UNITS:
-        found = program.skeletons.find(choices, more)
-        if found is not None:
-            blocks = max(len(each.stands_for) for each in found.all)
-            return ShorterPrograms(_planned_skeletons(found, mesh, plan), found.missing, blocks)
-    return None
+    def whole(self, choices: Sequence[int]) -> HloModule:
+        """Returns the whole program."""
+        return with_plan(self.program.module, self.program.blocks, self.mesh, self.strategies(choices))
 
+    def of_micro_batch(self, planned: HloModule) -> Sequence[HloModule]:
+        """Returns what is run for each micro-batch but the first, from the whole program."""
+        return micro_batch_programs(planned, self.program) if self.micro_batches > 1 else ()
 
-def _planned_skeletons(found: Extrapolation, mesh: LogicalMesh, plan: Sequence[BlockStrategy]) -> tuple[HloModule, ...]:
-    return tuple(
-        with_plan(each.module, each.blocks, mesh, [plan[block] for block in each.stands_for]) for each in found.all
-    )
+    def looked_at(self, choices: Sequence[int]) -> PlannedProgram:
+        """Returns what is known before the program is compiled: from its skeletons, where these are smaller."""
+        found = self.program.skeletons.find(choices)
+        if found is None:
+            return PlannedProgram.of_whole(self.whole(choices), len(self.block_candidates))
+        least, *others = self._skeletons(found, choices)
+        return PlannedProgram.of_skeletons(least, others, found.missing, found.blocks)
+
+    def shorter(self, choices: Sequence[int]) -> ShorterPrograms | None:
+        """Returns the skeletons that are timed instead of the program; None if it is hardly longer.
+
+        What fits into a budget, and what further micro-batches take, is known of whole programs only.
+        """
+        if self.has_budget or self.micro_batches > 1:
+            return None
+        for more in _MORE_UNITS:
+            found = self.program.skeletons.find(choices, more)
+            if found is not None:
+                blocks = max(len(each.stands_for) for each in found.all)
+                return ShorterPrograms(self._skeletons(found, choices), found.missing, blocks)
+        return None
+
+    def _skeletons(self, found: Extrapolation, choices: Sequence[int]) -> tuple[HloModule, ...]:
+        plan = self.strategies(choices)
+        return tuple(
+            with_plan(each.module, each.blocks, self.mesh, [plan[block] for block in each.stands_for])
+            for each in found.all
+        )
 
 
 def with_plan(module: HloModule, blocks: Blocks, mesh: LogicalMesh, plan: Sequence[BlockStrategy]) -> HloModule:

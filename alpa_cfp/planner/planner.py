@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from alpa_cfp import quantities
 from alpa_cfp.apply.annotate import annotate
-from alpa_cfp.apply.micro_batch_programs import micro_batch_programs
 from alpa_cfp.candidates.block_candidates import distinct, find_block_candidates
 from alpa_cfp.costs import Rates
 from alpa_cfp.errors import PlanError
@@ -24,7 +23,7 @@ from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlanCache, PlannedModule
 from alpa_cfp.planner.mesh_shapes import all_shapes, nontrivial_sizes, refines
 from alpa_cfp.planner.options import PlanOptions
-from alpa_cfp.planner.plan_programs import planned_program, shorter_programs, with_plan
+from alpa_cfp.planner.plan_programs import PlanPrograms
 from alpa_cfp.planner.request import PlanRequest
 from alpa_cfp.planner.session import Session
 from alpa_cfp.profiling import TimeBudget
@@ -33,15 +32,12 @@ from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.calibration import calibration_programs, rates_of
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.communication import communication_costs, communication_programs
-from alpa_cfp.select.extrapolated_profile import ShorterPrograms
 from alpa_cfp.select.plan_search import PlanSearch
-from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.select.refinement import MeasuredPlan, Refinement
 from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import BlockStrategy
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -234,24 +230,7 @@ def _new_plan(
         len(distinct(block_candidates)),
     )
 
-    def strategies(choices: Sequence[int]) -> tuple[BlockStrategy, ...]:
-        return tuple(each.candidates[choice].strategy for each, choice in zip(block_candidates, choices, strict=True))
-
-    def whole(choices: Sequence[int]) -> HloModule:
-        return with_plan(module, blocks, mesh, strategies(choices))
-
-    def looked_at(choices: Sequence[int]) -> PlannedProgram:
-        return planned_program(program, mesh, strategies(choices), choices)
-
-    def shorter(choices: Sequence[int]) -> ShorterPrograms | None:
-        # What fits into a budget, and what further micro-batches take, is known of whole programs only.
-        if budget is not None or request.num_micro_batches > 1:
-            return None
-        return shorter_programs(program, mesh, strategies(choices), choices)
-
-    def of_micro_batch(planned: HloModule) -> Sequence[HloModule]:
-        return micro_batch_programs(planned, program) if request.num_micro_batches > 1 else ()
-
+    programs = PlanPrograms(program, mesh, block_candidates, request.num_micro_batches, budget is not None)
     caveats, limits = Caveats(), (option.search_limit_s, option.search_memory_bytes)
 
     def baseline_plans(problem: SearchProblem) -> dict[str, Solution]:
@@ -271,24 +250,15 @@ def _new_plan(
     )  # fmt: skip
     plan_search = PlanSearch(
         costs, limit_s=limits[0], memory_bytes=limits[1], caveats=caveats, baselines=baseline_plans,
-        planned=None if profiles is None else looked_at,
+        planned=None if profiles is None else programs.looked_at,
     )  # fmt: skip
     if profiles is None or option.refine == 0:
         measured, tried = MeasuredPlan(plan_search.best(1, budget)[0]), ()
     else:
         refinement = Refinement(
-            blocks,
-            block_candidates,
-            mesh,
-            plan_search,
-            profiles,
-            whole,
-            of_micro_batch,
-            option.refine,
-            option.samples,
-            option.baselines,
-            shorter,
-        )
+            blocks, block_candidates, mesh, plan_search, profiles, programs.whole, programs.of_micro_batch,
+            option.refine, option.samples, option.baselines, programs.shorter,
+        )  # fmt: skip
         measured = refinement.best(budget)
         tried = tuple((refinement.tried | {measured.solution.choices: measured}).values())
     solution = measured.solution
@@ -309,7 +279,7 @@ def _new_plan(
     return Plan(
         program.digest,
         mesh.shape,
-        strategies(solution.choices),
+        programs.strategies(solution.choices),
         solution.time_s + overhead_s,
         solution.memory,
         "estimate" if profiles is None else option.costs,
