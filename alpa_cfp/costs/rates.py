@@ -20,6 +20,8 @@ _CROSSINGS = {
     "all-to-all": lambda n: (n - 1) / n,
     "collective-permute": lambda n: 1.0,
 }
+# A device may be so many times faster than the default rates, which are those of a CPU core: a GPU is, by 1e5.
+_LEAST_FACTOR = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Rates:
 
     Attributes:
         flops_per_s: Floating-point operations.
-        bytes_per_s: Writes to memory.
+        bytes_per_s: Writes to memory, and reads of what contractions multiply.
         latency_s: Latency of one collective.
         link_bytes_per_s: Bandwidth of the device's link.
         dispatch_s: Overhead of starting a program and waiting for it.
@@ -58,15 +60,16 @@ def crossing_bytes(kind: str, size_bytes: float, group_size: int) -> float:
 
 def estimated_s(work: Work, rates: Rates) -> float:
     """Seconds of one run of a program without its overhead: computing, writing and communicating, one after another."""
-    flops, written, count, crossing = _amounts(work)
+    flops, memory, count, crossing = _amounts(work)
     communication = count * rates.latency_s + crossing / rates.link_bytes_per_s
-    return flops / rates.flops_per_s + written / rates.bytes_per_s + communication
+    return flops / rates.flops_per_s + memory / rates.bytes_per_s + communication
 
 
 def fitted(works: Sequence[Work], seconds: Sequence[float], rates: Rates, *, trust_communication: float = 0.1) -> Rates:
     """The rates whose estimates come closest to measured times without overhead, by least squares of relative errors.
 
-    Rates that the programs do not determine stay as in `rates`, which count as weak observations.
+    Errors are relative to a time with the overhead of starting a program: no time is known better than by a share of
+    that. Rates that the programs do not determine stay as in `rates`, which count as weak observations.
 
     Args:
         works: The work of the programs.
@@ -77,9 +80,10 @@ def fitted(works: Sequence[Work], seconds: Sequence[float], rates: Rates, *, tru
     usual = np.array([1 / rates.flops_per_s, 1 / rates.bytes_per_s, rates.latency_s, 1 / rates.link_bytes_per_s])
     amounts = np.array([_amounts(work) for work in works]).reshape(-1, 4) * usual
     times = np.maximum(np.array(seconds, dtype=np.float64), 1e-6)
+    weights = 1 / (times + rates.dispatch_s)
     weak = np.diag([0.1, 0.1, trust_communication, trust_communication])
-    factors, _ = nnls(np.vstack([amounts / times[:, None], weak]), np.concatenate([np.ones(len(times)), np.diag(weak)]))
-    flop, byte, latency, link = np.maximum(factors, 0.02) * usual
+    factors, _ = nnls(np.vstack([amounts * weights[:, None], weak]), np.concatenate([times * weights, np.diag(weak)]))
+    flop, byte, latency, link = np.maximum(factors, _LEAST_FACTOR) * usual
     return replace(
         rates,
         flops_per_s=float(1 / flop),
@@ -91,4 +95,4 @@ def fitted(works: Sequence[Work], seconds: Sequence[float], rates: Rates, *, tru
 
 def _amounts(work: Work) -> tuple[float, float, float, float]:
     crossing = sum(crossing_bytes(each.kind, each.size_bytes, each.group_size) for each in work.collectives)
-    return work.flops, work.written_bytes, len(work.collectives), crossing
+    return work.flops, work.memory_bytes, len(work.collectives), crossing

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from alpa_cfp.spmd.compile.costs import flop_of_block
+from alpa_cfp.spmd.compile.costs import CONTRACTIONS, flop_of_block
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.op_kinds import ELEMENTWISE
 from alpa_cfp.spmd.module.hlo_module import array_shape
@@ -28,12 +28,12 @@ class Work:
 
     Attributes:
         flops: Floating-point operations of contractions.
-        written_bytes: Results that are written to memory.
+        memory_bytes: Results that are written to memory, and operands that contractions read.
         collectives: Its communication.
     """
 
     flops: float
-    written_bytes: float
+    memory_bytes: float
     collectives: tuple[Collective, ...]
 
 
@@ -66,6 +66,7 @@ class LocalProgram:
         sizes: The bytes of each value.
         returned: The values that it returns.
         flops: Floating-point operations of its contractions.
+        read_bytes: Operands of its contractions.
     """
 
     arguments: int
@@ -73,6 +74,7 @@ class LocalProgram:
     sizes: tuple[int, ...]
     returned: tuple[int, ...]
     flops: float = 0.0
+    read_bytes: int = 0
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
@@ -116,17 +118,19 @@ def read_local(program: PartitionedProgram) -> LocalProgram:
         ]
         size_of_type: dict[Any, int] = {}
         sizes = tuple(_size(value.type, size_of_type) for value in values)
+        contractions = [operation for operation in mlir.walk(block) if operation.name in CONTRACTIONS]
+        read = sum(_size(value.type, size_of_type) for operation in contractions for value in operation.operands)
         flops = flop_of_block(block)
-    return LocalProgram(len(arguments), tuple(ops[:-1]), sizes, ops[-1].operands, flops)
+    return LocalProgram(len(arguments), tuple(ops[:-1]), sizes, ops[-1].operands, flops, read)
 
 
 def work_of(program: PartitionedProgram, local: LocalProgram) -> Work:
     """The work of one run of a program, whose ops are `local`."""
-    flops, written = local.flops, local.written_bytes
+    flops, memory = local.flops, local.written_bytes + local.read_bytes
     if program.partitioner == "xla":
         # It is not known how XLA will split it: evenly at best.
-        flops, written = flops / program.mesh.num_devices, written / program.mesh.num_devices
-    return Work(flops, written, program.collectives)
+        flops, memory = flops / program.mesh.num_devices, memory / program.mesh.num_devices
+    return Work(flops, memory, program.collectives)
 
 
 def _size(of_type: Any, known: dict[Any, int]) -> int:

@@ -18,7 +18,7 @@ from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import Devices
 from alpa_cfp.profiling import MeasureOptions, Profiler, TimeBudget, recorded_devices
 from alpa_cfp.select.calibration import calibration_programs
-from alpa_cfp.select.communication import reference_programs
+from alpa_cfp.select.communication import communication_programs, reference_programs
 from alpa_cfp.select.profile_source import TrackedSource, recorded
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
@@ -74,7 +74,7 @@ class Session:
             return TrackedSource(recorded_on, recorded(recorded_on, self.database))
         profiler = self._profiler(devices, mesh)
         # These are measured first, once the program has been analysed.
-        profiler.expect(partial(calibration_programs, mesh))
+        profiler.expect(lambda: [*calibration_programs(mesh), *communication_programs(mesh)])
         return TrackedSource(profiler.devices, partial(profiler.measure_within, budget or TimeBudget()))
 
     def _profiler(self, devices: Devices, mesh: LogicalMesh) -> Profiler:

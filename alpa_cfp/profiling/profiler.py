@@ -46,6 +46,14 @@ class Measurer(Protocol):
         """
         ...
 
+    def prepare(self, modules: Sequence[HloModule]) -> None:
+        """As `start`; may compile programs that will be measured, as long as nothing is measured.
+
+        Raises:
+            ProfilingError: as `start`.
+        """
+        ...
+
     def measure(self, work: ProfilingQueue) -> Generator[tuple[Group, Finished]]:
         """Measure all groups of the work; gives each finished program with its group as soon as it is finished.
 
@@ -99,17 +107,19 @@ class Profiler:
             self._measurer, self.devices = mesh
 
     def expect(self, make: Callable[[], Sequence[HloModule]]) -> None:
-        """Start measuring processes on other hosts, if the profile of a module is missing, and do not wait for them.
+        """Start measuring processes, if the profile of a module is missing, and compile there, while planning goes on.
 
         Errors are raised when something is measured.
 
         Args:
-            make: Gives the modules; called only if there are other hosts.
+            make: Gives the modules that will be measured first; called once.
         """
-        if self._client is not None or self._starting is not None:
+        if self._starting is not None:
             return
-        if any(self._database.get(key_of(module, self.devices)[0]) is None for module in make()):
-            self._starting = threading.Thread(target=_start_quietly, args=(self._measurer,), daemon=True)
+        modules = [module for module in make() if self._database.get(key_of(module, self.devices)[0]) is None]
+        if modules:
+            wanted = [*self._references, *modules]
+            self._starting = threading.Thread(target=_prepare_quietly, args=(self._measurer, wanted), daemon=True)
             self._starting.start()
 
     def measure(self, modules: Sequence[HloModule], samples: int | Sequence[int] | None = None) -> list[Profile]:
@@ -223,10 +233,10 @@ class Profiler:
             self._unrecorded[key] = profile
 
 
-def _start_quietly(measurer: Measurer) -> None:
+def _prepare_quietly(measurer: Measurer, modules: Sequence[HloModule]) -> None:
     # It is started again before it is used, and that raises the error again.
     with contextlib.suppress(ProfilingError, SpmdError):
-        measurer.start()
+        measurer.prepare(modules)
 
 
 def _at_usual_speed(finished: Finished, slowness: Sequence[float]) -> Finished:

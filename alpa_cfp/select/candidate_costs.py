@@ -235,9 +235,18 @@ class CandidateCosts:
         self._known = None
         logger.info("CFP: %d of %d candidates are measured", self.measured, len(self.candidates))
 
-    def costs(self, *, only_measured: bool = False, known: Corrections | None = None) -> list[float]:
-        """The step time of each candidate in a plan; one that is not measured is optimistic, or inf."""
+    def costs(
+        self, *, only_measured: bool = False, known: Corrections | None = None, margin: float | None = None
+    ) -> list[float]:
+        """The step time of each candidate in a plan; one that is not measured is optimistic, or inf.
+
+        Args:
+            only_measured: Whether one that is not measured takes forever.
+            known: The times that hold; None for the means.
+            margin: How optimistic; None as given for all.
+        """
         known, costs = known or self._corrections, []
+        margin = self._margin if margin is None else margin
         for number, candidate in enumerate(self.candidates):
             computing_s = float(known.computing_s[number])
             seconds = self.seconds.get(self._targets[number])
@@ -245,9 +254,7 @@ class CandidateCosts:
                 # XLA mostly partitions better than is predicted.
                 if candidate.predicted:
                     computing_s = min(computing_s, estimated_s(candidate.lower_bound, self._rates))
-                computing_s = (
-                    math.inf if only_measured else computing_s / self._margin ** float(known.deviation[number])
-                )
+                computing_s = math.inf if only_measured else computing_s / margin ** float(known.deviation[number])
             elif seconds == math.inf:
                 computing_s = math.inf
             total_s = computing_s + known.communication_s(self._moved[number])

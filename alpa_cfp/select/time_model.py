@@ -2,8 +2,9 @@
 
 Takes estimates; gives the mean and the uncertainty of each candidate's time given what was measured: what candidates
 compute by themselves, and whole plans. A time is its estimate plus deviations, each normally distributed around zero.
-Most of them are common to many candidates: how well contractions of this kind of block run, how fast this split of it
-computes (the same with ZeRO, whatever communicates), how fast collectives of this kind are. So a measured candidate
+Most of them are common to many candidates: how well contractions of this kind of block run, how fast parts of this
+size compute (the same whichever dims of its rows are split), how fast this split computes (the same with ZeRO, whatever
+communicates), how fast collectives of this kind are. So a measured candidate
 says something about its relatives, and the noise of one measurement does not decide between candidates that compute
 alike: the cheapest of hundreds of noisy times is a lucky one. Whole plans have deviations of their own: what a block
 takes beside others, and next to a certain neighbour (CFP, section 5, where segments are profiled). The mean is that of
@@ -20,21 +21,22 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from alpa_cfp.candidates.block_candidates import Candidate
+from alpa_cfp.costs import Work
 from alpa_cfp.costs.communication import CollectiveKey
 
 Array = np.ndarray
 # The kinds of two neighbouring blocks, and the numbers of their choices.
 PairKey = tuple[tuple[int, int], int, int]
 
-# Standard deviations of computing, relative to it: of a kind of block, a split, a candidate.
-_KIND, _SPLIT, _OWN = 0.25, 0.15, 0.03
+# Standard deviations of computing, relative to it: of a kind of block, an amount of work, a split, a candidate.
+_KIND, _WORK, _SPLIT, _OWN = 0.25, 0.14, 0.05, 0.03
 # Of computing in a plan, from that of the same block alone: all blocks, those of a kind, a candidate.
 _ALL_IN_PLAN, _KIND_IN_PLAN, _OWN_IN_PLAN = 0.2, 0.05, 0.03
 # Of collectives in plans: of all, of one kind and group size; of neighbours, relative to the time of both.
 _ALL_COLLECTIVES, _COLLECTIVE, _PAIR = 0.6, 0.3, 0.02
 # Noise of measurements, relative and absolute.
 _BLOCK_NOISE, _PLAN_NOISE, _LEAST_NOISE_S = 0.03, 0.015, 2e-5
-# The least part of an estimate that deviations leave.
+# The least part that deviations leave of an estimate, or of what was measured if that is less.
 _LEAST = 0.1
 
 
@@ -170,9 +172,12 @@ class TimeModel:
         weights = inverse @ (np.array([row.seconds for row in rows]) - expected - before)
         computing = prior + alone + shared @ ((counts @ shared).T @ weights) + own**2 * (counts.T @ weights)
         computing += beside + in_plan @ ((whole @ in_plan).T @ weights) + own_in_plan**2 * (whole.T @ weights)
+        least = prior.copy()
+        for number, seconds in self._alone.items():
+            least[number] = min(prior[number], seconds)
         others = 1.0 + all_moved + _ALL_COLLECTIVES**2 * float(moved_s @ weights)
         return Corrections(
-            np.maximum(computing, _LEAST * prior),
+            np.maximum(computing, _LEAST * least),
             _deviation(shared, own, counts, inverse),
             {
                 key: max(others + float(own_part) + _COLLECTIVE**2 * float(each @ weights), _LEAST)
@@ -189,8 +194,12 @@ class TimeModel:
         """The deviations that candidates have in common: [candidates, deviations]."""
         columns: dict[Hashable, int] = {}
         entries: list[tuple[int, int, float]] = []
+        works: dict[Hashable, Work] = {}
         for number, (kind, candidate) in enumerate(zip(self.kinds, self.candidates, strict=True)):
-            for key, sigma in ((kind, _KIND), ((kind, split_of(candidate)), _SPLIT)):
+            split = kind, split_of(candidate)
+            work = works.setdefault(split, candidate.work)  # sharded state changes it
+            alike = kind, work.flops, work.memory_bytes
+            for key, sigma in ((kind, _KIND), (alike, _WORK), (split, _SPLIT)):
                 entries.append((number, columns.setdefault(key, len(columns)), sigma * prior[number]))
         found = np.zeros((len(self.candidates), len(columns)))
         for number, column, value in entries:

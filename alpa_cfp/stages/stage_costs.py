@@ -311,7 +311,7 @@ def combined_work(works: Sequence[Work]) -> Work:
         bytes_of[each.kind, each.group_size] = bytes_of.get((each.kind, each.group_size), 0) + each.size_bytes
     return Work(
         sum(work.flops for work in works),
-        sum(work.written_bytes for work in works),
+        sum(work.memory_bytes for work in works),
         tuple(Collective(kind, int(size), group) for (kind, group), size in bytes_of.items()),
     )
 

@@ -79,7 +79,7 @@ def work_with_sharded_state(
         state_shardings: The shardings of the state that is split further.
         work: Its work under `StateSharding.REPLICATED`.
     """
-    weight_bytes, written, parts = 0, work.written_bytes, 1
+    weight_bytes, memory, parts = 0, work.memory_bytes, 1
     for update in updates:
         if update.ops[0] in state_shardings.ops:
             arrays = (*update.weights, *update.moments)
@@ -87,9 +87,9 @@ def work_with_sharded_state(
             size = math.prod(sharding.local_shape(shape)) * itemsize(graph.values[graph.parameters[arrays[0]]].dtype)
             parts = sharding.mesh.num_devices // math.prod(axis.size for axis in sharding.axes)
             weight_bytes += size * len(update.weights)
-            written -= size * len(arrays) * (1 - 1 / parts)
+            memory -= size * len(arrays) * (1 - 1 / parts)
     if not weight_bytes:
-        return replace(work, written_bytes=max(written, 0.0))
+        return replace(work, memory_bytes=max(memory, 0.0))
     sums = [each for each in work.collectives if each.kind == "all-reduce" and each.size_bytes >= weight_bytes]
     others = list(work.collectives)
     if sums:
@@ -98,7 +98,7 @@ def work_with_sharded_state(
         scattered = Collective("reduce-scatter", weight_bytes, sums[0].group_size)
         others += [scattered, *([rest] if rest.size_bytes else [])]
     gathered = Collective("all-gather", weight_bytes // parts, parts)
-    return replace(work, written_bytes=max(written, 0.0), collectives=(*others, gathered))
+    return replace(work, memory_bytes=max(memory, 0.0), collectives=(*others, gathered))
 
 
 def shard_further(sharding: ArraySharding, shape: Sequence[int]) -> ArraySharding:

@@ -22,6 +22,7 @@ from alpa_cfp.profiling.meshes.machines import StoppedError
 from alpa_cfp.profiling.process.protocol import Finished
 from alpa_cfp.profiling.queue import Group, ProfilingQueue
 from alpa_cfp.spmd.errors import SpmdError
+from alpa_cfp.spmd.module.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,11 @@ class Pool:
                 self._runners[number].start(threading.Event())
             except (ProfilingError, SpmdError) as error:
                 self._drop(number, error)
+
+    def prepare(self, modules: Sequence[HloModule]) -> None:
+        """As `start`. The meshes compile when they measure, since it is not known which of them will."""
+        del modules
+        self.start()
 
     def measure(self, work: ProfilingQueue) -> Generator[tuple[Group, Finished]]:
         """Measure all groups.

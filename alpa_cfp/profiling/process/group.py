@@ -28,8 +28,8 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 MOST_AT_ONCE = 16
 # A reference runs once for so many programs in a group, and so often at least, all samples together.
 _RUNS_OF_A_REFERENCE, _LEAST_RUNS = 4, 10
-# Programs of earlier groups that stay compiled, without their arrays.
-_KEPT = 16
+# Programs of other groups that stay compiled, without their arrays.
+_KEPT = 64
 # Any other error ends the process.
 _PROGRAM_ERRORS = (jax.errors.JaxRuntimeError, MemoryError)
 

@@ -8,7 +8,8 @@ from jaxlib.mlir.dialects import stablehlo
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
-_COUNTED = ("stablehlo.dot_general", "stablehlo.convolution")
+# The ops whose operations are counted.
+CONTRACTIONS = ("stablehlo.dot_general", "stablehlo.convolution")
 
 
 def hlo_module_count_flop_dot_conv_only(module: HloModule) -> float:
@@ -28,7 +29,7 @@ def flop_of_program(bytecode: bytes) -> float:
 
 def flop_of_block(block: Any) -> float:
     """The same for the ops of a block, and those inside them."""
-    return float(sum(_op_flop(op) for op in mlir.walk(block) if op.name in _COUNTED))
+    return float(sum(_op_flop(op) for op in mlir.walk(block) if op.name in CONTRACTIONS))
 
 
 def _op_flop(op: mlir.Operation) -> int:

@@ -61,7 +61,7 @@ def test_with_zero3_an_update_writes_a_part() -> None:
         split_along(Side.LEFT, state_sharding).per_step
         for state_sharding in (StateSharding.REPLICATED, StateSharding.ZERO3)
     )
-    assert whole.written_bytes == MESH.num_devices * part.written_bytes == 2 * WEIGHT_BYTES
+    assert whole.memory_bytes == MESH.num_devices * part.memory_bytes == 2 * WEIGHT_BYTES
 
 
 @given(seconds, seconds, seconds, st.integers(1, 64))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.costs import Rates, crossing_bytes, resharding_collectives, resharding_matrices
+from alpa_cfp.costs import Rates, Work, crossing_bytes, estimated_s, fitted, resharding_collectives, resharding_matrices
 from alpa_cfp.spmd.shardings.sharding import ArraySharding
 from unit.alpa_cfp.spmd.helpers import MESH_2X4, all_shardings, split
 
@@ -70,3 +70,21 @@ def test_the_matrix_has_each_pair(sources, targets) -> None:
     matrix = sum(matrices.values(), np.zeros((len(sources), len(targets), 2)))
     expected = [[amounts(source, target) for target in targets] for source in sources]
     np.testing.assert_array_equal(matrix, expected)
+
+
+@pytest.mark.parametrize("faster", [1.0, 1e4])
+def test_rates_are_fitted_to_devices_that_are_much_faster_than_the_usual_ones(faster: float) -> None:
+    true = Rates(flops_per_s=faster * 4e10, bytes_per_s=faster * 3e9)
+    works = [Work(1e9 * a, 1e7 * b, ()) for a, b in ((1, 1), (2, 40), (50, 3), (7, 7))]
+    found = fitted(works, [estimated_s(work, true) for work in works], Rates())
+    assert found.flops_per_s == pytest.approx(true.flops_per_s, rel=0.05)
+    assert found.bytes_per_s == pytest.approx(true.bytes_per_s, rel=0.05)
+
+
+def test_times_that_are_small_beside_the_start_of_a_program_hardly_change_rates() -> None:
+    works = [Work(1e9, 1e8, ()), Work(4e9, 1e8, ()), Work(1e4, 1e3, ())]
+    seconds = [estimated_s(work, RATES) for work in works]
+    noisy = [*seconds[:2], 1e3 * seconds[2]]
+    usual = Rates(dispatch_s=1e-3)
+    found = fitted(works, noisy, usual)
+    assert found.flops_per_s == pytest.approx(fitted(works, seconds, usual).flops_per_s, rel=0.02)

@@ -113,3 +113,25 @@ def test_the_same_generator_draws_the_same_times() -> None:
     known = model()
     known.add_candidate(0, 2e-2)
     np.testing.assert_array_equal(draws(known, 3), draws(known, 3))
+
+
+def test_a_measured_candidate_tells_of_those_that_do_equal_work_more_than_of_its_kind() -> None:
+    def work(number: int) -> tuple[int, float, float]:
+        return KINDS[number], CANDIDATES[number].work.flops, CANDIDATES[number].work.memory_bytes
+
+    splits: dict[object, int] = {}
+    for number, candidate in enumerate(CANDIDATES):
+        splits.setdefault((KINDS[number], split_of(candidate)), number)  # the first one: sharded state adds to the work
+    first: dict[object, int] = {}
+    other, number = next((first[work(n)], n) for n in splits.values() if first.setdefault(work(n), n) != n)
+    known = model()
+    known.add_candidate(other, 2e-2)
+    found = of(known)
+    kind = next(n for n in range(len(KINDS)) if KINDS[n] == KINDS[other] and work(n) != work(other))
+    assert found.computing_s[other] > found.computing_s[number] > found.computing_s[kind] > PRIOR[kind]
+
+
+def test_a_candidate_takes_what_was_measured_however_far_that_is_from_its_estimate() -> None:
+    known = model()
+    known.add_candidate(0, 1e-3 * PRIOR[0])
+    assert of(known).computing_s[0] == pytest.approx(1e-3 * PRIOR[0], rel=0.05)
