@@ -1,5 +1,7 @@
 """Times of candidates come from all measurements at once."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -116,19 +118,17 @@ def test_the_same_generator_draws_the_same_times() -> None:
 
 
 def test_a_measured_candidate_tells_of_those_that_do_equal_work_more_than_of_its_kind() -> None:
-    def work(number: int) -> tuple[int, float, float]:
-        return KINDS[number], CANDIDATES[number].work.flops, CANDIDATES[number].work.memory_bytes
-
     splits: dict[object, int] = {}
     for number, candidate in enumerate(CANDIDATES):
-        splits.setdefault((KINDS[number], split_of(candidate)), number)  # the first one: sharded state adds to the work
-    first: dict[object, int] = {}
-    other, number = next((first[work(n)], n) for n in splits.values() if first.setdefault(work(n), n) != n)
-    known = model()
-    known.add_candidate(other, 2e-2)
+        if KINDS[number] == KINDS[0]:
+            splits.setdefault(split_of(candidate), number)  # the first one: sharded state adds to the work
+    measured, equal, other = list(splits.values())[:3]
+    candidates = list(CANDIDATES)
+    candidates[equal] = dataclasses.replace(candidates[equal], work=candidates[measured].work)
+    known = TimeModel(KINDS, candidates)
+    known.add_candidate(measured, 2e-2)
     found = of(known)
-    kind = next(n for n in range(len(KINDS)) if KINDS[n] == KINDS[other] and work(n) != work(other))
-    assert found.computing_s[other] > found.computing_s[number] > found.computing_s[kind] > PRIOR[kind]
+    assert found.computing_s[measured] > found.computing_s[equal] > found.computing_s[other] > PRIOR[other]
 
 
 def test_a_candidate_takes_what_was_measured_however_far_that_is_from_its_estimate() -> None:
