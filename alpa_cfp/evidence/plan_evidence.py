@@ -90,9 +90,12 @@ class PlanEvidence:
         of_factors = roles_of(graph, block, trained, name)
         roles = [_roles(candidate.strategy, of_factors) for candidate in first.candidates]
         measured = [cost.measured for cost in costs]
+        # One that computes as another one is measured by the program of that.
+        numbers = self.search.costs.numbers[first.block]
+        made = [each.measured and self.search.costs.target(n) == n for each, n in zip(costs, numbers, strict=True)]
         weights, results = _weights_of(graph, first, trained.intersection(block.parameters))
         compiled = [cost.compiled for cost in costs]
-        communications = Communications(self.mesh, first.candidates, roles, measured, compiled, weights, results).all()
+        communications = Communications(self.mesh, first.candidates, roles, made, compiled, weights, results).all()
         alternatives = (
             Alternative(
                 roles=roles[i],

@@ -85,6 +85,8 @@ class PlanSearch:
         # For each plan whose program is known the estimates of its collectives by kind and group size.
         self._communication_s = dict[Choices, Mapping[CollectiveKey, float]]()
         self._is_exact = True
+        # How many candidates were measured when more were not worth it, and for which memory budget.
+        self._enough_measured: tuple[int, int | None] | None = None
         self._program_model = ProgramModel(costs.communication.rates.latency_s)
 
     @property
@@ -243,8 +245,11 @@ class PlanSearch:
 
     def _worth_measuring(self, budget_bytes: int | None) -> set[int]:
         """The candidates by which the best plan could become faster by more than a share that is worth it; none if
-        the gain that is expected of all of them is less.
+        the gain that is expected of all of them is less, and until others have been measured.
         """
+        state = self.costs.measured, budget_bytes
+        if state == self._enough_measured:
+            return set()
         random, gain, found = np.random.default_rng(self.costs.measured), 0.0, set[int]()
         for _ in range(_DRAWS):
             known = self.costs.drawn(random)
@@ -257,7 +262,10 @@ class PlanSearch:
                 if own > 0:
                     found |= wanted
         logger.info("CFP: candidates that are not measured could make plans %.1f%% faster", 100 * gain)
-        return found if gain > _ENOUGH - 1 else set()
+        if gain > _ENOUGH - 1:
+            return found
+        self._enough_measured = state
+        return set()
 
     def _add_budget_caveat(self, optimistic: Solution, measured: Solution | None) -> None:
         """Says what the time for planning was too short for.
