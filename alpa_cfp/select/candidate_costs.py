@@ -9,7 +9,7 @@ shrinks as its relatives are measured. Invariant: the same profiles give the sam
 
 import logging
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,10 +20,11 @@ from alpa_cfp.costs import CommunicationCosts, Rates, Work, estimated_s, fitted
 from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.database import Profile
 from alpa_cfp.profiling import TimeBudget
+from alpa_cfp.select.alike import candidate_numbers, first_alike
 from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.select.profiles import compiled_collectives, failure_of
 from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge, resharding_s
-from alpa_cfp.select.time_model import Corrections, Neighbours, PairKey, TimeModel, split_of
+from alpa_cfp.select.time_model import Corrections, Neighbours, PairKey, TimeModel
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.partition.stand_ins import without_communication
@@ -77,6 +78,7 @@ class CandidateCosts:
             that compute alike.
         failures: Why candidates failed, by their numbers; "" if they did not.
         compiled: The collectives of those that XLA partitioned, as read from their compiled programs.
+        plans_s: What plans took that were measured whole, without overhead.
         own_s, pairs_s: Corrections of what candidates and pairs of neighbours communicate (`ProgramModel`).
     """
 
@@ -94,14 +96,15 @@ class CandidateCosts:
     ) -> None:
         self.block_candidates, self.boundaries, self.budget = block_candidates, boundaries, budget or TimeBudget()
         self.communication = communication or CommunicationCosts(rates)
-        self.candidates, self.numbers = distinct(block_candidates), _candidate_numbers(block_candidates)
+        self.candidates, self.numbers = distinct(block_candidates), candidate_numbers(block_candidates)
         self.seconds, self.failures = dict[int, float](), dict[int, str]()
         self.compiled = dict[int, tuple[Collective, ...]]()
+        self.plans_s = dict[Choices, float]()
         self.own_s, self.pairs_s = dict[int, float](), dict[PairKey, float]()
         self._profiles, self._margin, self.micro_batches = profiles, margin, micro_batches
         self._calibrated, self._rates = rates, rates
         kinds = [block.kind for block in block_candidates if block.kind == block.block for _ in block.candidates]
-        self._targets, self._model = _targets(kinds, self.candidates), TimeModel(kinds, self.candidates)
+        self._targets, self._model = first_alike(kinds, self.candidates), TimeModel(kinds, self.candidates)
         combined = [() if communication is None else each.per_step.collectives for each in self.candidates]
         moved = [
             self.communication.by_key(each.work.collectives, once)
@@ -142,12 +145,19 @@ class CandidateCosts:
             for edge in self.boundaries.crossings
         ]
         own_s = seconds - self._calibrated.overhead_s(self.boundaries.arrays)
-        self._model.add_plan(numbers, neighbours, communication_s, max(own_s, _LEAST_OF_MEASURED * seconds))
+        own_s = max(own_s, _LEAST_OF_MEASURED * seconds)
+        self._model.add_plan(numbers, neighbours, communication_s, self._all_between_s(choices), own_s)
+        self.plans_s[choices] = self.step_time_s(choices, own_s)
         self._known = None
 
-    def drawn(self, random: np.random.Generator) -> Corrections:
-        """Times that are possible, given the measurements."""
-        return self._model.corrections(self._computing_s(), random)
+    def drawn(self, random: np.random.Generator, *, alone: bool = False) -> Corrections:
+        """Times that are possible, given the measurements.
+
+        Args:
+            random: Draws them.
+            alone: Whether only what measuring candidates by themselves would tell is uncertain.
+        """
+        return self._model.corrections(self._computing_s(), random, alone=alone)
 
     def plan_s(
         self, choices: Choices, communication_s: Mapping[CollectiveKey, float], known: Corrections | None = None
@@ -161,7 +171,7 @@ class CandidateCosts:
         """
         known = known or self._corrections
         total_s = sum(float(known.computing_s[number]) for number in self.of(choices))
-        total_s += known.communication_s(communication_s)
+        total_s += known.communication_s(communication_s) + known.between * self._all_between_s(choices)
         total_s += sum(known.pairs_s.get(self.pair(edge, choices), 0.0) for edge in self.boundaries.crossings)
         return max(self.step_time_s(choices, total_s), 0.0)
 
@@ -183,6 +193,10 @@ class CandidateCosts:
             for edge in self.boundaries.crossings
         ]
 
+    def _all_between_s(self, choices: Choices) -> float:
+        """The estimate of all that is between the blocks of a plan."""
+        return sum(sum(estimates.values()) for estimates in self._between(choices))
+
     def between_s(self, known: Corrections | None = None) -> list[np.ndarray]:
         """For each two blocks what is between them in a step, for each pair of their candidates."""
         known, found = known or self._corrections, list[np.ndarray]()
@@ -199,7 +213,7 @@ class CandidateCosts:
     def resharding_s(self, edge: ReshardingEdge, known: Corrections | None = None) -> np.ndarray:
         """What the collectives between two blocks take in a step, for each pair of their candidates."""
         known = known or self._corrections
-        return self.micro_batches * resharding_s(edge, self.communication, known.factor)
+        return self.micro_batches * resharding_s(edge, self.communication, lambda key: known.between_factor(key))
 
     def pair(self, edge: ReshardingEdge, choices: Choices) -> PairKey:
         """The key of two neighbours in a plan."""
@@ -332,23 +346,3 @@ class CandidateCosts:
         if self._known is None:
             self._known = self._model.corrections(self._computing_s())
         return self._known
-
-
-def _candidate_numbers(block_candidates: Sequence[BlockCandidates]) -> list[list[int]]:
-    """For each block the indices of its candidates in `distinct(block_candidates)`."""
-    of_kind: dict[int, list[int]] = {}
-    start = 0
-    for block in block_candidates:
-        if block.kind == block.block:
-            of_kind[block.kind] = list(range(start, start + len(block.candidates)))
-            start += len(block.candidates)
-    return [of_kind[block.kind] for block in block_candidates]
-
-
-def _targets(kinds: Sequence[int], candidates: Sequence[Candidate]) -> list[int]:
-    """For each candidate the number of the first one that computes alike, which is measured for it."""
-    first: dict[Hashable, int] = {}
-    return [
-        number if candidate.predicted or candidate.unread else first.setdefault((kind, split_of(candidate)), number)
-        for number, (kind, candidate) in enumerate(zip(kinds, candidates, strict=True))
-    ]

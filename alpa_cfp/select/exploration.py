@@ -3,8 +3,9 @@
 Takes a search and the plans that have run; gives other plans, and how much faster than the best of the known plans the
 best of all is expected to be. The times of blocks, neighbours and collectives are drawn several times from what the
 measurements leave possible. For each draw the search finds the best plan: had the machine such times, it would be this
-much faster. The mean of that over the draws is what a perfect choice would gain. Invariants: only plans of candidates
-that have run are given; the same measurements give the same plans.
+much faster than the fastest one of those that have run, whose times are known. The mean of that over the draws is what
+a perfect choice would gain. Invariants: only plans of candidates that have run are given; the same measurements give
+the same plans.
 """
 
 from collections.abc import Collection
@@ -50,7 +51,7 @@ def prospects(search: PlanSearch, tried: Collection[Choices], budget_bytes: int 
         if found in tried:
             continue
         search.look_at(found)
-        own_s, known_s = search.time_with(found, known), min(search.time_with(each, known) for each in tried)
+        own_s, known_s = search.time_with(found, known), min(search.costs.plans_s[each] for each in tried)
         if own_s < known_s:
             gains[found] = gains.get(found, 0.0) + (1 - own_s / known_s) / draws
     plans = sorted(gains, key=lambda choices: (-gains[choices], choices))

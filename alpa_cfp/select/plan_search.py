@@ -252,7 +252,7 @@ class PlanSearch:
             return set()
         random, gain, found = np.random.default_rng(self.costs.measured), 0.0, set[int]()
         for _ in range(_DRAWS):
-            known = self.costs.drawn(random)
+            known = self.costs.drawn(random, alone=True)
             best = self._search(self._problem(margin=1.0, known=known), budget_bytes)
             wanted = self.costs.unmeasured(best.choices)
             if wanted:

@@ -23,6 +23,7 @@ import numpy as np
 from alpa_cfp.candidates.block_candidates import Candidate
 from alpa_cfp.costs import Work
 from alpa_cfp.costs.communication import CollectiveKey
+from alpa_cfp.select.alike import split_of
 
 Array = np.ndarray
 # The kinds of two neighbouring blocks, and the numbers of their choices.
@@ -30,12 +31,14 @@ PairKey = tuple[tuple[int, int], int, int]
 
 # Standard deviations of computing, relative to it: of a kind of block, an amount of work, a split, a candidate.
 _KIND, _WORK, _SPLIT, _OWN = 0.25, 0.14, 0.05, 0.03
+# Those of plans are the most likely ones by 178 whole plans of 7 models on 8 CPU devices.
 # Of computing in a plan, from that of the same block alone: all blocks, those of a kind, a candidate.
-_ALL_IN_PLAN, _KIND_IN_PLAN, _OWN_IN_PLAN = 0.2, 0.05, 0.03
-# Of collectives in plans: of all, of one kind and group size; of neighbours, relative to the time of both.
-_ALL_COLLECTIVES, _COLLECTIVE, _PAIR = 0.6, 0.3, 0.02
-# Noise of measurements, relative and absolute.
-_BLOCK_NOISE, _PLAN_NOISE, _LEAST_NOISE_S = 0.03, 0.015, 2e-5
+_ALL_IN_PLAN, _KIND_IN_PLAN, _OWN_IN_PLAN = 0.2, 0.02, 0.1
+# Of collectives in plans: of all, of one kind and group size, of those between blocks beside others; of neighbours,
+# relative to the time of both.
+_ALL_COLLECTIVES, _COLLECTIVE, _BETWEEN, _PAIR = 0.1, 0.55, 0.55, 0.02
+# Noise of measurements, relative and absolute; of a plan also what no part of it explains.
+_BLOCK_NOISE, _PLAN_NOISE, _LEAST_NOISE_S = 0.03, 0.035, 2e-5
 # The least part that deviations leave of an estimate, or of what was measured if that is less.
 _LEAST = 0.1
 
@@ -63,6 +66,7 @@ class Corrections:
             without measurements.
         communication: The factor of collectives to their estimates, by kind and group size.
         others: The factor of other collectives.
+        between: What collectives between blocks take more, relative to their estimates.
         pairs_s: What neighbours take more, by their keys; 0 for others.
     """
 
@@ -70,6 +74,7 @@ class Corrections:
     deviation: Array
     communication: Mapping[CollectiveKey, float]
     others: float
+    between: float
     pairs_s: Mapping[PairKey, float]
 
     def communication_s(self, estimates: Mapping[CollectiveKey, float]) -> float:
@@ -80,17 +85,22 @@ class Corrections:
         """The factor of collectives to their estimates."""
         return self.communication.get(key, self.others)
 
+    def between_factor(self, key: CollectiveKey) -> float:
+        """The factor of collectives between blocks to their estimates."""
+        return max(self.factor(key) + self.between, _LEAST)
+
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A measurement: how often each candidate is in it, its seconds and noise; of a plan, its neighbours and what it
-    communicates."""
+    """A measurement: how often each candidate is in it, its seconds and noise; of a plan, its neighbours, and what it
+    communicates in all and between blocks."""
 
     counts: Mapping[int, float]
     seconds: float
     noise_s: float
     neighbours: Sequence[Neighbours] | None = None
     communication_s: Mapping[CollectiveKey, float] = field(default_factory=dict)
+    between_s: float = 0.0
 
 
 @dataclass
@@ -117,6 +127,7 @@ class TimeModel:
         numbers: Sequence[int],
         neighbours: Sequence[Neighbours],
         communication_s: Mapping[CollectiveKey, float],
+        between_s: float,
         seconds: float,
     ) -> None:
         """Takes the measured time of a whole plan.
@@ -125,27 +136,32 @@ class TimeModel:
             numbers: The candidate of each block.
             neighbours: The blocks that exchange values.
             communication_s: The estimates of its collectives, by kind and group size.
+            between_s: The estimate of those that are between blocks.
             seconds: What a step with one micro-batch takes, without overhead.
         """
         counts: dict[int, float] = {}
         for number in numbers:
             counts[number] = counts.get(number, 0.0) + 1.0
-        self._plans.append(_Row(counts, seconds, _PLAN_NOISE * seconds, tuple(neighbours), communication_s))
+        noise_s = _PLAN_NOISE * seconds
+        self._plans.append(_Row(counts, seconds, noise_s, tuple(neighbours), communication_s, between_s))
 
-    def corrections(self, prior: Array, drawn: np.random.Generator | None = None) -> Corrections:
+    def corrections(
+        self, prior: Array, drawn: np.random.Generator | None = None, *, alone: bool = False
+    ) -> Corrections:
         """The means, or times drawn from the distribution given the measurements.
 
         Args:
             prior: The estimates of what candidates compute.
             drawn: Draws the times (Matheron's rule: a draw of everything before the measurements, with the correction
                 that the difference between measurements and such a draw calls for); None for the means.
+            alone: Whether only what candidates compute by themselves is drawn, which measuring them tells.
         """
         rows = [_Row({n: 1.0}, s, _BLOCK_NOISE * s + _LEAST_NOISE_S) for n, s in self._alone.items()] + self._plans
         if not rows and drawn is None:
-            return Corrections(prior, np.ones(len(prior)), {}, 1.0, {})
+            return Corrections(prior, np.ones(len(prior)), {}, 1.0, 0.0, {})
 
-        def draw(size: int) -> Array:
-            return np.zeros(size) if drawn is None else drawn.standard_normal(size)
+        def draw(size: int, *, is_of_plans: bool = True) -> Array:
+            return np.zeros(size) if drawn is None or (alone and is_of_plans) else drawn.standard_normal(size)
 
         shared, own = self._shared(prior), _OWN * prior
         in_plan, own_in_plan = self._in_plan(prior), _OWN_IN_PLAN * prior
@@ -156,21 +172,24 @@ class TimeModel:
         moved, pairs = _moved(rows), _Pairs.of(rows, prior)
         moving = np.stack(list(moved.values()), axis=1) if moved else np.zeros((len(rows), 0))
         moved_s, noise_s = moving.sum(axis=1), np.array([row.noise_s for row in rows])
+        between_s = np.array([row.between_s for row in rows])
         covariance = _outer(counts @ shared) + (counts * own**2) @ counts.T
         covariance += _outer(whole @ in_plan) + (whole * own_in_plan**2) @ whole.T
         covariance += _ALL_COLLECTIVES**2 * np.outer(moved_s, moved_s) + _COLLECTIVE**2 * _outer(moving)
+        covariance += _BETWEEN**2 * np.outer(between_s, between_s)
         covariance += _outer(pairs.deviations) + np.diag(noise_s**2)
         inverse = np.linalg.inv(covariance)
         # Deviations before the measurements: zero for the means.
-        alone = shared @ draw(shared.shape[1]) + own * draw(len(own))
+        by_itself = shared @ draw(shared.shape[1], is_of_plans=False) + own * draw(len(own), is_of_plans=False)
         beside = in_plan @ draw(in_plan.shape[1]) + own_in_plan * draw(len(own))
         all_moved = _ALL_COLLECTIVES * float(draw(1)[0])
         moved_of, pairs_of = _COLLECTIVE * draw(len(moved)), draw(len(pairs.by_key))
-        before = counts @ alone + whole @ beside + all_moved * moved_s + moving @ moved_of
-        before += pairs.deviations @ pairs_of + noise_s * draw(len(rows))
+        between = _BETWEEN * float(draw(1)[0])
+        before = counts @ by_itself + whole @ beside + all_moved * moved_s + moving @ moved_of + between * between_s
+        before += pairs.deviations @ pairs_of + noise_s * draw(len(rows), is_of_plans=False)
         expected = counts @ prior + moved_s
         weights = inverse @ (np.array([row.seconds for row in rows]) - expected - before)
-        computing = prior + alone + shared @ ((counts @ shared).T @ weights) + own**2 * (counts.T @ weights)
+        computing = prior + by_itself + shared @ ((counts @ shared).T @ weights) + own**2 * (counts.T @ weights)
         computing += beside + in_plan @ ((whole @ in_plan).T @ weights) + own_in_plan**2 * (whole.T @ weights)
         least = prior.copy()
         for number, seconds in self._alone.items():
@@ -184,6 +203,7 @@ class TimeModel:
                 for (key, each), own_part in zip(moved.items(), moved_of, strict=True)
             },
             max(others, _LEAST),
+            max(between + _BETWEEN**2 * float(between_s @ weights), _LEAST - 1),
             {
                 key: (float(own_part) + float(each @ weights)) * sigma
                 for (key, (each, sigma)), own_part in zip(pairs.by_key.items(), pairs_of, strict=True)
@@ -239,14 +259,6 @@ def _moved(rows: Sequence[_Row]) -> dict[CollectiveKey, Array]:
         for key, seconds in row.communication_s.items():
             found.setdefault(key, np.zeros(len(rows)))[i] += seconds
     return found
-
-
-def split_of(candidate: Candidate) -> tuple[tuple[int, int], ...]:
-    """For each factor that a candidate splits the number of parts: equal for candidates that compute alike."""
-    strategy = candidate.strategy
-    factors = sorted({factor for factor in strategy.factors if factor is not None})
-    shape = (*candidate.inputs, *candidate.outputs)[0].mesh.shape
-    return tuple((each, math.prod(shape[axis] for axis in strategy.axes_of(each))) for each in factors)
 
 
 def _deviation(shared: Array, own: Array, counts: Array, inverse: Array) -> Array:

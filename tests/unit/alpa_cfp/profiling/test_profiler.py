@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import jax
@@ -27,6 +27,7 @@ from unit.alpa_cfp.profiling.programs import (
     product,
     scaled,
     sum_of_spectrum,
+    uncompilable,
     worker_pid_of,
 )
 
@@ -333,6 +334,9 @@ class DriftingMeasurer:
     def start(self) -> None:
         """Does nothing."""
 
+    def prepare(self, modules: Sequence[HloModule]) -> None:
+        """Does nothing."""
+
     def measure(self, work: ProfilingQueue) -> Generator[tuple[Group, Finished]]:
         while (group := work.take()) is not None:
             slowness = self._slowness.pop(0)
@@ -367,3 +371,51 @@ def test_references_run_with_each_group_and_are_measured_beside_it(client: Clien
     reference = database.get(key_of(product(name="reference"), profiler.devices)[0])
     assert reference is not None
     assert len(reference.samples_s) >= 10
+
+
+class PreparingMeasurer(DriftingMeasurer):
+    """Notes what it is to prepare."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.prepared: list[list[str]] = []
+
+    def prepare(self, modules: Sequence[HloModule]) -> None:
+        self.prepared.append([module.name for module in modules])
+
+
+def test_what_is_expected_and_not_known_is_prepared_once_with_the_references(
+    client: Client, database: ProfileDatabase
+) -> None:
+    devices, measurer = DeviceDescription.of(client.devices()), PreparingMeasurer()
+    known, unknown = product(name="known"), product(ROWS, result=ROWS, name="unknown")
+    measure([known], client, database, QUIET)
+    with Profiler((measurer, devices), database, QUIET, [scaled(2)]) as profiler:
+        profiler.expect(lambda: [known])
+        profiler.expect(lambda: [known, unknown])
+        profiler.expect(lambda: [product(WHOLE, COLUMNS, COLUMNS)])
+    assert measurer.prepared == [[scaled(2).name, "unknown"]]
+
+
+def test_programs_that_were_prepared_are_not_compiled_again(
+    client: Client, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    original = MeshExecutable.__init__
+
+    def noting(self: MeshExecutable, client: Client, module: HloModule) -> None:
+        compiled.append(module.name)
+        original(self, client, module)
+
+    monkeypatch.setattr(MeshExecutable, "__init__", noting)
+    with Profiler(client, database, QUIET) as profiler:
+        profiler.expect(lambda: [product(name="expected")])
+        profiler.measure([product(ROWS, result=ROWS, name="another"), product(name="expected")])
+    assert sorted(compiled) == ["another", "expected"]
+
+
+def test_expecting_what_cannot_be_compiled_harms_nothing(client: Client, database: ProfileDatabase) -> None:
+    with Profiler(client, database, QUIET) as profiler:
+        profiler.expect(lambda: [uncompilable()])
+        (profile,) = profiler.measure([product()])
+    assert profile.status == "measured"
