@@ -4,8 +4,8 @@ Takes a search and the plans that have run; gives other plans, and how much fast
 best of all is expected to be. The times of blocks, neighbours and collectives are drawn several times from what the
 measurements leave possible. For each draw the search finds the best plan: had the machine such times, it would be this
 much faster than the fastest one of those that have run, whose times are known. The mean of that over the draws is what
-a perfect choice would gain. Invariants: only plans of candidates that have run are given; the same measurements give
-the same plans.
+a perfect choice would gain. Candidates that were not measured by themselves are among them, with what is known of
+them: a whole plan measures them, too. Invariant: the same measurements give the same plans.
 """
 
 from collections.abc import Collection

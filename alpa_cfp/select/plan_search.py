@@ -150,13 +150,13 @@ class PlanSearch:
         return self._predicted(choices, self._problem())
 
     def cheapest_with(self, known: Corrections, budget_bytes: int | None) -> Choices:
-        """The cheapest plan of measured candidates, if these times hold.
+        """The cheapest plan, if these times hold, also for candidates that were not measured.
 
         Raises:
             MemoryBudgetError: no plan fits into the budget.
-            NoPlanError: a block has no candidate that was measured.
+            NoPlanError: a block has no candidate that can be run.
         """
-        return self._search(self._problem(only_measured=True, known=known), budget_bytes).choices
+        return self._search(self._problem(margin=1.0, known=known), budget_bytes).choices
 
     def time_with(self, choices: Choices, known: Corrections) -> float:
         """The time of a plan whose program was looked at, if these times hold."""
