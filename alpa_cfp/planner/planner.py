@@ -186,6 +186,7 @@ def _cached_or_new(
     cache = PlanCache(session.database, program.module, cache_key(program, mesh, source, request, session.options))
     made = cache.get()
     if made is None:
+        session.expect(request.devices, mesh, [*calibration_programs(mesh), *communication_programs(mesh)])
         made = _annotated(program, _new_plan(program, mesh, source, budget, request, session))
         # With more time the plan may be a better one: the next planning goes on where this one ended.
         if not budget.is_over:

@@ -5,7 +5,7 @@ context ends, all profilers and the database are closed, and no process is left.
 which others were made in the session.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,9 +17,9 @@ from alpa_cfp.extraction.analysed_program import AnalysedPrograms
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import Devices
 from alpa_cfp.profiling import MeasureOptions, Profiler, TimeBudget, recorded_devices
-from alpa_cfp.select.calibration import calibration_programs
-from alpa_cfp.select.communication import communication_programs, reference_programs
+from alpa_cfp.select.communication import reference_programs
 from alpa_cfp.select.profile_source import TrackedSource, recorded
+from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
 
@@ -73,9 +73,18 @@ class Session:
             recorded_on = recorded_devices(self.database, mesh.shape, device_kind=options.device_kind)
             return TrackedSource(recorded_on, recorded(recorded_on, self.database))
         profiler = self._profiler(devices, mesh)
-        # These are measured first, once the program has been analysed.
-        profiler.expect(lambda: [*calibration_programs(mesh), *communication_programs(mesh)])
         return TrackedSource(profiler.devices, partial(profiler.measure_within, budget or TimeBudget()))
+
+    def expect(self, devices: Devices, mesh: LogicalMesh, programs: Sequence[HloModule]) -> None:
+        """Begin with what is measured first, if costs are measured, while planning goes on.
+
+        Args:
+            devices: The devices of the mesh.
+            mesh: The logical mesh.
+            programs: What is measured first.
+        """
+        if self.options.costs == "measure":
+            self._profiler(devices, mesh).expect(programs)
 
     def _profiler(self, devices: Devices, mesh: LogicalMesh) -> Profiler:
         """The profiler of devices in their order; one for all logical meshes over them."""

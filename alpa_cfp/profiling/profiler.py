@@ -14,7 +14,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Protocol, Self
 
@@ -106,17 +106,17 @@ class Profiler:
         else:
             self._measurer, self.devices = mesh
 
-    def expect(self, make: Callable[[], Sequence[HloModule]]) -> None:
+    def expect(self, modules: Sequence[HloModule]) -> None:
         """Start measuring processes, if the profile of a module is missing, and compile there, while planning goes on.
 
-        Errors are raised when something is measured.
+        Errors are raised when something is measured. Only the first call that misses a profile has an effect.
 
         Args:
-            make: Gives the modules that will be measured first; called once.
+            modules: The modules that will be measured first.
         """
         if self._starting is not None:
             return
-        modules = [module for module in make() if self._database.get(key_of(module, self.devices)[0]) is None]
+        modules = [module for module in modules if self._database.get(key_of(module, self.devices)[0]) is None]
         if modules:
             wanted = [*self._references, *modules]
             self._starting = threading.Thread(target=_prepare_quietly, args=(self._measurer, wanted), daemon=True)

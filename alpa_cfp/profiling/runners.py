@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 
 from alpa_cfp.profiling.options import MeasureOptions
-from alpa_cfp.profiling.process.group import Loaded, compile_group, cores, measure_group
+from alpa_cfp.profiling.process.group import Loaded, cores, do_task
 from alpa_cfp.profiling.process.phases import measure_in_phases
-from alpa_cfp.profiling.process.protocol import CompileTask, Finished, Task, TaskEvent
+from alpa_cfp.profiling.process.protocol import CompileTask, Finished, Task, TaskDone, TaskEvent
 from alpa_cfp.profiling.process.setups import setup_of
 from alpa_cfp.profiling.process.supervisor import COMMAND, Supervisor
 from alpa_cfp.profiling.queue import Group, ProfilingQueue
@@ -28,9 +28,16 @@ class SequentialBackend(ABC):
     def start(self) -> None:
         """See `Measurer`."""
 
-    @abstractmethod
     def prepare(self, modules: Sequence[HloModule]) -> None:
-        """See `Measurer`."""
+        """See `Measurer`. A program that cannot be compiled fails again when it is measured."""
+        task = CompileTask(tuple(module.as_serialized_hlo_module_proto() for module in modules), ())
+        with contextlib.closing(self.do(task)) as events:
+            for _ in events:
+                pass
+
+    @abstractmethod
+    def do(self, task: Task) -> Generator[TaskEvent]:
+        """Do a task; `TaskDone` comes last, unless the worker was lost."""
 
     @abstractmethod
     def measure_group(self, group: Group) -> Generator[Finished]:
@@ -64,20 +71,12 @@ class InProcessRunner(SequentialBackend):
     def start(self) -> None:
         """Does nothing."""
 
-    def prepare(self, modules: Sequence[HloModule]) -> None:
-        for _ in self._compile(modules):
-            pass  # a program that cannot be compiled fails again when it is measured
-
     def measure_group(self, group: Group) -> Generator[Finished]:
-        # Those that fail are compiled once more, and then reported.
-        self.prepare(group.modules)
-        measured = measure_group(group.modules, self._client, group.samples, group.rng, self._loaded, group.references)
-        for event in measured:
-            if isinstance(event, Finished):
-                yield event
+        return measure_in_phases(group.modules, group.samples, group.rng, set(), self.do, group.references)
 
-    def _compile(self, modules: Sequence[HloModule]) -> Generator[Finished]:
-        yield from compile_group(modules, self._client, (), cores(), self._loaded, lambda *_: None)
+    def do(self, task: Task) -> Generator[TaskEvent]:
+        yield from do_task(task, self._client, cores(), self._loaded, lambda *_: None)
+        yield TaskDone()
 
     def close(self) -> None:
         for program in self._loaded.values():
@@ -108,19 +107,12 @@ class SubprocessRunner(SequentialBackend):
     def start(self) -> None:
         self.supervisor.start(setup_of(self._client))
 
-    def prepare(self, modules: Sequence[HloModule]) -> None:
-        self.start()
-        task = CompileTask(tuple(module.as_serialized_hlo_module_proto() for module in modules), ())
-        with contextlib.closing(self.supervisor.do(task)) as events:
-            for _ in events:
-                pass  # what fails, fails again when it is measured
-
     def measure_group(self, group: Group) -> Generator[Finished]:
-        def do(task: Task) -> Generator[TaskEvent]:
-            self.start()
-            return self.supervisor.do(task)
+        return measure_in_phases(group.modules, group.samples, group.rng, self._suspects, self.do, group.references)
 
-        return measure_in_phases(group.modules, group.samples, group.rng, self._suspects, do, group.references)
+    def do(self, task: Task) -> Generator[TaskEvent]:
+        self.start()
+        return self.supervisor.do(task)
 
     def close(self) -> None:
         self.supervisor.close()

@@ -213,7 +213,7 @@ class CandidateCosts:
     def resharding_s(self, edge: ReshardingEdge, known: Corrections | None = None) -> np.ndarray:
         """What the collectives between two blocks take in a step, for each pair of their candidates."""
         known = known or self._corrections
-        return self.micro_batches * resharding_s(edge, self.communication, lambda key: known.between_factor(key))
+        return self.micro_batches * resharding_s(edge, self.communication, known.between_factor)
 
     def pair(self, edge: ReshardingEdge, choices: Choices) -> PairKey:
         """The key of two neighbours in a plan."""

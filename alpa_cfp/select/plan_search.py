@@ -1,10 +1,10 @@
 """The search for the best plans, which measures only the candidates that it needs (CFP, sections 5 and 6).
 
-Takes the candidates of a program, their boundaries and a source of profiles; gives the cheapest plans. The search is
-repeated, and the candidates of its plan and those that nearly were in it are measured, until no plan of unmeasured
-candidates can be much better. What programs of proposed plans communicate, and what whole plans that were timed took,
-corrects the costs, and the next search knows of it. Invariant: the same profiles give the same plans, unless a search
-meets its time limit.
+Takes the candidates of a program, their boundaries and a source of profiles; gives the cheapest plans. Times are drawn
+from what is known, and candidates of the best plans by these are measured, until those that are not measured are
+expected to make plans hardly faster. What programs of proposed plans communicate, and what whole plans that were timed
+took, corrects the costs, and the next search knows of it. Invariant: the same profiles give the same plans, unless a
+search meets its time limit.
 """
 
 import logging
@@ -27,12 +27,8 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
 
-# The programs that are measured in a round, if as many are worth it.
-_ROUND = 12
 # How often possible times are drawn to see what more measurements could gain.
 _DRAWS = 6
-# A candidate is measured beside those of the best plan if the plan with it takes at most this many times as long.
-_NEAR = 1.05
 # A plan of measured candidates is taken if no other one could be faster by more than this factor.
 _ENOUGH = 1.01
 # The plans whose programs are looked at for one search, at most and at least, and their blocks, all together.
@@ -40,6 +36,8 @@ _MOST_LOOKS, _LEAST_LOOKS, _MOST_BLOCKS = 16, 3, 320
 # What searches may take of their limit after one of the same program that was not exact: they will not be either, and
 # plans hardly get better after the first seconds.
 _LATER_SHARE = 1 / 8
+# The same for a search with drawn times.
+_DRAWN_SHARE = 1 / 60
 # Reasons that a message names at most.
 _NAMED = 3
 # Reasons why there is no plan without a candidate.
@@ -156,7 +154,7 @@ class PlanSearch:
             MemoryBudgetError: no plan fits into the budget.
             NoPlanError: a block has no candidate that can be run.
         """
-        return self._search(self._problem(margin=1.0, known=known), budget_bytes).choices
+        return self._search_drawn(self._problem(margin=1.0, known=known), budget_bytes).choices
 
     def time_with(self, choices: Choices, known: Corrections) -> float:
         """The time of a plan whose program was looked at, if these times hold."""
@@ -223,10 +221,9 @@ class PlanSearch:
         return make_problem(self.costs.block_candidates, self.costs.boundaries, times, self.costs.between_s(known))
 
     def _cheapest(self, budget_bytes: int | None) -> Solution:
-        """The cheapest plan of measured candidates; no other could be predicted to be faster by more than `_ENOUGH`."""
+        """The cheapest plan of measured candidates; others are expected to be faster by less than `_ENOUGH`."""
         while True:
-            problem = self._problem()
-            found = self._search(problem, budget_bytes)
+            found = self._search(self._problem(), budget_bytes)
             wanted = self.costs.unmeasured(found.choices)
             if wanted:
                 try:
@@ -237,7 +234,7 @@ class PlanSearch:
                     if self.costs.budget.is_over:
                         self._add_budget_caveat(found, measured)
                     elif measured is None or (wanted := self._worth_measuring(budget_bytes)):
-                        self.costs.measure(sorted({*wanted, *self._near(problem, found, _ROUND - len(wanted))}))
+                        self.costs.measure(sorted(wanted))
                         continue
                 found = measured or found
             self.gap_s = found.gap_s
@@ -253,10 +250,10 @@ class PlanSearch:
         random, gain, found = np.random.default_rng(self.costs.measured), 0.0, set[int]()
         for _ in range(_DRAWS):
             known = self.costs.drawn(random, alone=True)
-            best = self._search(self._problem(margin=1.0, known=known), budget_bytes)
+            best = self._search_drawn(self._problem(margin=1.0, known=known), budget_bytes)
             wanted = self.costs.unmeasured(best.choices)
             if wanted:
-                other = self._search(self._problem(only_measured=True, known=known), budget_bytes)
+                other = self._search_drawn(self._problem(only_measured=True, known=known), budget_bytes)
                 own = max(1 - best.time_s / other.time_s, 0.0)
                 gain += own / _DRAWS
                 if own > 0:
@@ -291,6 +288,11 @@ class PlanSearch:
         self._is_exact = self._is_exact and found.gap_s == 0
         return self._or_baseline(found, problem, budget_bytes) if found.gap_s > 0 else found
 
+    def _search_drawn(self, problem: SearchProblem, budget_bytes: int | None) -> Solution:
+        """A plan for drawn times: there are many such searches, and none has to be better than the times are known."""
+        time_s, memory_bytes = self.limits
+        return search(problem, budget_bytes, time_limit_s=_DRAWN_SHARE * time_s, memory_limit_bytes=memory_bytes)
+
     def _or_baseline(self, found: Solution, problem: SearchProblem, budget_bytes: int | None) -> Solution:
         """The plan that a search found which was not exact, or a faster baseline."""
         for name, plan in ({} if self._baselines is None else self._baselines(problem)).items():
@@ -298,26 +300,6 @@ class PlanSearch:
                 logger.info("CFP: %s is predicted to be faster than what the search has found", name)
                 found = replace(plan, gap_s=max(found.gap_s - (found.time_s - plan.time_s), 0.0))
         return found
-
-    def _near(self, problem: SearchProblem, plan: Solution, count: int) -> list[int]:
-        """The unmeasured candidates with which a plan, otherwise the same, is nearly as fast; up to `count`."""
-        found: list[tuple[float, int]] = []
-        for kind in dict.fromkeys(block.kind for block in self.costs.block_candidates):
-            times = np.full(len(self.costs.numbers[kind]), plan.time_s)
-            for block, variable, choice in zip(
-                self.costs.block_candidates, problem.variables, plan.choices, strict=True
-            ):
-                if block.kind == kind:
-                    times += variable.time_s - variable.time_s[choice]
-            for edge, (first, second) in zip(problem.edges, problem.ends, strict=True):
-                a, b = plan.choices[first], plan.choices[second]
-                same = [self.costs.block_candidates[end].kind == kind for end in (first, second)]
-                if any(same):
-                    one_sided = edge.time_s[:, b] if same[0] else edge.time_s[a]
-                    times += (np.diagonal(edge.time_s) if all(same) else one_sided) - edge.time_s[a, b]
-            found += zip(times.tolist(), map(self.costs.target, self.costs.numbers[kind]), strict=True)
-        near = sorted(each for each in found if each[0] <= _NEAR * plan.time_s and each[1] not in self.costs.seconds)
-        return list(dict.fromkeys(number for _, number in near))[: max(count, 0)]
 
     def add_caveats(self) -> None:
         """Adds caveats: what the cheapest plan was chosen without. Call it after the last search."""

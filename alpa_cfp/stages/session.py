@@ -9,6 +9,7 @@ from typing import Any
 
 from alpa_cfp.planner.request import Devices
 from alpa_cfp.planner.session import Session
+from alpa_cfp.select.calibration import calibration_programs
 from alpa_cfp.spmd.module.stage_programs import NO_LIMIT_BYTES
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.stages.stage_costs import StageCostModel
@@ -25,7 +26,9 @@ class StageSession(Session):
         """The cost model of a mesh; see `source`."""
         key = (devices.key, mesh)
         if key not in self._cost_models:
-            self._cost_models[key] = StageCostModel(mesh, self._memory_bytes(devices), self.source(devices, mesh))
+            memory_bytes = self._memory_bytes(devices)
+            self.expect(devices, mesh, calibration_programs(mesh))
+            self._cost_models[key] = StageCostModel(mesh, memory_bytes, self.source(devices, mesh))
         return self._cost_models[key]
 
     def _memory_bytes(self, devices: Devices) -> int:

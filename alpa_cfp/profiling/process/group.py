@@ -1,4 +1,4 @@
-"""Compile a group of programs, several at a time, and time them interleaved.
+"""Do the tasks of measuring: compile a group of programs, several at a time, and time them interleaved.
 
 Takes partitioned modules and the client of their mesh; reports each activity that begins and gives a profile for each
 program. The order of runs is drawn anew each round, since the speed of a machine drifts. Invariants: each program is
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import jax
 
 from alpa_cfp.database import Collective, Failure, Profile, utc_now
-from alpa_cfp.profiling.process.protocol import Finished, Started, failed
+from alpa_cfp.profiling.process.protocol import CompileTask, Finished, Started, Task, failed
 from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
@@ -61,6 +61,33 @@ class _TimedProgram:
     name: bytes
     program: Loaded
     samples_s: list[float] = field(default_factory=list)
+
+
+def do_task(
+    task: Task,
+    client: Client,
+    most_threads: int,
+    loaded: dict[bytes, Loaded],
+    report: Callable[[Started | None, int], None],
+) -> Iterator[Finished]:
+    """Do a task; gives each finished program.
+
+    Args:
+        task: The task.
+        client: The backend of the mesh.
+        most_threads: The number of programs that are compiled at a time, at most.
+        loaded: The programs of earlier tasks that are still loaded, and then those of this one.
+        report: Called with what begins, or None when it has ended, and the number of the thread.
+    """
+    modules = [HloModule.from_serialized(module) for module in task.modules]
+    if isinstance(task, CompileTask):
+        yield from compile_group(modules, client, task.alone, most_threads, loaded, report)
+        return
+    for event in measure_group(modules, client, task.samples, task.rng, loaded, task.references):
+        if isinstance(event, Started):
+            report(event, 0)
+        else:
+            yield event
 
 
 def compile_group(

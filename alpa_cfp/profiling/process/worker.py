@@ -12,27 +12,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import jax
 
-from alpa_cfp.profiling.process.group import Loaded, compile_group, cores, measure_group
+from alpa_cfp.profiling.process.group import Loaded, cores, do_task
 from alpa_cfp.profiling.process.protocol import (
-    CompileTask,
-    Finished,
     MessageConnection,
     ProgressFile,
     Ready,
     Setup,
-    Started,
-    Task,
     TaskDone,
 )
 from alpa_cfp.profiling.process.setups import set_up_jax
 from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.distributed.host_client import HostClient
 from alpa_cfp.spmd.distributed.runtime import devices_of_all_hosts, join
-from alpa_cfp.spmd.module.hlo_module import HloModule
 
 _PARENT_CHECK_S = 1.0
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
@@ -58,25 +52,11 @@ def _serve(connection: MessageConnection, progress: ProgressFile) -> None:
     connection.send(ready)
     loaded: dict[bytes, Loaded] = {}
     while client is not None:
-        for event in _do(connection.recv(), client, cores() // setup.share, loaded, progress):
+        for event in do_task(connection.recv(), client, cores() // setup.share, loaded, progress.write):
             connection.send(event)
             if setup.place is not None and event.profile.failure not in (None, "compile_failed"):
                 return
         connection.send(TaskDone())
-
-
-def _do(
-    task: Task, client: Client, most_threads: int, loaded: dict[bytes, Loaded], progress: ProgressFile
-) -> Iterator[Finished]:
-    modules = [HloModule.from_serialized(module) for module in task.modules]
-    if isinstance(task, CompileTask):
-        yield from compile_group(modules, client, task.alone, most_threads, loaded, progress.write)
-        return
-    for event in measure_group(modules, client, task.samples, task.rng, loaded, task.references):
-        if isinstance(event, Started):
-            progress.write(event)
-        else:
-            yield event
 
 
 def _set_up(setup: Setup) -> tuple[Ready, Client | None]:

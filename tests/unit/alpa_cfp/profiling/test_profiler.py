@@ -391,9 +391,9 @@ def test_what_is_expected_and_not_known_is_prepared_once_with_the_references(
     known, unknown = product(name="known"), product(ROWS, result=ROWS, name="unknown")
     measure([known], client, database, QUIET)
     with Profiler((measurer, devices), database, QUIET, [scaled(2)]) as profiler:
-        profiler.expect(lambda: [known])
-        profiler.expect(lambda: [known, unknown])
-        profiler.expect(lambda: [product(WHOLE, COLUMNS, COLUMNS)])
+        profiler.expect([known])
+        profiler.expect([known, unknown])
+        profiler.expect([product(WHOLE, COLUMNS, COLUMNS)])
     assert measurer.prepared == [[scaled(2).name, "unknown"]]
 
 
@@ -409,13 +409,13 @@ def test_programs_that_were_prepared_are_not_compiled_again(
 
     monkeypatch.setattr(MeshExecutable, "__init__", noting)
     with Profiler(client, database, QUIET) as profiler:
-        profiler.expect(lambda: [product(name="expected")])
+        profiler.expect([product(name="expected")])
         profiler.measure([product(ROWS, result=ROWS, name="another"), product(name="expected")])
     assert sorted(compiled) == ["another", "expected"]
 
 
 def test_expecting_what_cannot_be_compiled_harms_nothing(client: Client, database: ProfileDatabase) -> None:
     with Profiler(client, database, QUIET) as profiler:
-        profiler.expect(lambda: [uncompilable()])
+        profiler.expect([uncompilable()])
         (profile,) = profiler.measure([product()])
     assert profile.status == "measured"

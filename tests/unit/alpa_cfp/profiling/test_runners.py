@@ -42,12 +42,12 @@ QUIET = MeasureOptions(samples=2, progress=False, isolated=True, run_limit_s=2.0
 # A worker that is sound until it measures, and then dies or waits.
 _FAKE = """
 import os, signal, time
-from alpa_cfp.profiling.process import worker
+from alpa_cfp.profiling.process import group, worker
 from alpa_cfp.profiling.process.protocol import Started
 def measure_group(modules, client, samples, rng, loaded, references):
     yield Started(0, {stage!r})
     {death}
-worker.measure_group = measure_group
+group.measure_group = measure_group
 worker.main()
 """
 
@@ -209,7 +209,7 @@ def test_a_process_that_cannot_be_started_is_an_error_with_its_reason(
 
 
 def test_a_process_that_dies_before_its_first_program_is_an_error(client: Client) -> None:
-    code = "from alpa_cfp.profiling.process import worker; worker.measure_group = lambda *_: 1 / 0; worker.main()"
+    code = "from alpa_cfp.profiling.process import group, worker; group.measure_group = lambda *_: 1 / 0; worker.main()"
     command = [sys.executable, "-c", code]
     with (
         closing(SubprocessRunner(client, QUIET, command)) as worker,
@@ -220,7 +220,8 @@ def test_a_process_that_dies_before_its_first_program_is_an_error(client: Client
 
 def test_a_process_that_does_not_begin_with_its_first_program_is_an_error(client: Client) -> None:
     code = (
-        "import time; from alpa_cfp.profiling.process import worker; worker.measure_group = lambda *_: time.sleep(1e3)"
+        "import time; from alpa_cfp.profiling.process import group, worker; "
+        "group.measure_group = lambda *_: time.sleep(1e3)"
     )
     options = dataclasses.replace(QUIET, run_limit_s=0.5)
     worker = SubprocessRunner(client, options, [sys.executable, "-c", f"{code}; worker.main()"])

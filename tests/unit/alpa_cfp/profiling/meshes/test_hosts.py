@@ -105,15 +105,15 @@ def test_hosts_start_as_soon_as_something_is_expected_that_is_not_known(hosts: l
         return Profiler((Pool([worker]), DEVICES), database, QUIET)
 
     with profiler() as first:
-        first.expect(lambda: [SUMMED])
-        first.expect(lambda: [scaled(2)])
+        first.expect([SUMMED])
+        first.expect([scaled(2)])
         assert [profile.status for profile in first.measure([SUMMED])] == ["measured"]
         assert [host.starts for host in hosts] == [1, 1]
     with profiler() as second:
-        second.expect(lambda: [SUMMED])
+        second.expect([SUMMED])
     assert [host.starts for host in hosts] == [1, 1]
     with profiler() as third:
-        third.expect(lambda: [scaled(2)])
+        third.expect([scaled(2)])
     # Started for nothing, and ended.
     assert [host.starts for host in hosts] == [2, 2]
     assert [host.supervisor for host in hosts] == [None, None]
@@ -128,7 +128,7 @@ def test_hosts_that_cannot_start_are_an_error_only_when_something_is_measured(
     monkeypatch.setattr(hosts[1], "start", start)
     worker = HostsRunner(hosts, new_mesh, Machines(times_alone=True), Losses())
     with Profiler((Pool([worker]), DEVICES), ProfileDatabase.in_memory(), QUIET) as profiler:
-        profiler.expect(lambda: [SUMMED])
+        profiler.expect([SUMMED])
         with pytest.raises(ProfilingError, match="it is not there"):
             profiler.measure([SUMMED])
 
