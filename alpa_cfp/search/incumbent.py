@@ -18,7 +18,8 @@ SLACK = 1e-11
 class Incumbent:
     """The best plan so far that fits: the fastest, of equal times the smallest, of these the first by its choices.
 
-    `choices` are those of the plan in the pruned problem.
+    `choices` are those of the plan in the pruned problem. A plan is good enough if it is slower than a bound by at most
+    the share `enough` of it.
     """
 
     problem: SearchProblem
@@ -26,6 +27,7 @@ class Incumbent:
     budget_bytes: float
     plan: Solution | None = None
     choices: tuple[int, ...] = ()
+    enough: float = 0.0
 
     def add(self, choices: Sequence[int]) -> Solution:
         """Evaluates a plan of the pruned problem, and keeps it if it fits and is better."""
@@ -43,8 +45,8 @@ class Incumbent:
         return math.inf if self.plan is None else self.plan.time_s
 
     def is_proved(self, bound_s: float) -> bool:
-        """Whether the best plan is as fast as a bound."""
-        return self.time_s <= bound_s + SLACK * abs(bound_s)
+        """Whether the best plan is as fast as a bound, or good enough."""
+        return self.time_s <= bound_s + max(self.enough, SLACK) * abs(bound_s)
 
 
 def _rank(plan: Solution) -> tuple[float, int, tuple[int, ...]]:

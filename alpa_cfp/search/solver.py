@@ -39,6 +39,7 @@ def search(
     *,
     time_limit_s: float = math.inf,
     memory_limit_bytes: int = MEMORY_BYTES,
+    enough: float = 0.0,
 ) -> Solution:
     """Finds the cheapest plan whose memory is at most `budget_bytes` (None: any).
 
@@ -47,12 +48,13 @@ def search(
 
     After `time_limit_s` seconds, or where the exact search would hold more than `memory_limit_bytes` beside the problem
     and what is linear in it, the result is the best plan so far, or that of approximate.py. A warning then says by how
-    much at most it could be beaten (`Solution.gap_s`; 0 if it was proved to be the best).
+    much at most it could be beaten (`Solution.gap_s`; 0 if it was proved to be the best). Where the exact search does
+    not fit, a plan that is proved to be slower than the best by at most the share `enough` ends the search early.
 
     Raises:
         NoPlanError: A variable has excluded choices only.
         MemoryBudgetError: No plan fits.
-        InvalidProblemError: A budget or limit is negative.
+        InvalidProblemError: A budget or limit is negative, or `enough` is.
     """
     if budget_bytes is not None and budget_bytes < 0:
         raise InvalidProblemError(f"budget_bytes={budget_bytes}: a budget is not negative; None means no limit")
@@ -60,6 +62,8 @@ def search(
         raise InvalidProblemError(f"time_limit_s={time_limit_s}: a time limit is not negative")
     if memory_limit_bytes < 0:
         raise InvalidProblemError(f"memory_limit_bytes={memory_limit_bytes}: a limit is not negative")
+    if not enough >= 0:
+        raise InvalidProblemError(f"enough={enough}: a share is not negative")
     if not problem.variables:
         return problem.solution(())
     hopeless = tuple(variable.name for variable in problem.variables if not np.isfinite(variable.time_s).any())
@@ -70,7 +74,7 @@ def search(
     pruned = prune(problem, deadline.part(_PRUNE_SHARE), memory=counted)
     if counted:
         _check_budget(problem, pruned.given(pruned.problem.leanest()), budget_bytes)
-    known = Incumbent(problem, pruned, float(budget_bytes) if counted else math.inf)
+    known = Incumbent(problem, pruned, float(budget_bytes) if counted else math.inf, enough=enough)
     # Not used by the exact search, whose result must not depend on whether there is a limit.
     spare = replace(known)
     bound_s, stopped, run = trivial_bound_s(pruned.problem), None, None
@@ -81,9 +85,10 @@ def search(
         if is_heavy := math.isfinite(time_limit_s) and work(tree) > _HEAVY:
             bound_s = approximate(spare, deadline.part(_FIRST_SHARE), bound_s)
             known.add(spare.choices)
-        run = ExactSearch(tree, known, deadline if is_heavy else deadline.part(_EXACT_SHARE))
-        run.run()
-        bound_s = math.inf
+        if not is_heavy or not known.is_proved(bound_s):
+            run = ExactSearch(tree, known, deadline if is_heavy else deadline.part(_EXACT_SHARE))
+            run.run()
+            bound_s = math.inf
     except (Stopped, MemoryError) as error:
         stopped = error
     if stopped is not None:

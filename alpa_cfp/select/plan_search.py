@@ -38,6 +38,9 @@ _MOST_LOOKS, _LEAST_LOOKS, _MOST_BLOCKS = 16, 3, 320
 _LATER_SHARE = 1 / 8
 # The same for a search with drawn times.
 _DRAWN_SHARE = 1 / 60
+# Searches that are not exact end when no plan can be faster by more than this share: times are known less well. The
+# same for drawn times.
+_CLOSE, _CLOSE_DRAWN = 0.002, 0.01
 # Reasons that a message names at most.
 _NAMED = 3
 # Reasons why there is no plan without a candidate.
@@ -282,16 +285,17 @@ class PlanSearch:
         if not self._is_exact:
             time_s *= _LATER_SHARE
         try:
-            found = search(problem, budget_bytes, time_limit_s=time_s, memory_limit_bytes=memory_bytes)
+            found = search(problem, budget_bytes, time_limit_s=time_s, memory_limit_bytes=memory_bytes, enough=_CLOSE)
         except NoPlanError as error:
             raise self._with_reasons(error) from error
         self._is_exact = self._is_exact and found.gap_s == 0
-        return self._or_baseline(found, problem, budget_bytes) if found.gap_s > 0 else found
+        is_close = found.gap_s <= _CLOSE * found.time_s
+        return found if is_close else self._or_baseline(found, problem, budget_bytes)
 
     def _search_drawn(self, problem: SearchProblem, budget_bytes: int | None) -> Solution:
         """A plan for drawn times: there are many such searches, and none has to be better than the times are known."""
-        time_s, memory_bytes = self.limits
-        return search(problem, budget_bytes, time_limit_s=_DRAWN_SHARE * time_s, memory_limit_bytes=memory_bytes)
+        limit_s, memory_bytes = _DRAWN_SHARE * self.limits[0], self.limits[1]
+        return search(problem, budget_bytes, time_limit_s=limit_s, memory_limit_bytes=memory_bytes, enough=_CLOSE_DRAWN)
 
     def _or_baseline(self, found: Solution, problem: SearchProblem, budget_bytes: int | None) -> Solution:
         """The plan that a search found which was not exact, or a faster baseline."""

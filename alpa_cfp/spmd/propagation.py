@@ -6,6 +6,7 @@ Shardy's propagation does it here. Invariants: a sharding that was set is kept, 
 divides its array, and markers stay where nothing uses them.
 """
 
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -89,15 +90,14 @@ def donation_pairs(module: HloModule) -> list[tuple[int, int]]:
     Aliases that alpa has set explicitly come first.
     """
     pairs = list(module.aliases)
-    free = {i: shape for i, shape in enumerate(module.shape.results) if i not in {result for result, _ in pairs}}
-    aliased = {parameter for _, parameter in pairs}
+    taken, aliased = {result for result, _ in pairs}, {parameter for _, parameter in pairs}
+    free = defaultdict[Shape, deque[int]](deque)
+    for result, shape in enumerate(module.shape.results):
+        if result not in taken:
+            free[shape].append(result)
     for parameter, (donated, shape) in enumerate(zip(module.donated, module.shape.parameters, strict=True)):
-        if not donated or parameter in aliased:
-            continue
-        match = next((result for result, candidate in free.items() if candidate == shape), None)
-        if match is not None:
-            pairs.append((match, parameter))
-            del free[match]
+        if donated and parameter not in aliased and free[shape]:
+            pairs.append((free[shape].popleft(), parameter))
     return pairs
 
 

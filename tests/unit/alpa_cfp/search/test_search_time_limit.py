@@ -75,3 +75,23 @@ def test_without_any_time_a_plan_that_single_changes_do_not_lead_to_is_found() -
 def test_a_time_limit_that_is_none_is_refused(limit: float) -> None:
     with pytest.raises(InvalidProblemError, match="time_limit_s="):
         search(ONE, None, time_limit_s=limit)
+
+
+@given(problem=problems(), enough=st.floats(0.0, 0.5))
+def test_a_search_that_may_end_close_to_the_best_plan_tells_how_close(problem: SearchProblem, enough: float) -> None:
+    listed = plans(problem)
+    if not listed:
+        return
+    found = search(problem, None, memory_limit_bytes=0, enough=enough)
+    assert found.time_s - found.gap_s <= min(each.time_s for each in listed) + 1e-9
+    # Without leave to end early the plan is no worse.
+    assert search(problem, None, memory_limit_bytes=0).time_s <= found.time_s
+
+
+def test_the_exact_search_ends_with_the_best_plan_however_little_is_enough() -> None:
+    assert search(ONE, None, enough=10.0).choices == (0,)
+
+
+def test_a_share_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidProblemError, match=r"enough=-1\.0: a share is not negative"):
+        search(ONE, None, enough=-1.0)
