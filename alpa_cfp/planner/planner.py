@@ -186,7 +186,6 @@ def _cached_or_new(
     cache = PlanCache(session.database, program.module, cache_key(program, mesh, source, request, session.options))
     made = cache.get()
     if made is None:
-        session.expect(request.devices, mesh, [*calibration_programs(mesh), *communication_programs(mesh)])
         made = _annotated(program, _new_plan(program, mesh, source, budget, request, session))
         # With more time the plan may be a better one: the next planning goes on where this one ended.
         if not budget.is_over:
@@ -221,6 +220,9 @@ def _new_plan(
 ) -> Plan:
     """Makes a new plan."""
     module, blocks, option = program.module, program.blocks, session.options
+    calibrating, communicating = calibration_programs(mesh), communication_programs(mesh)
+    if profiles is not None:
+        session.expect(request.devices, mesh, [*calibrating, *communicating])
     budget = budget_of(request, option)
     block_candidates = find_block_candidates(program.subprograms, mesh, session.candidates)
     logger.info(
@@ -240,10 +242,10 @@ def _new_plan(
             limit_s=_BASELINE_SHARE * limits[0], memory_bytes=int(_BASELINE_SHARE * limits[1]), caveats=caveats,
         )  # fmt: skip
 
-    rates = Rates() if profiles is None else rates_of(mesh, profiles(calibration_programs(mesh)), caveats)
+    rates = Rates() if profiles is None else rates_of(mesh, profiles(calibrating), caveats)
     communication = None
     if profiles is not None:
-        communication = communication_costs(mesh, profiles(communication_programs(mesh)), rates, caveats)
+        communication = communication_costs(mesh, profiles(communicating), rates, caveats)
     boundaries, batches = find_boundaries(module, blocks, block_candidates), request.num_micro_batches
     costs = CandidateCosts(
         block_candidates, boundaries, rates, profiles, option.pruning_margin,

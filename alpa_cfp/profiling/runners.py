@@ -24,6 +24,10 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 class SequentialBackend(ABC):
     """Measures one group after the other; see `Measurer`."""
 
+    def __init__(self) -> None:
+        # Programs that are compiled alone: one of them may have ended a worker.
+        self._suspects = set[bytes]()
+
     @abstractmethod
     def start(self) -> None:
         """See `Measurer`."""
@@ -39,13 +43,13 @@ class SequentialBackend(ABC):
     def do(self, task: Task) -> Generator[TaskEvent]:
         """Do a task; `TaskDone` comes last, unless the worker was lost."""
 
-    @abstractmethod
     def measure_group(self, group: Group) -> Generator[Finished]:
         """Measure a group; what is not finished at the end, because the worker was lost before, can be given again.
 
         Raises:
             ProfilingError: the worker cannot be started, or died before it began with a program.
         """
+        return measure_in_phases(group.modules, group.samples, group.rng, self._suspects, self.do, group.references)
 
     @abstractmethod
     def close(self) -> None:
@@ -65,14 +69,12 @@ class InProcessRunner(SequentialBackend):
     """Measures in this process, on the devices of `client`."""
 
     def __init__(self, client: Client) -> None:
+        super().__init__()
         self._client = client
         self._loaded: dict[bytes, Loaded] = {}
 
     def start(self) -> None:
         """Does nothing."""
-
-    def measure_group(self, group: Group) -> Generator[Finished]:
-        return measure_in_phases(group.modules, group.samples, group.rng, set(), self.do, group.references)
 
     def do(self, task: Task) -> Generator[TaskEvent]:
         yield from do_task(task, self._client, cores(), self._loaded, lambda *_: None)
@@ -100,15 +102,12 @@ class SubprocessRunner(SequentialBackend):
     """
 
     def __init__(self, client: Client, options: MeasureOptions, command: Sequence[str] = COMMAND) -> None:
+        super().__init__()
         self._client = client
         self.supervisor = Supervisor(options, command)
-        self._suspects = set[bytes]()
 
     def start(self) -> None:
         self.supervisor.start(setup_of(self._client))
-
-    def measure_group(self, group: Group) -> Generator[Finished]:
-        return measure_in_phases(group.modules, group.samples, group.rng, self._suspects, self.do, group.references)
 
     def do(self, task: Task) -> Generator[TaskEvent]:
         self.start()

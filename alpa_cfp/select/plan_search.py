@@ -33,11 +33,9 @@ _DRAWS = 6
 _ENOUGH = 1.01
 # The plans whose programs are looked at for one search, at most and at least, and their blocks, all together.
 _MOST_LOOKS, _LEAST_LOOKS, _MOST_BLOCKS = 16, 3, 320
-# What searches may take of their limit after one of the same program that was not exact: they will not be either, and
-# plans hardly get better after the first seconds.
-_LATER_SHARE = 1 / 8
-# The same for a search with drawn times.
-_DRAWN_SHARE = 1 / 60
+# What searches may take of their limit after one of the same program that did not come close to the best plan: they
+# will not either, and plans hardly get better after the first seconds. The same for a search with drawn times.
+_LATER_SHARE, _DRAWN_SHARE = 1 / 8, 1 / 60
 # Searches that are not exact end when no plan can be faster by more than this share: times are known less well. The
 # same for drawn times.
 _CLOSE, _CLOSE_DRAWN = 0.002, 0.01
@@ -85,7 +83,7 @@ class PlanSearch:
         self._programs = dict[Choices, PlannedProgram]()
         # For each plan whose program is known the estimates of its collectives by kind and group size.
         self._communication_s = dict[Choices, Mapping[CollectiveKey, float]]()
-        self._is_exact = True
+        self._is_close = True
         # How many candidates were measured when more were not worth it, and for which memory budget.
         self._enough_measured: tuple[int, int | None] | None = None
         self._program_model = ProgramModel(costs.communication.rates.latency_s)
@@ -282,19 +280,21 @@ class PlanSearch:
 
     def _search(self, problem: SearchProblem, budget_bytes: int | None) -> Solution:
         time_s, memory_bytes = self.limits
-        if not self._is_exact:
+        if not self._is_close:
             time_s *= _LATER_SHARE
         try:
             found = search(problem, budget_bytes, time_limit_s=time_s, memory_limit_bytes=memory_bytes, enough=_CLOSE)
         except NoPlanError as error:
             raise self._with_reasons(error) from error
-        self._is_exact = self._is_exact and found.gap_s == 0
         is_close = found.gap_s <= _CLOSE * found.time_s
+        self._is_close = self._is_close and is_close
         return found if is_close else self._or_baseline(found, problem, budget_bytes)
 
     def _search_drawn(self, problem: SearchProblem, budget_bytes: int | None) -> Solution:
         """A plan for drawn times: there are many such searches, and none has to be better than the times are known."""
-        limit_s, memory_bytes = _DRAWN_SHARE * self.limits[0], self.limits[1]
+        # Enough for them to end by themselves where others did: the same profiles then give the same plans.
+        share = _LATER_SHARE if self._is_close else _DRAWN_SHARE
+        limit_s, memory_bytes = share * self.limits[0], self.limits[1]
         return search(problem, budget_bytes, time_limit_s=limit_s, memory_limit_bytes=memory_bytes, enough=_CLOSE_DRAWN)
 
     def _or_baseline(self, found: Solution, problem: SearchProblem, budget_bytes: int | None) -> Solution:

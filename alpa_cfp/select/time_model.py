@@ -4,9 +4,9 @@ Takes estimates; gives the mean and the uncertainty of each candidate's time giv
 compute by themselves, and whole plans. A time is its estimate plus deviations, each normally distributed around zero.
 Most of them are common to many candidates: how well contractions of this kind of block run, how fast parts of this
 size compute (the same whichever dims of its rows are split), how fast this split computes (the same with ZeRO, whatever
-communicates), how fast collectives of this kind are. So a measured candidate
-says something about its relatives, and the noise of one measurement does not decide between candidates that compute
-alike: the cheapest of hundreds of noisy times is a lucky one. Whole plans have deviations of their own: what a block
+communicates), how fast collectives of this kind are. So a measured candidate says something about its relatives, and
+the noise of one measurement does not decide between candidates that compute alike: the cheapest of hundreds of noisy
+times is a lucky one. Whole plans have deviations of their own: what a block
 takes beside others, and next to a certain neighbour (CFP, section 5, where segments are profiled). The mean is that of
 a Gaussian process (Rasmussen and Williams (2006), 2.2). Times can also be drawn from what is known: a draw is a
 possible machine on which the same would have been measured, so plans that are best under some draws are those that are

@@ -133,18 +133,21 @@ def test_candidates_that_cannot_be_run_or_have_no_profile_are_counted_in_what_is
     assert "of blocks have no profile, so their strategies are in no plan" in said
 
 
-def test_after_a_search_that_was_not_exact_the_others_take_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("gap_s", "later_s"), [(1.0, 10.0), (0.0, 80.0)])
+def test_after_a_search_that_did_not_come_close_the_others_take_a_part_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, gap_s: float, later_s: float
+) -> None:
     limits: list[float] = []
 
-    def inexact(problem: SearchProblem, budget_bytes: int | None, *, time_limit_s: float, **limit: int) -> Solution:
+    def limited(problem: SearchProblem, budget_bytes: int | None, *, time_limit_s: float, **limit: Any) -> Solution:
         limits.append(time_limit_s)
-        return dataclasses.replace(search(problem, budget_bytes, **limit), gap_s=1e-9)
+        return dataclasses.replace(search(problem, budget_bytes, **limit), gap_s=gap_s)
 
-    monkeypatch.setattr(plan_search, "search", inexact)
+    monkeypatch.setattr(plan_search, "search", limited)
     costs = CandidateCosts(two_layer_candidates(), two_layer_boundaries(), RATES, Recorded(1.2), 1.5)
     PlanSearch(costs, limit_s=80.0).best(3, None)
     assert len(limits) > 1
-    assert limits == [80.0] + [10.0] * (len(limits) - 1)
+    assert limits == [80.0] + [later_s] * (len(limits) - 1)
 
 
 def _changed(**changes: Any) -> list[BlockCandidates]:
