@@ -1,5 +1,6 @@
 """The best plans are compiled and run whole: the fastest that really fits is taken."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -172,7 +173,10 @@ def test_a_plan_that_is_clearly_slower_runs_in_one_round_only() -> None:
     fastest = machine.predictions.time(best.choices)
     machine = Machine(lambda predicted: 1.0 if predicted == fastest else 1.2)
     machine.best()
-    assert all(sum(choices in round_ for round_ in machine.rounds) == 1 for choices in machine.run)
+    # The first plan runs beside all that are timed later.
+    slow = [choices for choices in machine.run[1:] if machine.predictions.time(choices) != fastest]
+    assert slow
+    assert all(sum(choices in round_ for round_ in machine.rounds) == 1 for choices in slow)
 
 
 def test_a_plan_that_the_search_finds_once_it_knows_what_whole_plans_take_is_run(
@@ -180,7 +184,7 @@ def test_a_plan_that_the_search_finds_once_it_knows_what_whole_plans_take_is_run
 ) -> None:
     machine = Machine()
     first, other = machine.choosing.best(2, None)
-    proposals = iter([[first], [other], [other]])
+    proposals = itertools.chain([[first]], itertools.repeat([other]))
     monkeypatch.setattr(machine.choosing, "best", lambda count, budget: next(proposals))
     machine.best(count=1)
     assert other.choices in machine.run
