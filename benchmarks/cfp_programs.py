@@ -21,7 +21,7 @@ from alpa_cfp.costs import Rates
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.planner.plan_programs import with_plan
-from alpa_cfp.profiling import MeasureOptions, Profiler
+from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, key_of
 from alpa_cfp.select.calibration import calibration_programs, rates_of
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.communication import communication_costs, communication_programs, reference_programs
@@ -107,6 +107,17 @@ def profiler(mesh: LogicalMesh, database: Path | str | None, options: MeasureOpt
     references = reference_programs(mesh)
     with ProfileDatabase.open(database) as opened, Profiler(client, opened, options, references) as made:
         yield made
+
+
+def copy_speed(mesh: LogicalMesh, source: Path, target: Path) -> None:
+    """Have times in a new database be those at the speed that the mesh had for another one (see `Profiler`)."""
+    devices = DeviceDescription.of(jax.local_devices()[: prod(mesh.shape)])
+    with ProfileDatabase.open(source) as known, ProfileDatabase.open(target) as made:
+        for module in reference_programs(mesh):
+            key, text = key_of(module, devices)
+            profile = known.get(key)
+            if profile is not None:
+                made.put(key, profile, program_text=text)
 
 
 def choosing(step: Step, measuring: Profiler, margin: float) -> tuple[Rates, PlanSearch]:

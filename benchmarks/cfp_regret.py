@@ -7,23 +7,24 @@ and writes `results/cfp_regret-*`. Invariant: no plan is chosen by the samples t
 
 import argparse
 import itertools
+import operator
 import os
 import random
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from alpa_cfp.database import Profile
 from alpa_cfp.profiling import MeasureOptions
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.refinement import Refinement
 from alpa_cfp_bench.workloads.sizes import RACED, SIZES, mesh_shape
 from benchmarks import reports, runner
-from benchmarks.cfp_programs import Step, choosing, profiler, step_of
+from benchmarks.cfp_programs import Step, choosing, copy_speed, profiler, step_of
+from benchmarks.judging import NEAR, judge, near_the_top
 from benchmarks.runner import Benchmark, one_row
 
 _HEADER = (
@@ -33,6 +34,8 @@ _HEADER = (
     "after",
     "hand-made",
     "drawn",
+    "rank",
+    "error",
     "plans",
     "profiles",
     "planning, s",
@@ -40,15 +43,16 @@ _HEADER = (
     "load",
 )
 _MARGIN, _REFINE = 1.5, 3
-# Drawn plans are predicted to take at most this many times as long as the best.
-_NEAR = 1.25
 _TEXT = (
     "Step time of a plan by that of the fastest of all plans that are tried: `first` is the plan of the search before "
     "any whole plan has run, `after` the one that is taken after whole plans have corrected the times of blocks "
     "(`baselines=False`), `hand-made` the best of data parallelism, ZeRO and Megatron-style plans, `drawn` the best of "
     "{drawn} plans that differ from these in some kinds of blocks and are predicted to be within {near} of the best. "
-    "All run interleaved, each {samples} times; the fastest is chosen by every other sample, and times are those of "
-    "the other samples. `plans` and `profiles` count the programs of planning, `planning` its seconds."
+    "All run interleaved, each {samples} times, and the best of them again, side by side, twice as often; of these "
+    "samples one half chooses the fastest plan and the other half compares, and the other way round. `rank` and "
+    "`error` say how the predictions after the loop order all plans within {near} of the fastest (Spearman's "
+    "correlation), and how far off they are in the median. `plans` and `profiles` count the programs of planning, "
+    "`planning` its seconds."
 )
 
 
@@ -56,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names."""
     parser = runner.parser(__doc__, models=list(RACED), meshes=["2x4"], drawn=24, samples=5, judging=30, seed=0)
     options = parser.parse_args(argv)
-    text = _TEXT.format(drawn=options.drawn, near=_NEAR, samples=options.judging)
+    text = _TEXT.format(drawn=options.drawn, near=NEAR, samples=options.judging)
     results = (_case(*names, options) for names in itertools.product(options.models, options.meshes))
     return Benchmark("cfp_regret", text, _HEADER, one_row(_cells), verdict).run(results, options)
 
@@ -73,7 +77,7 @@ def measure(step: Step, database: Path, options: argparse.Namespace, started: fl
     """Plan a step, and time its plan beside others."""
     measured = MeasureOptions(options.samples, seed=options.seed, progress=False)
     with profiler(step.mesh, database, measured) as measuring:
-        _, search = choosing(step, measuring, _MARGIN)
+        rates, search = choosing(step, measuring, _MARGIN)
         first = search.best(1, None)[0].choices
         refinement = Refinement(
             step.blocks, step.block_candidates, step.mesh, search, measuring.measure, step.planned, lambda _: (),
@@ -86,52 +90,47 @@ def measure(step: Step, database: Path, options: argparse.Namespace, started: fl
     problem = search.problem
     for name, plan in baselines(step.blocks.blocks, step.block_candidates, problem, step.mesh).items():
         origins.setdefault(plan.choices, name)
-    limit_s = _NEAR * min(problem.time(after), *(problem.time(choices) for choices in origins))
+    limit_s = NEAR * min(problem.time(after), *(problem.time(choices) for choices in origins))
     drawn, roots, tried = random.Random(options.seed), list(origins), 0
     while list(origins.values()).count("drawn") < options.drawn and tried < 100_000:
         tried += 1
         choices = changed(step, drawn.choice(roots), drawn, most=3)
         if problem.time(choices) <= limit_s:
             origins.setdefault(choices, "drawn")
-    together = replace(measured, samples=options.judging, group=len(origins))
+    groups = {name: [each for each in origins if origins[each] == name] for name in dict.fromkeys(origins.values())}
+    hand_made = [each for name in groups if name not in ("first", "search", "drawn") for each in groups[name]]
     # Another database: all plans are timed side by side, whatever was known of some.
-    with profiler(step.mesh, database.with_name("judging.sqlite"), together) as judging:
-        timed = judging.measure([step.planned(choices) for choices in origins])
-    times = dict(zip(origins, timed, strict=True))
-    able = [choices for choices, profile in times.items() if profile.samples_s]
-    best = min(able, key=lambda choices: _time_s(times[choices], 0))
-    fastest_s = _time_s(times[best], 1)
-
-    def by_fastest(*names: str) -> float:
-        chosen = [choices for choices in able if origins[choices] in names]
-        return _time_s(times[min(chosen, key=lambda choices: _time_s(times[choices], 0))], 1) / fastest_s
-
-    hand_made = tuple(name for name in origins.values() if name not in ("first", "search", "drawn"))
+    again = database.with_name("judging.sqlite")
+    copy_speed(step.mesh, database, again)
+    with profiler(step.mesh, again, measured) as judging:
+        programs = {choices: step.planned(choices) for choices in origins}
+        kept = [[first], [after], hand_made, groups.get("drawn", [])]
+        judged = judge(judging, programs, options.judging, kept)
+    overhead_s = rates.overhead_s(len(step.blocks.graph.parameters) + len(step.blocks.graph.results))
+    predicted = {choices: search.predicted(choices).time_s + overhead_s for choices in judged.seconds}
     return {
-        "first": _time_s(times[first], 1) / fastest_s,
-        "after": _time_s(times[after], 1) / fastest_s,
-        "hand_made": by_fastest(*hand_made) if hand_made else None,
-        "drawn": by_fastest("drawn") if "drawn" in origins.values() else None,
-        "fastest": origins[best],
+        "first": judged.by_fastest([first]),
+        "after": judged.by_fastest([after]),
+        "hand_made": judged.by_fastest(hand_made) if hand_made else None,
+        "drawn": judged.by_fastest(groups["drawn"]) if "drawn" in groups else None,
+        "fastest": origins[judged.fastest],
+        **near_the_top((predicted[each], seconds) for each, seconds in judged.seconds.items()),
         "plans": plans,
         "profiles": profiles,
         "planning_s": planning_s,
-        "fastest_s": fastest_s,
+        "fastest_s": judged.seconds[judged.fastest],
         "all": [
             {
                 "plan": step.describe(choices),
                 "origin": origins[choices],
-                "measured_s": _time_s(times[choices], 1),
-                "predicted_s": search.predicted(choices).time_s,
+                "is_after": choices == after,
+                "measured_s": seconds,
+                "halves_s": judged.halves.get(choices),
+                "predicted_s": predicted[choices],
             }
-            for choices in sorted(able, key=lambda each: _time_s(times[each], 1))
+            for choices, seconds in sorted(judged.seconds.items(), key=operator.itemgetter(1))
         ],
     }
-
-
-def _time_s(profile: Profile, half: int) -> float:
-    """The time by every other sample, from the first or the second."""
-    return replace(profile, samples_s=profile.samples_s[half::2]).lower_half_mean_s
 
 
 def changed(step: Step, choices: Sequence[int], drawn: random.Random, most: int) -> tuple[int, ...]:
@@ -144,14 +143,17 @@ def changed(step: Step, choices: Sequence[int], drawn: random.Random, most: int)
 
 def verdict(rows: Sequence[reports.Row]) -> str:
     """What the cases amount to, each by the median of its runs."""
-    first, after = (
-        sorted(reports.medians(rows, ("model", "mesh"), lambda row, name=name: row[name]))
-        for name in ("first", "after")
-    )
+
+    def of_cases(name: str) -> list[float]:
+        some = [row for row in rows if row.get(name) is not None]
+        return sorted(reports.medians(some, ("model", "mesh"), lambda row: row[name]))
+
+    first, after, rank, error = map(of_cases, ("first", "after", "rank", "error"))
+    near = f" Near the top: rank {statistics.median(rank):.2f}, error {statistics.median(error):.1%}." if rank else ""
     return (
-        f"{len(after)} cases. First plan: {first[len(first) // 2]:.3f} of the fastest in the median, {first[-1]:.3f} "
+        f"{len(after)} cases. First plan: {statistics.median(first):.3f} of the fastest in the median, {first[-1]:.3f} "
         f"at worst. After whole plans have run: at most 1.02 in {sum(each <= 1.02 for each in after)}, {after[-1]:.3f} "
-        "at worst."
+        f"at worst.{near}"
     )
 
 
@@ -161,6 +163,8 @@ def _cells(result: dict[str, Any]) -> list[str]:
         result["model"],
         result["mesh"],
         *("" if result[name] is None else f"{result[name]:.3f}" for name in ratios),
+        "" if result.get("rank") is None else f"{result['rank']:.2f}",
+        f"{result['error']:.1%}" if "error" in result else "",
         str(result["plans"]),
         str(result["profiles"]),
         f"{result['planning_s']:.1f}",

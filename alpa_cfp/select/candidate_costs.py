@@ -21,10 +21,11 @@ from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.database import Profile
 from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.select.alike import candidate_numbers, first_alike
+from alpa_cfp.select.posterior import Corrections, Neighbours, PairKey, Posterior
 from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.select.profiles import compiled_collectives, failure_of
 from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge, resharding_s
-from alpa_cfp.select.time_model import Corrections, Neighbours, PairKey, TimeModel
+from alpa_cfp.select.time_model import TimeModel
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.partition.stand_ins import without_communication
@@ -114,7 +115,8 @@ class CandidateCosts:
         self._moved = [
             {} if each.predicted or each.unread else own for each, own in zip(self.candidates, moved, strict=True)
         ]
-        self._known: Corrections | None = None
+        self._known: Posterior | None = None
+        self._resharding_s = dict[Choices, list[dict[CollectiveKey, float]]]()
         if profiles is not None:
             self.measure(self._first() if math.isfinite(margin) else range(len(self.candidates)))
 
@@ -157,7 +159,7 @@ class CandidateCosts:
             random: Draws them.
             alone: Whether only what measuring candidates by themselves would tell is uncertain.
         """
-        return self._model.corrections(self._computing_s(), random, alone=alone)
+        return self._posterior.drawn(random, alone=alone)
 
     def plan_s(
         self, choices: Choices, communication_s: Mapping[CollectiveKey, float], known: Corrections | None = None
@@ -169,7 +171,7 @@ class CandidateCosts:
             communication_s: The estimates of its collectives by kind and group size.
             known: The times that hold; None for the means.
         """
-        known = known or self._corrections
+        known = known or self.means
         total_s = sum(float(known.computing_s[number]) for number in self.of(choices))
         total_s += known.communication_s(communication_s) + known.between * self._all_between_s(choices)
         total_s += sum(known.pairs_s.get(self.pair(edge, choices), 0.0) for edge in self.boundaries.crossings)
@@ -185,13 +187,15 @@ class CandidateCosts:
 
     def _between(self, choices: Choices) -> list[dict[CollectiveKey, float]]:
         """The estimates of what is between the blocks of a plan."""
-        return [
-            {
-                key: float(self.communication.crossing_s(key, *amounts[choices[edge.first], choices[edge.second]]))
-                for key, amounts in edge.by_key.items()
-            }
-            for edge in self.boundaries.crossings
-        ]
+        if choices not in self._resharding_s:
+            self._resharding_s[choices] = [
+                {
+                    key: float(self.communication.crossing_s(key, *amounts[choices[edge.first], choices[edge.second]]))
+                    for key, amounts in edge.by_key.items()
+                }
+                for edge in self.boundaries.crossings
+            ]
+        return self._resharding_s[choices]
 
     def _all_between_s(self, choices: Choices) -> float:
         """The estimate of all that is between the blocks of a plan."""
@@ -199,7 +203,7 @@ class CandidateCosts:
 
     def between_s(self, known: Corrections | None = None) -> list[np.ndarray]:
         """For each two blocks what is between them in a step, for each pair of their candidates."""
-        known, found = known or self._corrections, list[np.ndarray]()
+        known, found = known or self.means, list[np.ndarray]()
         of_kinds: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
         for (kinds, a, b), more_s in (*known.pairs_s.items(), *self.pairs_s.items()):
             of_kinds.setdefault(kinds, []).append((a, b, more_s))
@@ -212,7 +216,7 @@ class CandidateCosts:
 
     def resharding_s(self, edge: ReshardingEdge, known: Corrections | None = None) -> np.ndarray:
         """What the collectives between two blocks take in a step, for each pair of their candidates."""
-        known = known or self._corrections
+        known = known or self.means
         return self.micro_batches * resharding_s(edge, self.communication, known.between_factor)
 
     def pair(self, edge: ReshardingEdge, choices: Choices) -> PairKey:
@@ -259,7 +263,7 @@ class CandidateCosts:
             known: The times that hold; None for the means.
             margin: How optimistic; None as given for all.
         """
-        known, costs = known or self._corrections, []
+        known, costs = known or self.means, []
         margin = self._margin if margin is None else margin
         for number, candidate in enumerate(self.candidates):
             computing_s = float(known.computing_s[number])
@@ -278,7 +282,7 @@ class CandidateCosts:
 
     def candidate_times(self, block: BlockCandidates) -> list[CandidateTime]:
         """The time of each candidate of a block in a plan; estimates are not optimistic here."""
-        known, found = self._corrections, []
+        known, found = self.means, []
         for number in self.numbers[block.block]:
             target = self._targets[number]
             seconds = self.seconds.get(target)
@@ -342,7 +346,12 @@ class CandidateCosts:
         )
 
     @property
-    def _corrections(self) -> Corrections:
+    def means(self) -> Corrections:
+        """The means of times, given the measurements."""
+        return self._posterior.mean
+
+    @property
+    def _posterior(self) -> Posterior:
         if self._known is None:
-            self._known = self._model.corrections(self._computing_s())
+            self._known = self._model.posterior(self._computing_s())
         return self._known

@@ -1,11 +1,12 @@
-"""Plans that are worth running whole, because they could be faster than all that have run (Thompson (1933)).
+"""Plans that are worth running whole, because they could be faster than all that have run.
 
-Takes a search and the plans that have run; gives other plans, and how much faster than the best of the known plans the
-best of all is expected to be. The times of blocks, neighbours and collectives are drawn several times from what the
-measurements leave possible. For each draw the search finds the best plan: had the machine such times, it would be this
-much faster than the fastest one of those that have run, whose times are known. The mean of that over the draws is what
-a perfect choice would gain. Candidates that were not measured by themselves are among them, with what is known of
-them: a whole plan measures them, too. Invariant: the same measurements give the same plans.
+Takes a search and the plans that have run; gives the plans to run next. The times of blocks, neighbours and collectives
+are drawn from what the measurements leave possible; for some of these draws, and for the means, the search finds the
+best plan (Thompson (1933)). Other draws tell by how much each of these plans is expected to improve on the fastest one
+that has run (Jones et al. (1998), expected improvement; for several at once Ginsbourger et al. (2010)): as long as the
+next plan is expected to improve on those that are chosen already by more than it is worth, it is chosen, too.
+Candidates that were not measured by themselves are among them, with what is known of them: a whole plan measures them,
+too. Invariant: the same measurements give the same plans.
 """
 
 from collections.abc import Collection
@@ -16,6 +17,12 @@ import numpy as np
 from alpa_cfp.search import MemoryBudgetError, NoPlanError
 from alpa_cfp.select.candidate_costs import Choices
 from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.select.time_model import PLAN_NOISE
+
+# How often times are drawn to find plans, and to compare them.
+_FINDING, _COMPARING = 8, 48
+# The least share of the step time by which a plan has to be expected to be faster.
+_LEAST_GAIN = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,35 +31,54 @@ class Prospects:
 
     Attributes:
         plans: Plans that have not run, the most promising first.
-        gain: By what share of the step time the best of all plans is expected to be faster than the best known one.
+        gain: By what share of the step time the best of all plans is expected to be faster than the best known one,
+            once these have run.
     """
 
     plans: tuple[Choices, ...]
     gain: float
 
 
-def prospects(search: PlanSearch, tried: Collection[Choices], budget_bytes: int | None, draws: int) -> Prospects:
-    """The plans that could be better than those that have run.
+def prospects(search: PlanSearch, tried: Collection[Choices], budget_bytes: int | None, most: int) -> Prospects:
+    """The plans that are worth running next.
 
     Args:
         search: The search.
         tried: The plans that have run.
         budget_bytes: The memory that a plan may be predicted to need; None without limit.
-        draws: How often times are drawn.
+        most: The greatest number of plans.
     """
-    random = np.random.default_rng(len(tried))
-    gains: dict[Choices, float] = {}
-    for _ in range(draws):
-        known = search.costs.drawn(random)
+    random, found = np.random.default_rng(len(tried)), dict[Choices, None]()
+    for known in (search.costs.means, *(search.costs.drawn(random) for _ in range(_FINDING))):
         try:
-            found = search.cheapest_with(known, budget_bytes)
+            found[search.cheapest_with(known, budget_bytes)] = None
         except (NoPlanError, MemoryBudgetError):
             continue
-        if found in tried:
+    plans = [choices for choices in found if choices not in tried]
+    machines = [search.costs.drawn(random) for _ in range(_COMPARING)]
+    unexplained = 1 + PLAN_NOISE * random.standard_normal((len(plans), _COMPARING))
+
+    def times_s(number: int) -> np.ndarray:
+        """What a plan takes by each draw."""
+        return unexplained[number] * [search.time_with(plans[number], known) for known in machines]
+
+    times = {number: times_s(number) for number in range(len(plans))}
+    known_s = min(search.costs.plans_s[each] for each in tried)
+    best, chosen, seen = np.full(_COMPARING, known_s), list[int](), set[int]()
+
+    def gain(number: int) -> float:
+        """By what share of the step time a plan is expected to be faster than the known and chosen ones."""
+        return float(np.maximum(best - times[number], 0).mean()) / known_s
+
+    while len(chosen) < min(most, len(plans)):
+        number = max((each for each in times if each not in chosen), key=lambda each: (gain(each), -each))
+        if gain(number) < _LEAST_GAIN:
+            break
+        if number not in seen:  # its program may communicate something else than its parts
+            search.look_at(plans[number])
+            seen.add(number)
+            times[number] = times_s(number)
             continue
-        search.look_at(found)
-        own_s, known_s = search.time_with(found, known), min(search.costs.plans_s[each] for each in tried)
-        if own_s < known_s:
-            gains[found] = gains.get(found, 0.0) + (1 - own_s / known_s) / draws
-    plans = sorted(gains, key=lambda choices: (-gains[choices], choices))
-    return Prospects(tuple(plans), sum(gains.values()))
+        chosen.append(number)
+        best = np.minimum(best, times[number])
+    return Prospects(tuple(plans[number] for number in chosen), 1 - float(best.mean()) / known_s)

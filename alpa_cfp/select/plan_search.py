@@ -19,10 +19,10 @@ from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.search import MEMORY_BYTES, MemoryBudgetError, NoPlanError, SearchProblem, Solution, search
 from alpa_cfp.select.candidate_costs import CandidateCosts, Choices
 from alpa_cfp.select.planned_program import PlannedProgram
+from alpa_cfp.select.posterior import Corrections
 from alpa_cfp.select.program_model import ProgramModel
 from alpa_cfp.select.search_caveats import add_search_caveats, warn_of_time
 from alpa_cfp.select.search_problem import make_problem
-from alpa_cfp.select.time_model import Corrections
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ _DRAWS = 6
 # A plan of measured candidates is taken if no other one could be faster by more than this factor.
 _ENOUGH = 1.01
 # The plans whose programs are looked at for one search, at most and at least, and their blocks, all together.
-_MOST_LOOKS, _LEAST_LOOKS, _MOST_BLOCKS = 16, 3, 320
+_MOST_LOOKS, _LEAST_LOOKS, _MOST_BLOCKS = 6, 3, 320
 # What searches may take of their limit after one of the same program that did not come close to the best plan: they
 # will not either, and plans hardly get better after the first seconds. The same for a search with drawn times.
 _LATER_SHARE, _DRAWN_SHARE = 1 / 8, 1 / 60

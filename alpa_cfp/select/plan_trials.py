@@ -19,10 +19,10 @@ from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 # How many times as often as a candidate plans run when they are first timed.
-_FIRST = 2
+_FIRST = 1
 # The last rounds, in which the fastest plans run side by side: how many times as often as a candidate they run, how
 # many times slower than the fastest they are at most, and their greatest number.
-_ROUNDS = ((2, 1.08, 6), (6, 1.03, 3))
+_ROUNDS = ((2, 1.08, 6), (4, 1.03, 3))
 # How many times as often shorter programs run: extrapolation enlarges their noise, and they take less time.
 _SHORTER = 2
 
@@ -107,17 +107,18 @@ class PlanTrials:
         """Times the fastest plans that fit again, side by side: they first ran at different times.
 
         What was measured before does not decide between the plans of these rounds; the times of the others are brought
-        to the speed of these rounds.
+        to the speed of these rounds. A plan that is far ahead runs in the first round alone, so that its time is known
+        from enough samples that did not choose it.
         """
         able = [trial for trial in trials if self.is_timed(trial)]
         if budget_bytes is not None:
             able = [trial for trial in able if trial.needed_bytes <= budget_bytes] or able
-        for runs, close, most in _ROUNDS:
+        for number, (runs, close, most) in enumerate(_ROUNDS):
             before = {id(trial): self.step_s(trial) for trial in able}
             limit_s = close * min(before.values(), default=0.0)
             fastest = sorted(able, key=lambda trial: before[id(trial)])[:most]
             chosen = [trial for trial in fastest if before[id(trial)] <= limit_s]
-            if len(chosen) < 2:
+            if len(chosen) < (2 if number else 1):
                 return
             self._measure(chosen, runs)
             changes = [self.step_s(trial) / before[id(trial)] for trial in chosen if self.is_timed(trial)]

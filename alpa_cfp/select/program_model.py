@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from alpa_cfp.select.time_model import PairKey
+from alpa_cfp.select.posterior import PairKey
 
 # Standard deviations of corrections, and the noise, relative to the latency of a collective.
 _CANDIDATE, _PAIR, _NOISE = 0.7, 0.7, 0.05

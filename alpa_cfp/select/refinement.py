@@ -7,7 +7,6 @@ reduced by that ratio. Invariants: a plan that is returned fits, if it was compi
 plan.
 """
 
-import itertools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -36,8 +35,6 @@ logger = logging.getLogger(__name__)
 _PLAUSIBLE = 1.15
 # The most times that the search is repeated with the times of whole plans, and the plans that are then timed at once.
 _CORRECTIONS, _AT_ONCE = 3, 3
-# How often possible times are drawn, and the share of the step time that is not worth running more plans.
-_DRAWS, _ENOUGH_GAIN = 8, 0.01
 _ATTEMPTS = 4
 # Step times within this factor count as equal after the last round, and so do memories within the second factor.
 _ALIKE = 1.01
@@ -205,23 +202,21 @@ class Refinement:
     def _better(
         self, timing: PlanTrials, trials: Mapping[Choices, PlanTrial], budget_bytes: int | None
     ) -> list[Solution]:
-        """Plans to be run next, knowing what those of `trials` take: the one that is predicted to be the best, and
-        those that could be it.
-        """
-        try:
-            best = self.search.best(1, budget_bytes)
-        except MemoryBudgetError:  # the given plans are those of least memory
-            return []
-        found = [plan for plan in best if plan.choices not in trials]
+        """Plans to be run next, knowing what those of `trials` take, in the order of predictions."""
         able = [choices for choices, trial in trials.items() if timing.is_timed(trial)]
-        if able:
-            possible = prospects(self.search, able, budget_bytes, _DRAWS)
-            logger.info("CFP: of %d timed plans the best is %.2f%% from perfect", len(able), 100 * possible.gain)
-            if possible.gain > _ENOUGH_GAIN:
-                known = {*trials, *(plan.choices for plan in found)}
-                others = (choices for choices in possible.plans if choices not in known)
-                found += map(self.search.predicted, itertools.islice(others, _AT_ONCE - len(found)))
-        return found
+        if not able:
+            try:
+                return [plan for plan in self.search.best(1, budget_bytes) if plan.choices not in trials]
+            except MemoryBudgetError:  # the given plans are those of least memory
+                return []
+        worthy = prospects(self.search, able, budget_bytes, _AT_ONCE)
+        logger.info(
+            "CFP: of %d timed plans, %d others are expected to be %.2f%% faster",
+            len(able), len(worthy.plans), 100 * worthy.gain,
+        )  # fmt: skip
+        # Others cannot be run.
+        found = (self.search.predicted(choices) for choices in worthy.plans if choices not in trials)
+        return sorted(found, key=lambda plan: (plan.time_s, plan.choices))
 
     def _time(self, timing: PlanTrials, trials: Sequence[PlanTrial], first: PlanTrial) -> None:
         """Times plans, few at once if the time is limited, and corrects the times of the search by theirs.

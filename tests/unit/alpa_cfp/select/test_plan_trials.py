@@ -80,9 +80,10 @@ def test_the_last_rounds_decide_by_their_own_runs() -> None:
     assert [timing.step_s(each, HELD_OUT) for each in all_trials] == pytest.approx([3.06, 3.0, 6.0])
 
 
-def test_one_plan_alone_needs_no_last_round() -> None:
-    machine = Machine({"a": 1.0, "b": 2.0}, [1.0])
+def test_a_plan_that_is_far_ahead_runs_once_more_alone() -> None:
+    machine = Machine({"a": 1.0, "b": 2.0}, [1.0, 3.0])
     timing, both = trials(machine), [trial("a"), trial("b")]
     timing.time(both)
     timing.settle(both, None)
-    assert len(machine.calls) == 1
+    assert machine.calls == [["a", "b"], ["a"]]
+    assert [timing.step_s(each) for each in both] == pytest.approx([3.0, 6.0])

@@ -61,6 +61,8 @@ def measured(samples_s: tuple[float, ...], argument_bytes: int = 0, collectives:
 class Machine:
     """Runs whole plans: `time_s` and `needed_bytes` say what each takes by its place in the order of predictions."""
 
+    samples = 1
+
     def __init__(
         self,
         time_s: Callable[[float], float] = lambda predicted: predicted,
@@ -127,7 +129,15 @@ class Machine:
     def refinement(self, count: int = 3) -> Refinement:
         blocks, block_candidates = two_layer_blocks(), two_layer_candidates()
         self.made = Refinement(
-            blocks, block_candidates, MESH, self.choosing, self.profiles, self.planned, self.further, count, 1
+            blocks,
+            block_candidates,
+            MESH,
+            self.choosing,
+            self.profiles,
+            self.planned,
+            self.further,
+            count,
+            self.samples,
         )
         return self.made
 
@@ -163,8 +173,10 @@ def test_the_fastest_measured_plan_is_taken_though_another_was_predicted_to_be()
 def test_plans_that_are_nearly_as_fast_run_again_at_the_end() -> None:
     machine = Machine(lambda predicted: 1.0)
     machine.best()
+    again = [set(round_) for round_ in machine.rounds if len(round_) > 1][-2:]
     assert len(machine.run) > 1
-    assert sorted(machine.rounds[-1]) == sorted(machine.run)
+    assert again[0] == set(machine.run)
+    assert len(again[1]) == min(len(machine.run), 3)
 
 
 def test_a_plan_that_is_clearly_slower_runs_in_one_round_only() -> None:
@@ -220,12 +232,16 @@ def test_samples_beyond_those_of_a_round_decide_nothing_in_it() -> None:
 
 def test_of_plans_that_are_as_fast_the_one_with_least_communication_is_taken() -> None:
     last: list[Choices] = []
-    machine = Machine(
-        lambda predicted: 1.0, lambda predicted: 1, collectives=lambda choices: 1 if choices in last else 2
-    )
-    machine.best()
-    last.append(machine.run[-1])
-    assert machine.best().solution.choices == last[0]
+
+    def machine() -> Machine:
+        return Machine(
+            lambda predicted: 1.0, lambda predicted: 1, collectives=lambda choices: 1 if choices in last else 2
+        )
+
+    before = machine()
+    before.best()
+    last.append(before.run[-1])
+    assert machine().best().solution.choices == last[0]
 
 
 @pytest.mark.parametrize("is_worth_it", [False, True])
@@ -255,6 +271,8 @@ def test_the_plan_says_what_was_measured() -> None:
 
 class Lucky(Machine):
     """Whose plans are the faster in the samples that choose, the slower they are in the others."""
+
+    samples = 2
 
     def _profile(self, choices: Choices, samples: int) -> Profile:
         predicted = self.predictions.time(choices)

@@ -7,7 +7,8 @@ import pytest
 
 from alpa_cfp.candidates.block_candidates import distinct
 from alpa_cfp.select.alike import split_of
-from alpa_cfp.select.time_model import Corrections, TimeModel
+from alpa_cfp.select.posterior import Corrections
+from alpa_cfp.select.time_model import TimeModel
 from unit.alpa_cfp.training_steps import two_layer_candidates
 
 CANDIDATES = distinct(two_layer_candidates())
@@ -32,7 +33,7 @@ def relatives() -> tuple[int, int]:
 
 
 def of(known: TimeModel) -> Corrections:
-    return known.corrections(PRIOR)
+    return known.posterior(PRIOR).mean
 
 
 def test_without_measurements_the_times_are_the_estimates() -> None:
@@ -84,7 +85,7 @@ def test_a_plan_is_predicted_by_what_it_took_once_it_was_measured() -> None:
 def draws(known: TimeModel, count: int = 400) -> np.ndarray:
     """Drawn times of all candidates: [count, candidates]."""
     random = np.random.default_rng(0)
-    return np.array([known.corrections(PRIOR, random).computing_s for _ in range(count)])
+    return np.array([known.posterior(PRIOR).drawn(random).computing_s for _ in range(count)])
 
 
 def test_drawn_times_are_around_the_means() -> None:
