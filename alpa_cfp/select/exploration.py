@@ -39,46 +39,49 @@ class Prospects:
     gain: float
 
 
-def prospects(search: PlanSearch, tried: Collection[Choices], budget_bytes: int | None, most: int) -> Prospects:
+def prospects(search: PlanSearch, known: Collection[Choices], budget_bytes: int | None, most: int) -> Prospects:
     """The plans that are worth running next.
 
     Args:
         search: The search.
-        tried: The plans that have run.
+        known: The plans that have run, and those that will anyway.
         budget_bytes: The memory that a plan may be predicted to need; None without limit.
         most: The greatest number of plans.
     """
-    random, found = np.random.default_rng(len(tried)), dict[Choices, None]()
-    for known in (search.costs.means, *(search.costs.drawn(random) for _ in range(_FINDING))):
+    random, found = np.random.default_rng(len(known)), dict[Choices, None]()
+    for drawn in (search.costs.means, *(search.costs.drawn(random) for _ in range(_FINDING))):
         try:
-            found[search.cheapest_with(known, budget_bytes)] = None
+            found[search.cheapest_with(drawn, budget_bytes)] = None
         except (NoPlanError, MemoryBudgetError):
             continue
-    plans = [choices for choices in found if choices not in tried]
+    plans = [choices for choices in found if choices not in known]
     machines = [search.costs.drawn(random) for _ in range(_COMPARING)]
-    unexplained = 1 + PLAN_NOISE * random.standard_normal((len(plans), _COMPARING))
 
-    def times_s(number: int) -> np.ndarray:
+    def times_s(choices: Choices) -> np.ndarray:
         """What a plan takes by each draw."""
-        return unexplained[number] * [search.time_with(plans[number], known) for known in machines]
+        if choices in search.costs.plans_s:
+            return np.full(_COMPARING, search.costs.plans_s[choices])
+        own = np.random.default_rng(choices)  # the same each time
+        unexplained = 1 + PLAN_NOISE * own.standard_normal(_COMPARING)
+        return unexplained * [search.time_with(choices, drawn) for drawn in machines]
 
-    times = {number: times_s(number) for number in range(len(plans))}
-    known_s = min(search.costs.plans_s[each] for each in tried)
-    best, chosen, seen = np.full(_COMPARING, known_s), list[int](), set[int]()
+    best = np.min([times_s(choices) for choices in known], axis=0)
+    known_s, times = float(best.mean()), {choices: times_s(choices) for choices in plans}
+    chosen, seen = list[Choices](), set[Choices]()
 
-    def gain(number: int) -> float:
+    def gain(choices: Choices) -> float:
         """By what share of the step time a plan is expected to be faster than the known and chosen ones."""
-        return float(np.maximum(best - times[number], 0).mean()) / known_s
+        return float(np.maximum(best - times[choices], 0).mean()) / known_s
 
     while len(chosen) < min(most, len(plans)):
-        number = max((each for each in times if each not in chosen), key=lambda each: (gain(each), -each))
-        if gain(number) < _LEAST_GAIN:
+        choices = max((each for each in plans if each not in chosen), key=gain)
+        if gain(choices) < _LEAST_GAIN:
             break
-        if number not in seen:  # its program may communicate something else than its parts
-            search.look_at(plans[number])
-            seen.add(number)
-            times[number] = times_s(number)
+        if choices not in seen:  # its program may communicate something else than its parts
+            search.look_at(choices)
+            seen.add(choices)
+            times[choices] = times_s(choices)
             continue
-        chosen.append(number)
-        best = np.minimum(best, times[number])
-    return Prospects(tuple(plans[number] for number in chosen), 1 - float(best.mean()) / known_s)
+        chosen.append(choices)
+        best = np.minimum(best, times[choices])
+    return Prospects(tuple(chosen), 1 - float(best.mean()) / known_s)

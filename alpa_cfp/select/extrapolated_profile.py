@@ -1,8 +1,7 @@
 """The profile of a program that was not run, from those of its skeletons (`extraction.skeleton`).
 
 Takes the profiles of the skeletons; gives one of the whole program, in which each unit that is missing adds what one
-more unit added: to the time, to the memory, to the number of collectives. Invariant: the typical time of the samples
-that choose a plan, and that of those that are held out, are extrapolated each by itself.
+more unit added: to the typical time, to the memory, to the number of collectives.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +10,6 @@ from dataclasses import dataclass, replace
 from alpa_cfp.database import Collective, Profile
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
-# The samples by which plans are chosen, and those by which the step time of the chosen one is reported.
-CHOOSING, HELD_OUT = slice(0, None, 2), slice(1, None, 2)
 _SIZES = ("argument_bytes", "output_bytes", "aliased_bytes", "temporary_bytes")
 
 
@@ -31,11 +28,6 @@ class ShorterPrograms:
     blocks: int
 
 
-def typical_s(profile: Profile, samples: slice) -> float:
-    """The typical time of some of the samples; of all if there is only one."""
-    return replace(profile, samples_s=profile.samples_s[samples] or profile.samples_s).lower_half_mean_s
-
-
 def extrapolated_profile(profiles: Sequence[Profile], missing: Sequence[float]) -> Profile:
     """The profile of the whole program.
 
@@ -51,14 +43,14 @@ def extrapolated_profile(profiles: Sequence[Profile], missing: Sequence[float]) 
         least, *longer = values
         return least + sum(steps * (value - least) for steps, value in zip(missing, longer, strict=True))
 
-    seconds = [of_whole([typical_s(each, part) for each in profiles]) for part in (CHOOSING, HELD_OUT)]
+    times_s = [each.lower_half_mean_s for each in profiles]
     # Noise must not make a long program faster than a short one.
-    least_s = max(each.lower_half_mean_s for each in profiles)
+    seconds = max(of_whole(times_s), *times_s)
     count = min(len(each.samples_s) for each in profiles)
     sizes = {name: max(round(of_whole([getattr(each, name) or 0 for each in profiles])), 0) for name in _SIZES}
     return replace(
         profiles[0],
-        samples_s=tuple(max(seconds[number % 2], least_s) for number in range(count)),
+        samples_s=(seconds,) * count,
         compile_s=sum(each.compile_s or 0.0 for each in profiles),
         flops=None,
         bytes_accessed=None,

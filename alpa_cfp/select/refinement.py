@@ -20,7 +20,8 @@ from alpa_cfp.search import MemoryBudgetError, Solution
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.candidate_costs import Choices
 from alpa_cfp.select.exploration import prospects
-from alpa_cfp.select.extrapolated_profile import HELD_OUT, ShorterPrograms
+from alpa_cfp.select.extrapolated_profile import ShorterPrograms
+from alpa_cfp.select.plan_race import PlanRace
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.plan_trials import PlanTrial, PlanTrials
 from alpa_cfp.select.profile_source import ProfileSource
@@ -169,6 +170,9 @@ class Refinement:
         It ends when the plan that is predicted to be the best has been run. `found` comes first, in its order.
         """
         plans = {solution.choices: solution for solution in found}
+        if self.count > len(plans) and math.isfinite(found[0].time_s):
+            more = prospects(self.search, list(plans), budget_bytes, self.count - len(plans)).plans
+            plans |= {choices: self.search.predicted(choices) for choices in more}
         names = {choices: _rank_name(number) for number, choices in enumerate(plans, start=1)}
         limit = _PLAUSIBLE * min(solution.time_s for solution in found)
         for name, plan in self._baselines().items():
@@ -193,9 +197,9 @@ class Refinement:
             trials |= {trial.solution.choices: trial for trial in new}
             for rank, plan in enumerate(better, start=1):
                 names[plan.choices] = f"{_rank_name(rank)} from {known} timed plans"
-        if not self.search.costs.budget.is_over:
-            timing.settle(list(trials.values()), budget_bytes)
-        tried = [_measured(timing, trial, names[choices]) for choices, trial in trials.items()]
+        race, runners = PlanRace(timing), list(trials.values())
+        race.run(runners, budget_bytes, is_short=self.search.costs.budget.is_over)
+        tried = [_measured(race, number, trial, names[trial.solution.choices]) for number, trial in enumerate(runners)]
         self.tried.update({each.solution.choices: each for each in tried})
         return tried
 
@@ -283,7 +287,7 @@ class Refinement:
         )
 
 
-def _measured(timing: PlanTrials, trial: PlanTrial, name: str) -> MeasuredPlan:
+def _measured(race: PlanRace, number: int, trial: PlanTrial, name: str) -> MeasuredPlan:
     """A plan with the measurements of its trial."""
     profile = trial.whole
     if profile is None:
@@ -296,11 +300,11 @@ def _measured(timing: PlanTrials, trial: PlanTrial, name: str) -> MeasuredPlan:
     collectives = None if unread else sum(each.count for each in profile.collectives)
     return MeasuredPlan(
         trial.solution,
-        timing.step_s(trial, HELD_OUT),
+        race.reported_s.get(number),
         profile.memory_bytes,
         collectives,
         name=name,
-        selection_s=timing.step_s(trial),
+        selection_s=race.chosen_by_s.get(number),
     )
 
 

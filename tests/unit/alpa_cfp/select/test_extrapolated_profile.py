@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from alpa_cfp.database import Collective, Profile, utc_now
-from alpa_cfp.select.extrapolated_profile import CHOOSING, HELD_OUT, extrapolated_profile, typical_s
+from alpa_cfp.select.extrapolated_profile import extrapolated_profile
 
 SHORT = Profile(
     status="measured",
     created_at=utc_now(),
-    samples_s=(1.0, 2.0, 1.0, 2.0),
+    samples_s=(1.0, 1.0, 1.0, 2.0),
     compile_s=0.5,
     argument_bytes=100,
     output_bytes=50,
@@ -32,19 +32,14 @@ FAILED = Profile(status="failed", created_at=utc_now(), failure="crashed", failu
 
 def test_time_memory_and_collectives_grow_with_the_units_that_are_missing() -> None:
     whole = extrapolated_profile([SHORT, LONG], [5.0])
-    assert typical_s(whole, CHOOSING) == pytest.approx(1.0 + 5 * 0.5)
+    assert whole.lower_half_mean_s == pytest.approx(1.0 + 5 * 0.5)
     assert whole.memory_bytes == SHORT.memory_bytes + 5 * (LONG.memory_bytes - SHORT.memory_bytes)
     assert whole.collectives == (Collective("all-gather", 64 + 5 * 16, 4, 1), Collective("all-reduce", 8, 4, 22))
 
 
-def test_samples_that_are_held_out_are_extrapolated_by_themselves() -> None:
-    whole = extrapolated_profile([SHORT, LONG], [5.0])
-    assert typical_s(whole, HELD_OUT) == pytest.approx(2.0 + 5 * 2.0)
-
-
 def test_each_repeat_adds_what_its_own_skeleton_tells() -> None:
     whole = extrapolated_profile([SHORT, LONG, replace(LONG, samples_s=(3.0,) * 4)], [5.0, 2.0])
-    assert typical_s(whole, CHOOSING) == pytest.approx(1.0 + 5 * 0.5 + 2 * 2.0)
+    assert whole.lower_half_mean_s == pytest.approx(1.0 + 5 * 0.5 + 2 * 2.0)
 
 
 def test_noise_does_not_make_a_long_program_faster_than_a_short_one() -> None:

@@ -8,7 +8,6 @@ import pytest
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import Profile, utc_now
 from alpa_cfp.select.candidate_costs import CandidateCosts
-from alpa_cfp.select.extrapolated_profile import HELD_OUT
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.plan_trials import PlanTrial, PlanTrials
 from alpa_cfp.select.profile_source import Samples
@@ -69,21 +68,3 @@ def test_a_plan_that_fails_in_a_later_round_leaves_the_times_of_others_as_they_a
     timing.time([first])
     timing.time([later], first)
     assert timing.step_s(later) == pytest.approx(1.5)
-
-
-def test_the_last_rounds_decide_by_their_own_runs() -> None:
-    machine = Machine({"a": 1.02, "b": 1.0, "slow": 2.0}, [1.0, 3.0, 3.0])
-    timing, all_trials = trials(machine), [trial(name) for name in ("a", "b", "slow")]
-    timing.time(all_trials)
-    timing.settle(all_trials, None)
-    assert [sorted(call) for call in machine.calls[1:]] == [["a", "b"], ["a", "b"]]
-    assert [timing.step_s(each, HELD_OUT) for each in all_trials] == pytest.approx([3.06, 3.0, 6.0])
-
-
-def test_a_plan_that_is_far_ahead_runs_once_more_alone() -> None:
-    machine = Machine({"a": 1.0, "b": 2.0}, [1.0, 3.0])
-    timing, both = trials(machine), [trial("a"), trial("b")]
-    timing.time(both)
-    timing.settle(both, None)
-    assert machine.calls == [["a", "b"], ["a"]]
-    assert [timing.step_s(each) for each in both] == pytest.approx([3.0, 6.0])

@@ -61,8 +61,6 @@ def measured(samples_s: tuple[float, ...], argument_bytes: int = 0, collectives:
 class Machine:
     """Runs whole plans: `time_s` and `needed_bytes` say what each takes by its place in the order of predictions."""
 
-    samples = 1
-
     def __init__(
         self,
         time_s: Callable[[float], float] = lambda predicted: predicted,
@@ -129,15 +127,7 @@ class Machine:
     def refinement(self, count: int = 3) -> Refinement:
         blocks, block_candidates = two_layer_blocks(), two_layer_candidates()
         self.made = Refinement(
-            blocks,
-            block_candidates,
-            MESH,
-            self.choosing,
-            self.profiles,
-            self.planned,
-            self.further,
-            count,
-            self.samples,
+            blocks, block_candidates, MESH, self.choosing, self.profiles, self.planned, self.further, count, 1
         )
         return self.made
 
@@ -267,25 +257,6 @@ def test_of_plans_that_are_as_fast_one_that_needs_less_memory_is_taken_though_it
 def test_the_plan_says_what_was_measured() -> None:
     best = Machine(lambda predicted: 0.25, lambda predicted: 77).best()
     assert (best.measured_s, best.needed_bytes) == (0.25, 77)
-
-
-class Lucky(Machine):
-    """Whose plans are the faster in the samples that choose, the slower they are in the others."""
-
-    samples = 2
-
-    def _profile(self, choices: Choices, samples: int) -> Profile:
-        predicted = self.predictions.time(choices)
-        return measured(((1 / predicted, predicted) * samples)[:samples])
-
-
-def test_samples_that_choose_a_plan_do_not_say_what_it_takes() -> None:
-    machine = Lucky()
-    best = machine.best()
-    predicted = [machine.predictions.time(choices) for choices in machine.run]
-    assert len(set(predicted)) > 1
-    assert best.selection_s == pytest.approx(1 / max(predicted))
-    assert best.measured_s == pytest.approx(max(predicted))
 
 
 def test_of_several_micro_batches_the_first_is_a_step_and_each_other_takes_what_its_programs_take() -> None:
