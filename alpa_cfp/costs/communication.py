@@ -54,10 +54,12 @@ class CommunicationCosts:
     Attributes:
         rates: The rates for kinds and group sizes that were not measured.
         lines: For each kind and group size that was measured its time.
+        array_share: What each further large array of a collective costs, as a share of the latency.
     """
 
     rates: Rates = field(default_factory=Rates)
     lines: Mapping[CollectiveKey, Curve] = field(default_factory=dict)
+    array_share: float = 0.0
 
     def line(self, key: CollectiveKey) -> Curve:
         """The time of collectives of a kind and a group size; where it was not measured, that of the nearest size."""
@@ -80,7 +82,8 @@ class CommunicationCosts:
 
         Args:
             collectives: The collectives.
-            combined: Those of them that a whole plan combines with those of other blocks. Only their bytes count.
+            combined: Those of them that a whole plan combines with those of other blocks. Their bytes count, and that
+                they have large arrays.
         """
         rest, found = list(combined), dict[CollectiveKey, float]()
         for each in collectives:
@@ -88,7 +91,9 @@ class CommunicationCosts:
             same = next((other for other in rest if (other.kind, other.group_size) == key), None)
             if same is not None:
                 rest.remove(same)
-            crossing = crossing_bytes(each.kind, each.size_bytes, each.group_size)
-            seconds = self.crossing_s(key, np.array(float(same is None)), np.array(crossing))
-            found[key] = found.get(key, 0.0) + float(seconds)
+            crossing, line = crossing_bytes(each.kind, each.size_bytes, each.group_size), self.line(key)
+            further = each.large_arrays if same is not None else max(each.large_arrays - 1, 0)
+            latencies = float(same is None) + self.array_share * further
+            seconds = latencies * line.latency_s + float(line.bytes_s(np.array(crossing)))
+            found[key] = found.get(key, 0.0) + seconds
         return found

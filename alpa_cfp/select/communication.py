@@ -3,11 +3,13 @@
 Takes a mesh; gives the programs and, from their profiles, its `CommunicationCosts`. A program repeats a product of
 matrices and a collective that wait for each other. Beside it runs the same program with a local op in the place of the
 collective (`spmd.partition.stand_ins`): the difference is what the collective takes where devices have other work to
-do, which is not what it takes alone. Invariant: a mesh is calibrated by the same programs always, so once.
+do, which is not what it takes alone. The last two programs have an all-reduce of several arrays: on CPUs each array
+waits for all devices, on GPUs they go as one. Invariant: a mesh is calibrated by the same programs always, so once.
 """
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -33,13 +35,19 @@ _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 _SIZES, _COLUMNS, _SIDE = (16_384, 1_048_576), 64, 160
 _REPEATS = 4
 _REFERENCE_SIZE = 65_536
+# The arrays of the all-reduce of several, and the bytes of each: so many that they are not joined into one.
+_ARRAYS, _ARRAY_SIZE = 5, 131_072
 
 
 def communication_programs(mesh: LogicalMesh) -> list[HloModule]:
-    """For each kind of collective, each group of axes and each size a program with it, and one with its stand-in."""
+    """For each kind of collective, each group of axes and each size a program with it, and one with its stand-in.
+
+    At the end stand the same two for an all-reduce of several arrays.
+    """
     programs = []
-    for kind, axes, size in _points(mesh):
-        program = _program(mesh, kind, axes, size)
+    points = _points(mesh)
+    several = [_program(mesh, "all-reduce", mesh.axes, _ARRAY_SIZE, _ARRAYS)] if points else []
+    for program in [*(_program(mesh, *point) for point in points), *several]:
         programs += [program, replace(program)]
         assert program.partitioned is not None
         programs[-1].partitioned = without_communication(program.partitioned)
@@ -72,13 +80,11 @@ def communication_costs(
         caveats: Receives what could not be measured.
     """
     points: dict[tuple[CollectiveKey, tuple[Axis, ...]], list[tuple[float, float]]] = {}
-    pairs = zip(profiles[::2], profiles[1::2], strict=True)
-    for (kind, axes, size), (with_it, without) in zip(_points(mesh), pairs, strict=True):
-        if with_it is None or without is None or not (with_it.samples_s and without.samples_s):
-            continue
-        group = math.prod(axis.size for axis in axes)
-        seconds = max(with_it.lower_half_mean_s - without.lower_half_mean_s, 0.0) / _REPEATS
-        points.setdefault(((kind, group), axes), []).append((crossing_bytes(kind, size, group), seconds))
+    taken_s = list(map(_collective_s, profiles[::2], profiles[1::2]))
+    for (kind, axes, size), seconds in zip(_points(mesh), taken_s, strict=False):
+        if seconds is not None:
+            group = math.prod(axis.size for axis in axes)
+            points.setdefault(((kind, group), axes), []).append((crossing_bytes(kind, size, group), seconds))
     found: dict[CollectiveKey, list[tuple[float, float]]] = {}
     for (key, _), both in points.items():
         if len(both) == len(_SIZES):
@@ -92,7 +98,24 @@ def communication_costs(
         )
     lines = {key: Curve.through(_mean(points)) for key, points in found.items()}
     lines |= {("collective-permute", group): line for (kind, group), line in lines.items() if kind == "all-to-all"}
-    return CommunicationCosts(rates, lines)
+    return CommunicationCosts(rates, lines, _array_share(mesh, lines, taken_s[-1] if taken_s else None))
+
+
+def _collective_s(with_it: Profile | None, without: Profile | None) -> float | None:
+    """What one collective takes; None if it could not be measured."""
+    if with_it is None or without is None or not (with_it.samples_s and without.samples_s):
+        return None
+    return max(with_it.lower_half_mean_s - without.lower_half_mean_s, 0.0) / _REPEATS
+
+
+def _array_share(mesh: LogicalMesh, lines: Mapping[CollectiveKey, Curve], seconds: float | None) -> float:
+    """What a further array of a collective costs, as a share of the latency, from the time of one of several arrays."""
+    line = lines.get(("all-reduce", mesh.num_devices))
+    if line is None or seconds is None or line.latency_s <= 0:
+        return 0.0
+    crossing = crossing_bytes("all-reduce", _ARRAYS * _ARRAY_SIZE, mesh.num_devices)
+    further_s = seconds - line.latency_s - float(line.bytes_s(np.array(crossing)))
+    return min(max(further_s / ((_ARRAYS - 1) * line.latency_s), 0.0), 1.0)
 
 
 def _mean(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -111,8 +134,8 @@ def _points(mesh: LogicalMesh) -> list[tuple[str, tuple[Axis, ...], int]]:
     return list(product(_KINDS, groups, _SIZES))
 
 
-def _program(mesh: LogicalMesh, kind: str, axes: tuple[Axis, ...], size: int) -> HloModule:
-    """A program that repeats a product of matrices and a collective of `size` bytes on each device."""
+def _program(mesh: LogicalMesh, kind: str, axes: tuple[Axis, ...], size: int, arrays: int = 1) -> HloModule:
+    """A program that repeats a product of matrices and a collective of arrays of `size` bytes on each device."""
     group = math.prod(axis.size for axis in axes)
     rows = max(size // (4 * _COLUMNS * group), 1) * group
     with mlir.context(), ir.Location.unknown():
@@ -126,7 +149,11 @@ def _program(mesh: LogicalMesh, kind: str, axes: tuple[Axis, ...], size: int) ->
             for number in range(_REPEATS):
                 matrix = _product(_plus_first(matrix, value), weight)
                 value = _plus_first(value, matrix)
-                value = _restored(_collective(kind, value, mesh.groups(axes), number + 1), rows)
+                values = [value]
+                while len(values) < arrays:  # all different
+                    values.append(stablehlo.add(values[-1], value))
+                results = _collective(kind, values, mesh.groups(axes), number + 1)
+                value = _restored(functools.reduce(stablehlo.add, results), rows)
             mlir.create("func.return", [], [value, matrix])
         bytecode = mlir.to_bytecode(made)
         collectives = collectives_of_block(mlir.entry_block(main))
@@ -152,12 +179,12 @@ def _plus_first(value: Value, other: Value) -> Value:
     return stablehlo.add(value, stablehlo.broadcast_in_dim(value.type, first, dims))
 
 
-def _collective(kind: str, value: Value, groups: Sequence[Sequence[int]], channel: int) -> Value:
-    """A collective of an array of two dims, along the first."""
-    rows, columns = mlir.tensor_shape(value)
+def _collective(kind: str, values: Sequence[Value], groups: Sequence[Sequence[int]], channel: int) -> Sequence[Value]:
+    """A collective of arrays of two dims, along the first."""
+    rows, columns = mlir.tensor_shape(values[0])
     size = len(groups[0])
     attributes: dict[str, Any] = {"replica_groups": mlir.dense(np.array(groups, dtype=np.int64))}
-    if kind != "all-to-all":  # with a channel its groups would be of partitions
+    if kind != "all-to-all" and len(values) == 1:  # with a channel its groups would be of partitions
         handle = f"#stablehlo.channel_handle<handle = {channel}, type = 1>"
         attributes |= {"channel_handle": ir.Attribute.parse(handle), "use_global_device_ids": ir.UnitAttr.get()}
     shapes = {"all-gather": (rows * size, columns), "reduce-scatter": (rows // size, columns)}
@@ -171,7 +198,7 @@ def _collective(kind: str, value: Value, groups: Sequence[Sequence[int]], channe
     result = ir.RankedTensorType.get(shapes.get(kind, (rows, columns)), ir.F32Type.get())
     reducer = "add" if kind in ("all-reduce", "reduce-scatter") else None
     name = f"stablehlo.{kind.replace('-', '_')}"
-    return mlir.create(name, [result], [value], attributes, reducer=reducer).results[0]
+    return mlir.create(name, [result] * len(values), values, attributes, reducer=reducer).results
 
 
 def _restored(value: Value, rows: int) -> Value:

@@ -23,6 +23,7 @@ from jaxlib import (
 )
 
 from alpa_cfp.spmd.compile.devices import Devices
+from alpa_cfp.spmd.compile.joined_arrays import join_small_arrays
 from alpa_cfp.spmd.ir import mlir, step_barriers
 from alpa_cfp.spmd.ir.hlo_text import as_alpa_reads_it
 
@@ -58,8 +59,11 @@ def compile_and_load(
         options.env_option_overrides = [("xla_disable_hlo_passes", _SUM_COMBINERS)]
     with mlir.context():
         module = mlir.parse(bytecode)
-        if devices[0].platform == "cpu" and step_barriers.may_have_step_barriers(bytecode):
-            step_barriers.keep_apart(module)
+        if devices[0].platform == "cpu":
+            if step_barriers.may_have_step_barriers(bytecode):
+                step_barriers.keep_apart(module)
+            if one_program_per_device:
+                join_small_arrays(module)
         return client.compile_and_load(module, xc.DeviceList(devices), options)
 
 

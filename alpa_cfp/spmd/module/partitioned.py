@@ -26,13 +26,17 @@ class Collective:
         kind: XLA's name: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
         size_bytes: Size of one device's operand.
         group_size: The number of devices that take part together (two in a permutation).
+        large_arrays: How many of its arrays are too large to be copied into one.
     """
 
     kind: str
     size_bytes: int
     group_size: int
+    large_arrays: int = 0
 
 
+# Measured on CPUs (docs/benchmarks.md): with 16 kB or 1 MB steps took longer, by up to 9%.
+_SMALL_BYTES = 1 << 16
 # The names of collectives, by those of StableHLO.
 KINDS = {
     f"stablehlo.{kind.replace('-', '_')}": kind
@@ -43,7 +47,12 @@ KINDS = {
 def collectives_of_block(block: Any) -> tuple[Collective, ...]:
     """The communication ops of one device's program as it will be compiled, in program order."""
     return tuple(
-        Collective(KINDS[op.name], sum(map(size_bytes, op.operands)), group_size(op))
+        Collective(
+            KINDS[op.name],
+            sum(map(size_bytes, op.operands)),
+            group_size(op),
+            sum(not is_small(operand) for operand in op.operands),
+        )
         for op in mlir.block_operations(block)
         if op.name in KINDS
     )
@@ -52,6 +61,11 @@ def collectives_of_block(block: Any) -> tuple[Collective, ...]:
 def size_bytes(value: Value) -> int:
     """The size of one device's part of `value`."""
     return math.prod(mlir.tensor_shape(value)) * dtype_of(value).itemsize
+
+
+def is_small(value: Value) -> bool:
+    """Whether it takes less time to copy an array than to communicate once more."""
+    return size_bytes(value) < _SMALL_BYTES
 
 
 def group_size(op: Operation) -> int:

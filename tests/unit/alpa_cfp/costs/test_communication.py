@@ -1,5 +1,7 @@
 """Times of collectives between the points that were measured."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -41,7 +43,20 @@ def test_of_group_sizes_that_were_not_measured_the_nearest_counts() -> None:
     assert costs.line(("all-reduce", 8)) is near
 
 
-def test_of_collectives_that_a_plan_combines_only_the_bytes_count() -> None:
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_each_further_large_array_costs_its_share_of_a_latency(share: float) -> None:
+    costs = CommunicationCosts(Rates(latency_s=1.0), array_share=share)
+    one, three = (costs.by_key([replace(SUM, large_arrays=count)])["all-reduce", 2] for count in (1, 3))
+    assert three - one == pytest.approx(2 * share)
+
+
+def test_of_collectives_that_a_plan_combines_large_arrays_count() -> None:
+    large = replace(SUM, large_arrays=2)
+    costs = CommunicationCosts(Rates(latency_s=1.0), array_share=0.5)
+    assert costs.by_key([large], [large])["all-reduce", 2] - costs.by_key([SUM], [SUM])["all-reduce", 2] == 1.0
+
+
+def test_of_collectives_that_a_plan_combines_only_the_bytes_count_where_no_array_is_large() -> None:
     costs = CommunicationCosts(Rates(latency_s=1.0))
     alone, combined = costs.by_key([SUM]), costs.by_key([SUM], [SUM])
     assert alone["all-reduce", 2] - combined["all-reduce", 2] == pytest.approx(1.0)

@@ -31,6 +31,16 @@ def test_what_a_collective_takes_is_the_difference_to_the_program_without_it() -
     assert costs.line(("all-reduce", 4)).latency_s == pytest.approx(1e-3 / 4)
 
 
+@pytest.mark.parametrize(("arrays_s", "share"), [(1e-3, 0.0), (2e-3, 0.5), (9e-3, 1.0)])
+def test_a_collective_of_several_arrays_says_what_each_costs(arrays_s: float, share: float) -> None:
+    """Of five arrays, where a latency is a millisecond whatever the bytes: `arrays_s` and two further latencies."""
+    count = len(communication_programs(MESH))
+    profiles = [profile(5e-3 if number % 2 == 0 else 1e-3) for number in range(count - 2)]
+    several = 4 * (arrays_s if arrays_s != 2e-3 else 3e-3)
+    costs = communication_costs(MESH, [*profiles, profile(1e-3 + several), profile(1e-3)], Rates())
+    assert costs.array_share == pytest.approx(share)
+
+
 def test_without_profiles_the_rates_hold_with_a_warning() -> None:
     count, caveats = len(communication_programs(MESH)), Caveats()
     assert communication_costs(MESH, [None] * count, Rates(), caveats).lines == {}
