@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from alpa_cfp import PlanOptions
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
@@ -132,4 +133,4 @@ def choosing(step: Step, measuring: Profiler, margin: float) -> tuple[Rates, Pla
     def planned(choices: Sequence[int]) -> PlannedProgram:
         return PlannedProgram.of_whole(step.planned(choices), len(step.blocks.blocks))
 
-    return rates, PlanSearch(costs, planned=planned)
+    return rates, PlanSearch(costs, planned=planned, limit_s=PlanOptions().search_limit_s)
