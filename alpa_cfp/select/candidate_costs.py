@@ -24,7 +24,7 @@ from alpa_cfp.select.alike import candidate_numbers, first_alike
 from alpa_cfp.select.posterior import Corrections, Neighbours, PairKey, Posterior
 from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.select.profiles import compiled_collectives, failure_of
-from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge, resharding_s
+from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge, resharding_by_key_s, resharding_s
 from alpa_cfp.select.time_model import TimeModel
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
@@ -148,7 +148,7 @@ class CandidateCosts:
         ]
         own_s = seconds - self._calibrated.overhead_s(self.boundaries.arrays)
         own_s = max(own_s, _LEAST_OF_MEASURED * seconds)
-        self._model.add_plan(numbers, neighbours, communication_s, self._all_between_s(choices), own_s)
+        self._model.add_plan(numbers, neighbours, communication_s, _total_s(self._between(choices)), own_s)
         self.plans_s[choices] = self.step_time_s(choices, own_s)
         self._known = None
 
@@ -173,7 +173,7 @@ class CandidateCosts:
         """
         known = known or self.means
         total_s = sum(float(known.computing_s[number]) for number in self.of(choices))
-        total_s += known.communication_s(communication_s) + known.between * self._all_between_s(choices)
+        total_s += known.communication_s(communication_s) + known.between * _total_s(self._between(choices))
         total_s += sum(known.pairs_s.get(self.pair(edge, choices), 0.0) for edge in self.boundaries.crossings)
         return max(self.step_time_s(choices, total_s), 0.0)
 
@@ -189,17 +189,9 @@ class CandidateCosts:
         """The estimates of what is between the blocks of a plan."""
         if choices not in self._resharding_s:
             self._resharding_s[choices] = [
-                {
-                    key: float(self.communication.crossing_s(key, *amounts[choices[edge.first], choices[edge.second]]))
-                    for key, amounts in edge.by_key.items()
-                }
-                for edge in self.boundaries.crossings
+                resharding_by_key_s(edge, choices, self.communication) for edge in self.boundaries.crossings
             ]
         return self._resharding_s[choices]
-
-    def _all_between_s(self, choices: Choices) -> float:
-        """The estimate of all that is between the blocks of a plan."""
-        return sum(sum(estimates.values()) for estimates in self._between(choices))
 
     def between_s(self, known: Corrections | None = None) -> list[np.ndarray]:
         """For each two blocks what is between them in a step, for each pair of their candidates."""
@@ -355,3 +347,7 @@ class CandidateCosts:
         if self._known is None:
             self._known = self._model.posterior(self._computing_s())
         return self._known
+
+
+def _total_s(estimates: Iterable[Mapping[CollectiveKey, float]]) -> float:
+    return sum(sum(each.values()) for each in estimates)

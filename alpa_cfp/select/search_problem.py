@@ -149,6 +149,14 @@ def resharding_s(
     return seconds
 
 
+def resharding_by_key_s(
+    edge: ReshardingEdge, choices: Sequence[int], costs: CommunicationCosts
+) -> dict[CollectiveKey, float]:
+    """The seconds of a micro-batch that a crossing takes in a plan, by kind and group size of collectives."""
+    pair = choices[edge.first], choices[edge.second]
+    return {key: float(costs.crossing_s(key, *amounts[pair])) for key, amounts in edge.by_key.items()}
+
+
 def _variable(block: BlockCandidates, boundaries: Boundaries, times_s: Sequence[float]) -> Variable:
     memories = [candidate.memory for candidate in block.candidates]
     saved, repeated, transient = (
