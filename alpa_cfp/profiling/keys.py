@@ -15,6 +15,7 @@ from typing import Any
 import jaxlib
 
 from alpa_cfp.database import ProfileKey
+from alpa_cfp.spmd.compile.joined_arrays import is_joined
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
@@ -85,8 +86,9 @@ def canonical_text(module: HloModule) -> str:
     if program is None:
         raise ValueError("only a partitioned module has a profile: call partition on it first")
     with mlir.context():
-        text = mlir.to_text(mlir.parse(program.bytecode))
-    header = {
+        parsed = mlir.parse(program.bytecode)
+        text, compiled_as = mlir.to_text(parsed), {"small_arrays": "joined"} if is_joined(parsed) else {}
+    header = compiled_as | {
         "partitioner": program.partitioner,
         "donated": list(module.donated),
         "aliases": [list(pair) for pair in module.aliases],

@@ -39,7 +39,13 @@ class Prospects:
     gain: float
 
 
-def prospects(search: PlanSearch, known: Collection[Choices], budget_bytes: int | None, most: int) -> Prospects:
+def prospects(
+    search: PlanSearch,
+    known: Collection[Choices],
+    budget_bytes: int | None,
+    most: int,
+    failed: Collection[Choices] = (),
+) -> Prospects:
     """The plans that are worth running next.
 
     Args:
@@ -47,6 +53,7 @@ def prospects(search: PlanSearch, known: Collection[Choices], budget_bytes: int 
         known: The plans that have run, and those that will anyway.
         budget_bytes: The memory that a plan may be predicted to need; None without limit.
         most: The greatest number of plans.
+        failed: Plans that cannot be run.
     """
     random, found = np.random.default_rng(len(known)), dict[Choices, None]()
     for drawn in (search.costs.means, *(search.costs.drawn(random) for _ in range(_FINDING))):
@@ -54,7 +61,7 @@ def prospects(search: PlanSearch, known: Collection[Choices], budget_bytes: int 
             found[search.cheapest_with(drawn, budget_bytes)] = None
         except (NoPlanError, MemoryBudgetError):
             continue
-    plans = [choices for choices in found if choices not in known]
+    plans = [choices for choices in found if choices not in known and choices not in failed]
     machines = [search.costs.drawn(random) for _ in range(_COMPARING)]
 
     def times_s(choices: Choices) -> np.ndarray:

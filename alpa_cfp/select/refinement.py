@@ -167,10 +167,10 @@ class Refinement:
     def _run(self, found: Sequence[Solution], budget_bytes: int | None = None) -> list[MeasuredPlan]:
         """Runs the plans of `found` and the baselines whole, then those that the search finds knowing of these.
 
-        It ends when the plan that is predicted to be the best has been run. `found` comes first, in its order.
+        It ends when no other plan is expected to be enough faster (`exploration`). `found` comes first, in its order.
         """
         plans = {solution.choices: solution for solution in found}
-        if self.count > len(plans) and math.isfinite(found[0].time_s):
+        if self.count > len(plans) and math.isfinite(found[0].time_s) and not self.search.costs.budget.is_over:
             more = prospects(self.search, list(plans), budget_bytes, self.count - len(plans)).plans
             plans |= {choices: self.search.predicted(choices) for choices in more}
         names = {choices: _rank_name(number) for number, choices in enumerate(plans, start=1)}
@@ -213,14 +213,13 @@ class Refinement:
                 return [plan for plan in self.search.best(1, budget_bytes) if plan.choices not in trials]
             except MemoryBudgetError:  # the given plans are those of least memory
                 return []
-        worthy = prospects(self.search, able, budget_bytes, _AT_ONCE)
+        failed = [choices for choices in trials if choices not in able]
+        worthy = prospects(self.search, able, budget_bytes, _AT_ONCE, failed)
         logger.info(
             "CFP: of %d timed plans, %d others are expected to be %.2f%% faster",
             len(able), len(worthy.plans), 100 * worthy.gain,
         )  # fmt: skip
-        # Others cannot be run.
-        found = (self.search.predicted(choices) for choices in worthy.plans if choices not in trials)
-        return sorted(found, key=lambda plan: (plan.time_s, plan.choices))
+        return sorted(map(self.search.predicted, worthy.plans), key=lambda plan: (plan.time_s, plan.choices))
 
     def _time(self, timing: PlanTrials, trials: Sequence[PlanTrial], first: PlanTrial) -> None:
         """Times plans, few at once if the time is limited, and corrects the times of the search by theirs.

@@ -2,8 +2,9 @@
 
 Takes a module that is about to be compiled, with one device's program; the small arrays of each all-reduce and
 all-gather are copied into one array of one dim, and out of its result. XLA on CPUs runs a collective of n arrays as n
-collectives, each of which wakes and halts a thread for each device (`xla/backends/cpu/collectives`); NCCL starts them
-as one. Invariants: the same values; an array that takes longer to copy than a collective is left alone.
+collectives, one after the other, for each of which a thread for each device waits for the others
+(`xla/backends/cpu/runtime/all_reduce_thunk.cc`); NCCL starts them as one. Invariants: the same values; an array that
+takes longer to copy than a collective is left alone.
 """
 
 import itertools
@@ -25,6 +26,19 @@ _ALL_REDUCE, _ALL_GATHER = "stablehlo.all_reduce", "stablehlo.all_gather"
 
 def join_small_arrays(module: Any) -> None:
     """Join the small arrays of collectives, in place."""
+    for op, small in _joined(module):
+        with ir.InsertionPoint(op), op.location:
+            _join(op, small)
+
+
+def is_joined(module: Any) -> bool:
+    """Whether `join_small_arrays` changes a module."""
+    return bool(_joined(module))
+
+
+def _joined(module: Any) -> list[tuple[Operation, list[int]]]:
+    """The collectives that have several small arrays of one element type, and the numbers of these."""
+    found: list[tuple[Operation, list[int]]] = []
     for op in mlir.all_operations(module):
         if (op.name == _ALL_REDUCE and region_reducer(op) is not None) or op.name == _ALL_GATHER:
             alike: dict[str, list[int]] = {}
@@ -33,8 +47,8 @@ def join_small_arrays(module: Any) -> None:
                     alike.setdefault(str(mlir.tensor_type(operand).element_type), []).append(i)
             small = max(alike.values(), key=len, default=[])
             if len(small) > 1:
-                with ir.InsertionPoint(op), op.location:
-                    _join(op, small)
+                found.append((op, small))
+    return found
 
 
 def _is_row(op: Operation, operand: Value) -> bool:

@@ -6,17 +6,19 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 from alpa_cfp.database import Profile, ProfileDatabase, utc_now
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, TimeBudget, key_of
-from alpa_cfp.profiling.keys import code_flags, host_layout
+from alpa_cfp.profiling.keys import canonical_text, code_flags, host_layout
 from alpa_cfp.profiling.process.protocol import Finished
 from alpa_cfp.profiling.queue import Group, ProfilingQueue
 from alpa_cfp.profiling.runners import SubprocessRunner
 from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
 from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import partition
 from unit.alpa_cfp.profiling.programs import (
     COLUMNS,
     ROWS,
@@ -30,6 +32,8 @@ from unit.alpa_cfp.profiling.programs import (
     uncompilable,
     worker_pid_of,
 )
+from unit.alpa_cfp.spmd.helpers import MESH_2X4, split
+from unit.alpa_cfp.spmd.partition.solved_programs import solve
 
 QUIET = MeasureOptions(samples=3, progress=False, isolated=False)
 
@@ -304,6 +308,19 @@ def test_the_key_tells_programs_apart_by_what_is_compiled(client: Client) -> Non
     assert len(keys) == 2
     donated = dataclasses.replace(product(), donated=(True, False))
     assert key_of(donated, devices)[0] not in keys
+
+
+def test_a_text_says_that_small_arrays_of_a_collective_are_joined_when_it_is_compiled() -> None:
+    """Profiles of before that was done are of another compiled program."""
+    whole, columns, rows = (split(MESH_2X4, *dims) for dims in (("", ""), ("", "y"), ("y", "")))
+    arrays = [np.ones((8, 8), np.float32)] * 3
+    for count in (1, 2):
+        module = solve(
+            lambda x, *weights, count=count: tuple(x @ weight for weight in weights[:count]),
+            arrays[: count + 1], [columns, rows, rows][: count + 1], [whole] * count, [whole] * count,
+        )  # fmt: skip
+        module.partitioned = partition(module)
+        assert ('"small_arrays": "joined"' in canonical_text(module)) == (count == 2)
 
 
 def test_a_module_that_is_not_partitioned_has_no_key(client: Client) -> None:

@@ -104,16 +104,16 @@ def test_what_is_reported_of_the_chosen_plan_comes_from_runs_that_did_not_choose
     assert lucky.race.reported_s[0] == pytest.approx(3.0)
 
 
-def test_the_fastest_of_noisy_plans_is_mostly_found() -> None:
+def test_the_fastest_of_noisy_plans_is_found_much_more_often_than_by_the_runs_before() -> None:
     """Single runs deviate by 8%, plans differ by 4%."""
-    found = []
-    for seed in range(40):
+    before, after = list[bool](), list[bool]()
+    for seed in range(60):
         drawn = random.Random(seed)
         track = Track([1.04, 1.0, 1.04, 1.04], noise=lambda drawn=drawn: math.exp(0.08 * drawn.gauss(0, 1)))
+        before.append(min(range(4), key=lambda n, track=track: track.timing.step_s(track.trials[n])) == 1)
         track.race.run(track.trials, None)
-        chosen = min(track.race.chosen_by_s, key=track.race.chosen_by_s.__getitem__)
-        found.append(chosen == 1)
-    assert statistics.mean(found) > 0.5
+        after.append(min(track.race.chosen_by_s, key=track.race.chosen_by_s.__getitem__) == 1)
+    assert statistics.mean(after) > statistics.mean(before) + 0.15
 
 
 def test_a_plan_that_fails_in_the_race_is_no_longer_run() -> None:

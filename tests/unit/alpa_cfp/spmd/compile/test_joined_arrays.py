@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxlib.mlir import ir
 
-from alpa_cfp.spmd.compile.joined_arrays import join_small_arrays
+from alpa_cfp.spmd.compile.joined_arrays import is_joined, join_small_arrays
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.partition import PartitionedProgram, partition
 from unit.alpa_cfp.spmd.helpers import MESH_2X4, annotate_randomly, assert_parts_equal, lower, run, split, values_of
@@ -85,3 +85,8 @@ def test_joining_changes_no_value_however_each_value_is_sharded(shapes: list[tup
     module = annotate_randomly(lower(function, arrays), MESH_2X4, seed)
     module.solved = True
     assert_parts_equal(run(module, partition(module), arrays), values_of(function, arrays))
+
+
+def test_a_module_says_whether_its_arrays_are_joined():
+    programs = sums((4, 6), (2, 3)), sums((4, 6), (LARGE, LARGE))
+    assert [mlir.edit(program.bytecode, is_joined)[1] for program in programs] == [True, False]
