@@ -55,11 +55,16 @@ class CommunicationCosts:
         rates: The rates for kinds and group sizes that were not measured.
         lines: For each kind and group size that was measured its time.
         array_share: What each further large array of a collective costs, as a share of the latency.
+        small_array_s, small_byte_s: What each small array, and each of its bytes, costs in a collective of several: it
+            is copied into one array with others, and out of it. A reduce-scatter of several, too, which is counted with
+            the all-gather of the same arrays.
     """
 
     rates: Rates = field(default_factory=Rates)
     lines: Mapping[CollectiveKey, Curve] = field(default_factory=dict)
     array_share: float = 0.0
+    small_array_s: float = 0.0
+    small_byte_s: float = 0.0
 
     def line(self, key: CollectiveKey) -> Curve:
         """The time of collectives of a kind and a group size; where it was not measured, that of the nearest size."""
@@ -82,8 +87,7 @@ class CommunicationCosts:
 
         Args:
             collectives: The collectives.
-            combined: Those of them that a whole plan combines with those of other blocks. Their bytes count, and that
-                they have large arrays.
+            combined: Those of them that a whole plan combines with those of other blocks. Their bytes and arrays count.
         """
         rest, found = list(combined), dict[CollectiveKey, float]()
         for each in collectives:
@@ -95,5 +99,7 @@ class CommunicationCosts:
             further = each.large_arrays if same is not None else max(each.large_arrays - 1, 0)
             latencies = float(same is None) + self.array_share * further
             seconds = latencies * line.latency_s + float(line.bytes_s(np.array(crossing)))
+            if same is not None or each.large_arrays + each.small_arrays > 1:
+                seconds += self.small_array_s * each.small_arrays + self.small_byte_s * each.small_bytes
             found[key] = found.get(key, 0.0) + seconds
         return found

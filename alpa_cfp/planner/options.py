@@ -23,7 +23,8 @@ class PlanOptions:
             (no device of that kind is needed), "estimate" counts work and communication.
         memory_budget_bytes: The memory that one device may hold; None without limit, or for alpa's own budget.
         database: The profile database; None for the user's (see `ProfileDatabase.open`).
-        samples: The number of times that each candidate is timed.
+        samples: The number of times that each candidate is timed. A replay makes the plan that was made of these
+            profiles only with the same number.
         refine: The number of the best plans that are at first compiled whole and timed. The search is repeated with
             what they take until the plan that is predicted best has been timed; 0 takes the best predicted plan.
         baselines: Whether plans that people write by hand (data parallel, ZeRO, Megatron-style) are timed beside them.

@@ -71,9 +71,10 @@ class Session:
             return None
         if options.costs == "replay":
             recorded_on = recorded_devices(self.database, mesh.shape, device_kind=options.device_kind)
-            return TrackedSource(recorded_on, recorded(recorded_on, self.database))
+            return TrackedSource(recorded_on, recorded(recorded_on, self.database), options.samples)
         profiler = self._profiler(devices, mesh)
-        return TrackedSource(profiler.devices, partial(profiler.measure_within, budget or TimeBudget()))
+        measured = partial(profiler.measure_within, budget or TimeBudget())
+        return TrackedSource(profiler.devices, measured, options.samples)
 
     def expect(self, devices: Devices, mesh: LogicalMesh, programs: Sequence[HloModule]) -> None:
         """Begin with what is measured first, if costs are measured, while planning goes on.

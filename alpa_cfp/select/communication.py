@@ -3,8 +3,9 @@
 Takes a mesh; gives the programs and, from their profiles, its `CommunicationCosts`. A program repeats a product of
 matrices and a collective that wait for each other. Beside it runs the same program with a local op in the place of the
 collective (`spmd.partition.stand_ins`): the difference is what the collective takes where devices have other work to
-do, which is not what it takes alone. The last two programs have an all-reduce of several arrays: on CPUs each array
-waits for all devices, on GPUs they go as one. Invariant: a mesh is calibrated by the same programs always, so once.
+do, which is not what it takes alone. The last programs have an all-reduce of several arrays: on CPUs each large one
+waits for all devices, and small ones are copied into one; on GPUs they go as one. Invariant: a mesh is calibrated by
+the same programs always, so once.
 """
 
 import functools
@@ -18,6 +19,7 @@ import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from alpa_cfp.analysis.graph import BARRIER
 from alpa_cfp.costs import CommunicationCosts, Rates, crossing_bytes
 from alpa_cfp.costs.communication import CollectiveKey, Curve
 from alpa_cfp.database import Profile
@@ -35,18 +37,18 @@ _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 _SIZES, _COLUMNS, _SIDE = (16_384, 1_048_576), 64, 160
 _REPEATS = 4
 _REFERENCE_SIZE = 65_536
-# The arrays of the all-reduce of several, and the bytes of each: so many that they are not joined into one.
-_ARRAYS, _ARRAY_SIZE = 5, 131_072
+# The arrays of each all-reduce of several, and the bytes of each: the first are too large to be copied into one.
+_SEVERAL = _LARGE, *_SMALL = (5, 131_072), (32, 4_096), (32, 32_768)
 
 
 def communication_programs(mesh: LogicalMesh) -> list[HloModule]:
     """For each kind of collective, each group of axes and each size a program with it, and one with its stand-in.
 
-    At the end stand the same two for an all-reduce of several arrays.
+    At the end stand the same two for each all-reduce of several arrays.
     """
     programs = []
     points = _points(mesh)
-    several = [_program(mesh, "all-reduce", mesh.axes, _ARRAY_SIZE, _ARRAYS)] if points else []
+    several = [_program(mesh, "all-reduce", mesh.axes, size, arrays) for arrays, size in _SEVERAL if points]
     for program in [*(_program(mesh, *point) for point in points), *several]:
         programs += [program, replace(program)]
         assert program.partitioned is not None
@@ -98,7 +100,8 @@ def communication_costs(
         )
     lines = {key: Curve.through(_mean(points)) for key, points in found.items()}
     lines |= {("collective-permute", group): line for (kind, group), line in lines.items() if kind == "all-to-all"}
-    return CommunicationCosts(rates, lines, _array_share(mesh, lines, taken_s[-1] if taken_s else None))
+    further_s = _further_s(mesh, lines, taken_s[-len(_SEVERAL) :])
+    return CommunicationCosts(rates, lines, *_of_arrays(lines.get(("all-reduce", mesh.num_devices)), further_s))
 
 
 def _collective_s(with_it: Profile | None, without: Profile | None) -> float | None:
@@ -108,14 +111,26 @@ def _collective_s(with_it: Profile | None, without: Profile | None) -> float | N
     return max(with_it.lower_half_mean_s - without.lower_half_mean_s, 0.0) / _REPEATS
 
 
-def _array_share(mesh: LogicalMesh, lines: Mapping[CollectiveKey, Curve], seconds: float | None) -> float:
-    """What a further array of a collective costs, as a share of the latency, from the time of one of several arrays."""
+def _further_s(mesh: LogicalMesh, lines: Mapping[CollectiveKey, Curve], taken_s: Sequence[float | None]) -> list[float]:
+    """How much longer each all-reduce of several arrays takes than one of a single array with all their bytes."""
     line = lines.get(("all-reduce", mesh.num_devices))
-    if line is None or seconds is None or line.latency_s <= 0:
-        return 0.0
-    crossing = crossing_bytes("all-reduce", _ARRAYS * _ARRAY_SIZE, mesh.num_devices)
-    further_s = seconds - line.latency_s - float(line.bytes_s(np.array(crossing)))
-    return min(max(further_s / ((_ARRAYS - 1) * line.latency_s), 0.0), 1.0)
+    if line is None:
+        return [0.0] * len(_SEVERAL)
+    crossing = [crossing_bytes("all-reduce", arrays * size, mesh.num_devices) for arrays, size in _SEVERAL]
+    single_s = line.latency_s + line.bytes_s(np.array(crossing))
+    pairs = zip(taken_s, single_s, strict=True)
+    return [0.0 if seconds is None else max(seconds - float(single), 0.0) for seconds, single in pairs]
+
+
+def _of_arrays(line: Curve | None, further_s: Sequence[float]) -> tuple[float, float, float]:
+    """What a further large array costs, as a share of the latency, what a small one does, and each of its bytes."""
+    large_s, *small_s = further_s
+    latency_s = 0.0 if line is None else line.latency_s
+    share = min(large_s / ((_LARGE[0] - 1) * latency_s), 1.0) if latency_s > 0 else 0.0
+    few, many = (size for _, size in _SMALL)
+    least_s, most_s = (seconds / arrays for seconds, (arrays, _) in zip(small_s, _SMALL, strict=True))
+    byte_s = max(most_s - least_s, 0.0) / (many - few)
+    return share, max(least_s - few * byte_s, 0.0), byte_s
 
 
 def _mean(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -152,7 +167,7 @@ def _program(mesh: LogicalMesh, kind: str, axes: tuple[Axis, ...], size: int, ar
                 values = [value]
                 while len(values) < arrays:  # all different
                     values.append(stablehlo.add(values[-1], value))
-                results = _collective(kind, values, mesh.groups(axes), number + 1)
+                results = _made(_collective(kind, _made(values), mesh.groups(axes), number + 1))
                 value = _restored(functools.reduce(stablehlo.add, results), rows)
             mlir.create("func.return", [], [value, matrix])
         bytecode = mlir.to_bytecode(made)
@@ -199,6 +214,11 @@ def _collective(kind: str, values: Sequence[Value], groups: Sequence[Sequence[in
     reducer = "add" if kind in ("all-reduce", "reduce-scatter") else None
     name = f"stablehlo.{kind.replace('-', '_')}"
     return mlir.create(name, [result] * len(values), values, attributes, reducer=reducer).results
+
+
+def _made(values: Sequence[Value]) -> Sequence[Value]:
+    """Several values as they are in memory, so that none is computed while it is copied."""
+    return mlir.create(BARRIER, [each.type for each in values], values).results if len(values) > 1 else values
 
 
 def _restored(value: Value, rows: int) -> Value:

@@ -6,8 +6,10 @@ and each further unit adds the same. Invariant: a program that is partitioned wh
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
@@ -61,7 +63,7 @@ def extrapolated(
         longer: For each repeat those of the skeleton with one unit more of it.
         missing: For each repeat the number of units that the program has more than `least`.
     """
-    sizes = [each.size_bytes for each in least]
+    amounts = [_amounts(each) for each in least]
     added: list[Collective] = []
     for other, count in zip(longer, missing, strict=True):
         new, old = Counter(other) - Counter(least), Counter(least) - Counter(other)
@@ -70,22 +72,36 @@ def extrapolated(
             if old[each]:
                 old[each] -= 1
                 changed.append(number)
-        for number in sorted(changed, key=lambda number: -sizes[number]):
+        for number in sorted(changed, key=lambda number: -int(amounts[number][0])):
             before = least[number]
             after = _changed(before, list(new.elements()))
             if after is not None:
                 new[after] -= 1
-            sizes[number] += count * ((0 if after is None else after.size_bytes) - before.size_bytes)
+            amounts[number] = amounts[number] + count * ((0 if after is None else _amounts(after)) - _amounts(before))
         added += [each for each in new.elements() for _ in range(count)]
-    kept = (replace(each, size_bytes=size) for each, size in zip(least, sizes, strict=True) if size > 0)
+    pairs = zip(least, amounts, strict=True)
+    kept = (Collective(each.kind, size, each.group_size, *arrays) for each, (size, *arrays) in _positive(pairs))
     return (*kept, *added)
+
+
+def _amounts(collective: Collective) -> np.ndarray:
+    """Its bytes, and what it says of its arrays."""
+    arrays = (collective.large_arrays, collective.small_arrays, collective.small_bytes)
+    return np.array([collective.size_bytes, *arrays], np.int64)
+
+
+def _positive(pairs: Iterable[tuple[Collective, np.ndarray]]) -> Iterator[tuple[Collective, list[int]]]:
+    """Collectives that communicate something, with their amounts."""
+    for each, amounts in pairs:
+        if amounts[0] > 0:
+            yield each, np.maximum(amounts, 0).tolist()
 
 
 def _changed(before: Collective, candidates: Sequence[Collective]) -> Collective | None:
     """What has become of a collective in a longer program: the next larger one, as one that combines those of all units
     grows; else the next smaller one, with which the bytes of all together are right.
     """
-    alike = [each for each in candidates if each == replace(before, size_bytes=each.size_bytes)]
+    alike = [each for each in candidates if (each.kind, each.group_size) == (before.kind, before.group_size)]
     larger = [each for each in alike if each.size_bytes > before.size_bytes]
     if larger:
         return min(larger, key=lambda each: each.size_bytes)

@@ -1,10 +1,12 @@
 """The source of profiles: `CFPOption(costs=...)`.
 
-Takes programs; gives their profiles, measured on a mesh's devices or recorded in a database. Invariant: `TrackedSource`
-records the key of each profile that was requested.
+Takes programs; gives their profiles, measured on a mesh's devices or recorded in a database. Invariants:
+`TrackedSource` records the key of each profile that was requested, and gives the same samples of a candidate whether
+its program ran again since, as a whole plan, or not.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey
@@ -35,19 +37,23 @@ class TrackedSource:
     Args:
         devices: The devices of the profiles.
         profiles: The source.
+        samples: How often a candidate runs.
 
     Attributes:
         devices: As given.
         keys: The keys of all profiles that were requested.
     """
 
-    def __init__(self, devices: DeviceDescription, profiles: ProfileSource):
-        self.devices, self._profiles = devices, profiles
+    def __init__(self, devices: DeviceDescription, profiles: ProfileSource, samples: int) -> None:
+        self.devices, self._profiles, self._samples = devices, profiles, samples
         self.keys: list[ProfileKey] = []
 
     def __call__(self, modules: Sequence[HloModule], samples: Samples = None, /) -> Sequence[Profile | None]:
         self.keys += [key_of(module, self.devices)[0] for module in modules]
-        return self._profiles(modules, samples)
+        found = self._profiles(modules, samples)
+        if samples is not None:
+            return found
+        return [each and replace(each, samples_s=each.samples_s[: self._samples]) for each in found]
 
 
 def recorded(devices: DeviceDescription, database: ProfileDatabase) -> ProfileSource:

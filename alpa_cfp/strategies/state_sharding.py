@@ -79,26 +79,38 @@ def work_with_sharded_state(
         state_shardings: The shardings of the state that is split further.
         work: Its work under `StateSharding.REPLICATED`.
     """
-    weight_bytes, memory, parts = 0, work.memory_bytes, 1
+    weights, memory, parts = list[int](), work.memory_bytes, 1
     for update in updates:
         if update.ops[0] in state_shardings.ops:
             arrays = (*update.weights, *update.moments)
             shape, sharding = graph.shape(graph.parameters[arrays[0]]), used[arrays[0]]
             size = math.prod(sharding.local_shape(shape)) * itemsize(graph.values[graph.parameters[arrays[0]]].dtype)
             parts = sharding.mesh.num_devices // math.prod(axis.size for axis in sharding.axes)
-            weight_bytes += size * len(update.weights)
+            weights += [size] * len(update.weights)
             memory -= size * len(arrays) * (1 - 1 / parts)
+    weight_bytes = sum(weights)
     if not weight_bytes:
         return replace(work, memory_bytes=max(memory, 0.0))
     sums = [each for each in work.collectives if each.kind == "all-reduce" and each.size_bytes >= weight_bytes]
     others = list(work.collectives)
     if sums:
         others.remove(sums[0])
-        rest = replace(sums[0], size_bytes=sums[0].size_bytes - weight_bytes)
+        rest = _without(sums[0], Collective.of_arrays("all-reduce", weights, sums[0].group_size))
         scattered = Collective("reduce-scatter", weight_bytes, sums[0].group_size)
         others += [scattered, *([rest] if rest.size_bytes else [])]
-    gathered = Collective("all-gather", weight_bytes // parts, parts)
+    gathered = Collective.of_arrays("all-gather", [size // parts for size in weights], parts)
     return replace(work, memory_bytes=max(memory, 0.0), collectives=(*others, gathered))
+
+
+def _without(collective: Collective, part: Collective) -> Collective:
+    """What remains of a collective without some of its arrays."""
+    return replace(
+        collective,
+        size_bytes=collective.size_bytes - part.size_bytes,
+        large_arrays=max(collective.large_arrays - part.large_arrays, 0),
+        small_arrays=max(collective.small_arrays - part.small_arrays, 0),
+        small_bytes=max(collective.small_bytes - part.small_bytes, 0),
+    )
 
 
 def shard_further(sharding: ArraySharding, shape: Sequence[int]) -> ArraySharding:

@@ -139,7 +139,7 @@ def test_a_measured_plan_equals_the_serial_run_and_running_it_measures_nothing(m
 
 def test_a_plan_is_made_of_recorded_profiles_without_devices(measured: tuple[Plan, Path]) -> None:
     plan, path = measured
-    option = CFPOption(costs="replay", database=path, refine=2, progress=False)
+    option = CFPOption(costs="replay", database=path, samples=2, refine=2, progress=False)
     again = autoshard(squared, AbstractMesh((4,), ("data",)), layers(1)["up"][0], inputs(), option=option)
     assert again.strategies == plan.strategies
     assert again.in_shardings == plan.in_shardings

@@ -1,6 +1,7 @@
 """The result of partitioning: the program of one device, its communication, and what is left to do across devices."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,11 @@ class HalfLocalError(UnsupportedByShardyError):
     """The same, found when a part of an op had been changed already, so that nothing else can be made of it."""
 
 
+# Chosen by five plans of a GPT on CPUs: with 1 MB one step took longer than with each array by itself, with 16 kB less
+# was saved (`python -m benchmarks.collectives_in_steps` for this one).
+_SMALL_BYTES = 1 << 16
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
     """One communication op of a partitioned program.
@@ -27,17 +33,26 @@ class Collective:
         size_bytes: Size of one device's operand.
         group_size: The number of devices that take part together (two in a permutation).
         large_arrays: How many of its arrays are too large to be copied into one.
+        small_arrays, small_bytes: How many are not, and what a device has of these where all parts are together.
     """
 
     kind: str
     size_bytes: int
     group_size: int
     large_arrays: int = 0
+    small_arrays: int = 0
+    small_bytes: int = 0
+
+    @classmethod
+    def of_arrays(cls, kind: str, sizes_bytes: Sequence[int], group_size: int) -> "Collective":
+        """The collective of arrays, given the size of one device's part of each."""
+        small = [size for size in sizes_bytes if size < _SMALL_BYTES]
+        large, size = len(sizes_bytes) - len(small), sum(sizes_bytes)
+        if kind not in ("all-reduce", "all-gather"):  # the others have one array
+            return cls(kind, size, group_size, large)
+        return cls(kind, size, group_size, large, len(small), sum(small) * (group_size if kind == "all-gather" else 1))
 
 
-# Chosen by five plans of a GPT on CPUs: with 1 MB one step took longer than with each array by itself, with 16 kB less
-# was saved (`python -m benchmarks.collectives_in_steps` for this one).
-_SMALL_BYTES = 1 << 16
 # The names of collectives, by those of StableHLO.
 KINDS = {
     f"stablehlo.{kind.replace('-', '_')}": kind
@@ -48,12 +63,7 @@ KINDS = {
 def collectives_of_block(block: Any) -> tuple[Collective, ...]:
     """The communication ops of one device's program as it will be compiled, in program order."""
     return tuple(
-        Collective(
-            KINDS[op.name],
-            sum(map(size_bytes, op.operands)),
-            group_size(op),
-            sum(not is_small(operand) for operand in op.operands),
-        )
+        Collective.of_arrays(KINDS[op.name], [size_bytes(operand) for operand in op.operands], group_size(op))
         for op in mlir.block_operations(block)
         if op.name in KINDS
     )

@@ -56,6 +56,23 @@ def test_of_collectives_that_a_plan_combines_large_arrays_count() -> None:
     assert costs.by_key([large], [large])["all-reduce", 2] - costs.by_key([SUM], [SUM])["all-reduce", 2] == 1.0
 
 
+@pytest.mark.parametrize(("large", "small", "joined"), [(0, 3, True), (1, 1, True), (0, 1, False)])
+def test_small_arrays_of_a_collective_of_several_cost_what_copying_them_takes(
+    large: int, small: int, joined: bool
+) -> None:
+    costs = CommunicationCosts(Rates(latency_s=1.0), small_array_s=0.1, small_byte_s=0.01)
+    collective = replace(SUM, large_arrays=large, small_arrays=small, small_bytes=50)
+    more = costs.by_key([collective])["all-reduce", 2] - costs.by_key([SUM])["all-reduce", 2]
+    assert more == pytest.approx(0.1 * small + 0.5 if joined else 0.0)
+
+
+def test_a_small_array_that_a_plan_combines_with_others_is_copied() -> None:
+    costs, small = CommunicationCosts(Rates(latency_s=1.0), small_array_s=0.1), replace(SUM, small_arrays=1)
+    assert costs.by_key([small], [small])["all-reduce", 2] - costs.by_key([SUM], [SUM])[
+        "all-reduce", 2
+    ] == pytest.approx(0.1)
+
+
 def test_of_collectives_that_a_plan_combines_only_the_bytes_count_where_no_array_is_large() -> None:
     costs = CommunicationCosts(Rates(latency_s=1.0))
     alone, combined = costs.by_key([SUM]), costs.by_key([SUM], [SUM])

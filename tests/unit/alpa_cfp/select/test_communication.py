@@ -1,8 +1,10 @@
 """Collectives are measured in the middle of programs, beside the same programs without them."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from alpa_cfp.costs import Rates
+from alpa_cfp.costs import CommunicationCosts, Rates
 from alpa_cfp.database import Profile, utc_now
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.select.communication import communication_costs, communication_programs
@@ -31,14 +33,24 @@ def test_what_a_collective_takes_is_the_difference_to_the_program_without_it() -
     assert costs.line(("all-reduce", 4)).latency_s == pytest.approx(1e-3 / 4)
 
 
+def of_several(large_s: float, few_s: float, many_s: float) -> CommunicationCosts:
+    """The costs if a latency is a millisecond whatever the bytes, and all-reduces of several arrays take so long."""
+    count = len(communication_programs(MESH)) - 6
+    profiles = [profile(5e-3 if number % 2 == 0 else 1e-3) for number in range(count)]
+    several = [profile(1e-3 + 4 * each) for seconds in (large_s, few_s, many_s) for each in (seconds, 0.0)]
+    return communication_costs(MESH, [*profiles, *several], Rates())
+
+
 @pytest.mark.parametrize(("collective_s", "share"), [(1e-3, 0.0), (3e-3, 0.5), (9e-3, 1.0)])
-def test_a_collective_of_several_arrays_says_what_each_costs(collective_s: float, share: float) -> None:
-    """One of five arrays, where a latency is a millisecond whatever the bytes; a program has four collectives."""
-    count = len(communication_programs(MESH))
-    profiles = [profile(5e-3 if number % 2 == 0 else 1e-3) for number in range(count - 2)]
-    several = [profile(1e-3 + 4 * collective_s), profile(1e-3)]
-    costs = communication_costs(MESH, [*profiles, *several], Rates())
-    assert costs.array_share == pytest.approx(share)
+def test_an_all_reduce_of_five_large_arrays_says_what_each_costs(collective_s: float, share: float) -> None:
+    assert of_several(collective_s, 1e-3, 1e-3).array_share == pytest.approx(share)
+
+
+@given(st.floats(0, 1e-4), st.floats(0, 1e-7))
+def test_two_all_reduces_of_32_small_arrays_say_what_an_array_and_its_bytes_cost(array_s: float, byte_s: float) -> None:
+    costs = of_several(1e-3, *(1e-3 + 32 * (array_s + size * byte_s) for size in (4_096, 32_768)))
+    assert costs.small_array_s == pytest.approx(array_s, abs=1e-12)
+    assert costs.small_byte_s == pytest.approx(byte_s, abs=1e-15)
 
 
 def test_without_profiles_the_rates_hold_with_a_warning() -> None:

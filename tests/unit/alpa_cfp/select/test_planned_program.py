@@ -48,6 +48,11 @@ def test_a_collective_that_combines_those_of_all_units_grows_with_each_of_them(
     assert found == (Collective("all-reduce", size + ones * first + others * second, 8),)
 
 
+def test_the_arrays_of_one_that_grows_grow_too() -> None:
+    before, after = Collective("all-reduce", 300, 8, 1, 2, 20), Collective("all-reduce", 700, 8, 3, 5, 50)
+    assert extrapolated([before], [[after]], [10]) == (Collective("all-reduce", 4300, 8, 21, 32, 320),)
+
+
 def test_one_that_grows_is_told_from_one_that_is_added() -> None:
     before, after, added = (Collective("all-reduce", size, 8) for size in (300, 400, 7))
     found = extrapolated([before], [[added, after]], [10])

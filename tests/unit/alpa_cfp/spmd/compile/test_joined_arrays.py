@@ -61,9 +61,15 @@ def test_a_single_small_array_is_left_alone():
     assert elements(sums((4, 6), (LARGE, LARGE))) == [[24, LARGE * LARGE]]
 
 
-def test_a_program_says_how_many_of_its_arrays_are_large():
+def test_a_program_says_how_many_of_its_arrays_are_large_and_small():
     (collective,) = sums((4, 6), (LARGE, LARGE), (2, 3)).collectives
-    assert collective.large_arrays == 1
+    assert (collective.large_arrays, collective.small_arrays, collective.small_bytes) == (1, 2, 4 * (24 + 6))
+
+
+def test_of_small_gathers_a_program_says_what_they_have_together():
+    arrays = [np.ones((8, 4), np.float32), np.ones((4, 8), np.float32)]
+    (gathers,) = partitioned(lambda x, v: (x, v), arrays, [ROWS] * 2, [WHOLE] * 2, []).collectives
+    assert (gathers.small_arrays, gathers.small_bytes) == (2, 2 * 4 * 32)
 
 
 def test_small_gathers_are_one_array():
