@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from alpa_cfp.jit.autoshard import autoshard
     from alpa_cfp.plan.plan import Plan
     from alpa_cfp.planner.options import PlanOptions
+    from alpa_cfp.targets.target import target
 
 __version__ = "0.1.0"
-__all__ = ["CFPOption", "CFPPipeshardParallel", "CFPShardParallel", "Plan", "PlanOptions", "autoshard"]
+__all__ = ["CFPOption", "CFPPipeshardParallel", "CFPShardParallel", "Plan", "PlanOptions", "autoshard", "target"]
 
 # They import alpa and jax.
 __getattr__ = lazily(
@@ -24,5 +25,6 @@ __getattr__ = lazily(
         "Plan": "alpa_cfp.plan.plan",
         "PlanOptions": "alpa_cfp.planner.options",
         "autoshard": "alpa_cfp.jit.autoshard",
+        "target": "alpa_cfp.targets.target",
     },
 )

@@ -17,12 +17,30 @@ class OptionError(CFPError, ValueError):
 
 
 class NoDevicesError(CFPError, RuntimeError):
-    """Costs cannot be measured, because the mesh has no devices in this process."""
+    """Costs cannot be measured, because the mesh has no devices in this process, or cannot be modelled."""
 
-    def __init__(self, mesh_shape: tuple[int, ...]) -> None:
-        super().__init__(
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+
+    @classmethod
+    def not_here(cls, mesh_shape: tuple[int, ...]) -> "NoDevicesError":
+        return cls(
             f"CFPOption(costs='measure') wants to run programs on the {quantities.mesh(mesh_shape)}, which has "
             "no devices in this process. Say CFPOption(costs='estimate'), or give a mesh of local devices"
+        )
+
+    @classmethod
+    def of_target(cls, target: str) -> "NoDevicesError":
+        return cls(
+            f"CFPOption(costs='measure') wants to run programs on {target}, which is a target: its devices are not "
+            "here. Say CFPOption(costs='compile') to compile them for it and to model their time"
+        )
+
+    @classmethod
+    def no_target(cls, mesh_shape: tuple[int, ...]) -> "NoDevicesError":
+        return cls(
+            f"CFPOption(costs='compile') compiles programs for a target, and the {quantities.mesh(mesh_shape)} is none "
+            "of a target. Give alpa_cfp.target('h100:1x8').mesh(...), or say CFPOption(costs='measure')"
         )
 
 

@@ -69,7 +69,7 @@ class AlpaDevices:
             return measurer_of(physical, self._numbers, options)
         devices = getattr(physical, "devices", None)
         if not devices or any(device is None for device in devices):
-            raise NoDevicesError(tuple(int(size) for size in self.logical_mesh.shape))
+            raise NoDevicesError.not_here(tuple(int(size) for size in self.logical_mesh.shape))
         return Client([devices[number] for number in self._numbers])
 
     def _measured_on_free_slots(self, options: MeasureOptions) -> Measured:

@@ -20,7 +20,17 @@ from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.evidence.communication import Communications, source_of
 from alpa_cfp.evidence.naming import SLICES, block_names, contraction_of, is_number, ops_without_rule, parameter_paths
 from alpa_cfp.evidence.roles import roles_of
-from alpa_cfp.plan.plan_report import Alternative, BlockKind, BlockReport, Caveat, Move, PlanReport, Role, TriedPlan
+from alpa_cfp.plan.plan_report import (
+    Alternative,
+    BlockKind,
+    BlockReport,
+    Caveat,
+    Move,
+    PlanReport,
+    Role,
+    Source,
+    TriedPlan,
+)
 from alpa_cfp.plan.signature import Signature
 from alpa_cfp.quantities import ordinal
 from alpa_cfp.search import SearchProblem
@@ -50,6 +60,7 @@ class PlanEvidence:
         overhead_s: Time to start the program.
         programs_measured: Number of programs that were profiled or looked up.
         caveats: Fallbacks and omissions of the planner.
+        known_by: Where the times of programs come from that were profiled.
     """
 
     module: HloModule
@@ -64,6 +75,7 @@ class PlanEvidence:
     overhead_s: float
     programs_measured: int
     caveats: Sequence[Caveat] = ()
+    known_by: Source = "measured"
 
     def report(self) -> PlanReport:
         """The report of the plan."""
@@ -101,7 +113,7 @@ class PlanEvidence:
                 roles=roles[i],
                 kept=candidate.strategy.state_sharding.value,
                 time_s=costs[i].time_s,
-                source="measured" if measured[i] else "estimated",
+                source=self.known_by if measured[i] else "estimated",
                 failure=costs[i].failure,
                 state_bytes=int(variable.state_bytes[i]),
                 saved_bytes=int(variable.saved_bytes[i]),

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import Mesh
 
 from alpa_cfp.evidence.plan_evidence import signed
-from alpa_cfp.jit.meshes import axis_types_of, dims_of, of_whole_axes, platform_of, request_for
+from alpa_cfp.jit.meshes import AnyMesh, axis_types_of, dims_of, of_whole_axes, platform_of, request_for
 from alpa_cfp.jit.tracing import Leaf, TracedFunction, trace
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.signature import Placed, Signature
@@ -26,7 +26,7 @@ from alpa_cfp.spmd.shardings.sharding import ArraySharding
 
 def autoshard(
     fn: Callable[..., Any],
-    mesh: Mesh | AbstractMesh,
+    mesh: AnyMesh,
     /,
     *args: Any,
     donate_argnums: int | Sequence[int] = (),
@@ -41,7 +41,7 @@ def autoshard(
     Args:
         fn: The function. It must not set shardings itself (`with_sharding_constraint`, `shard_map`).
         mesh: One or two axes, any names, any of this process' devices in any order; an `AbstractMesh` with
-            `PlanOptions(costs="estimate")`.
+            `PlanOptions(costs="estimate")`; a `TargetMesh`, `target("h100:1x8").mesh()`, with `costs="compile"` too.
         args: Pytrees of arrays, numbers or `jax.ShapeDtypeStruct`s.
         donate_argnums: The positions in `args` of donated arguments, as for `jax.jit`.
         option: The options of planning; None for `PlanOptions()`, which measures on the mesh. Also a `CFPOption`.
@@ -99,7 +99,7 @@ def planned_for(
     return program
 
 
-def signature_of(program: TracedFunction, mesh: Mesh | AbstractMesh) -> Signature:
+def signature_of(program: TracedFunction, mesh: AnyMesh) -> Signature:
     """Returns the signature of an annotated program."""
     inputs, outputs = _boundary(program.module)
     devices = tuple(device.id for device in mesh.devices.flat) if isinstance(mesh, Mesh) else ()

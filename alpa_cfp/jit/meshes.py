@@ -12,32 +12,38 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from alpa_cfp.errors import AutoshardError
-from alpa_cfp.planner.request import LocalDevices, PlanRequest
+from alpa_cfp.planner.request import LocalDevices, PlanRequest, TargetDevices
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
+from alpa_cfp.targets.target import TargetMesh
 
+AnyMesh = Mesh | AbstractMesh | TargetMesh
 Dims = tuple[tuple[str, ...], ...]
 
 
-def request_for(mesh: Mesh | AbstractMesh) -> PlanRequest:
+def request_for(mesh: AnyMesh) -> PlanRequest:
     """Returns the request for a step on `mesh`, without micro-batches.
 
     Raises:
         AutoshardError: it is no mesh, or its axes are not one or two with texts as names.
     """
-    if not isinstance(mesh, (Mesh, AbstractMesh)):
+    if not isinstance(mesh, AnyMesh):
         raise AutoshardError.no_mesh(mesh)
     if len(mesh.axis_names) not in (1, 2) or not all(isinstance(name, str) for name in mesh.axis_names):
         raise AutoshardError.axes(mesh.axis_names)
     shape = tuple(mesh.axis_sizes)
+    if isinstance(mesh, TargetMesh):
+        return PlanRequest(LogicalMesh(shape), TargetDevices(mesh.target))
     return PlanRequest(LogicalMesh(shape), LocalDevices(_local_devices(mesh), shape))
 
 
-def platform_of(mesh: Mesh | AbstractMesh) -> str:
-    """Returns the platform of a mesh's devices; for an abstract mesh that of this process."""
+def platform_of(mesh: AnyMesh) -> str:
+    """Returns the platform of a mesh's devices ("cpu", "gpu", "tpu"); for an abstract mesh that of this process."""
+    if isinstance(mesh, TargetMesh):
+        return mesh.target.chip.kind
     return mesh.devices.flat[0].platform if isinstance(mesh, Mesh) else jax.default_backend()
 
 
-def axis_types_of(mesh: Mesh | AbstractMesh) -> tuple[str, ...]:
+def axis_types_of(mesh: AnyMesh) -> tuple[str, ...]:
     """Returns the type of each axis in JAX: "Auto", "Explicit" or "Manual"."""
     return tuple(kind.name for kind in mesh.axis_types)
 

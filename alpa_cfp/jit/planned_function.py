@@ -221,7 +221,7 @@ def mesh_of(plan: Plan, signature: Signature) -> Mesh:
 
 def _checked(mesh: Mesh, plan: Plan, signature: Signature) -> Mesh:
     if not isinstance(mesh, Mesh):
-        raise NoDevicesError(plan.mesh_shape)
+        raise NoDevicesError.not_here(plan.mesh_shape)
     if tuple(mesh.axis_sizes) != plan.mesh_shape:
         raise PlanError.other_mesh(plan.mesh_shape, tuple(mesh.axis_sizes))
     if tuple(mesh.axis_names) != signature.axis_names:

@@ -39,10 +39,11 @@ class Plan:
         strategies: One for each block, in program order.
         predicted_s: Predicted time of a step, in seconds.
         memory: Predicted memory of a device, in bytes.
-        costs: Source of the predictions: "measure", "replay" or "estimate".
+        costs: Source of the predictions: "measure", "compile", "replay" or "estimate".
         signature: The arguments and results of the function with their shardings; None for a plan that was made
             through alpa.
-        measured_s: Measured time of a step of the whole program, in seconds; None if it was not run.
+        measured_s: Measured time of a step of the whole program, in seconds; modelled if costs are "compile"; None if
+            it was not run, or compiled.
         needed_bytes: Memory of a device by the compiled program; None if it was not compiled.
         account: The plan report: why it is this plan, and the costs of its parts; None for a plan that was written by
             hand.

@@ -16,7 +16,7 @@ from alpa_cfp.codec import MAY_BE_MISSING, OMIT_DEFAULT
 # (their inputs, so that results are sums over devices).
 Role = Literal["samples", "heads", "experts", "batch", "columns", "rows"]
 # Where a time comes from.
-Source = Literal["measured", "estimated"]
+Source = Literal["measured", "modelled", "estimated"]
 # Where the collectives of a block were read: in the partitioned program; if XLA partitions it, in the compiled program,
 # or in a prediction in which each device computes whole what Shardy's passes cannot split.
 CommunicationSource = Literal["program", "compiled", "predicted", "unknown"]

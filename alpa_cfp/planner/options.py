@@ -10,7 +10,7 @@ from alpa_cfp.errors import OptionError
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.search import MEMORY_BYTES
 
-Costs = Literal["measure", "replay", "estimate"]
+Costs = Literal["measure", "compile", "replay", "estimate"]
 MeshShapes = Literal["given", "all"]
 
 
@@ -19,8 +19,9 @@ class PlanOptions:
     """Options of CFP.
 
     Attributes:
-        costs: "measure" runs candidate programs on the mesh, "replay" takes profiles that were recorded on such a mesh
-            (no device of that kind is needed), "estimate" counts work and communication.
+        costs: "measure" runs candidate programs on the mesh, "compile" compiles them for the target of a `TargetMesh`
+            and models what they take there, "replay" takes profiles that were recorded on such a mesh (no device of
+            that kind is needed), "estimate" counts work and communication.
         memory_budget_bytes: The memory that one device may hold; None without limit, or for alpa's own budget.
         database: The profile database; None for the user's (see `ProfileDatabase.open`).
         samples: The number of times that each candidate is timed. A replay makes the plan that was made of these

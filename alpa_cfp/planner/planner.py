@@ -24,7 +24,7 @@ from alpa_cfp.plan.plan_cache import PlanCache, PlannedModule
 from alpa_cfp.planner.mesh_shapes import all_shapes, nontrivial_sizes, refines
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.plan_programs import PlanPrograms
-from alpa_cfp.planner.request import PlanRequest
+from alpa_cfp.planner.request import PlanRequest, TargetDevices
 from alpa_cfp.planner.session import Session
 from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import MemoryBudgetError, SearchProblem, Solution
@@ -36,6 +36,7 @@ from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.select.refinement import MeasuredPlan, Refinement
 from alpa_cfp.select.search_problem import find_boundaries
+from alpa_cfp.select.target_costs import target_costs
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
@@ -220,8 +221,10 @@ def _new_plan(
 ) -> Plan:
     """Makes a new plan."""
     module, blocks, option = program.module, program.blocks, session.options
-    calibrating, communicating = calibration_programs(mesh), communication_programs(mesh)
-    if profiles is not None:
+    target = request.devices.target if isinstance(request.devices, TargetDevices) else None
+    is_measured = profiles is not None and target is None
+    calibrating, communicating = (calibration_programs(mesh), communication_programs(mesh)) if is_measured else ([], [])
+    if is_measured:
         session.expect(request.devices, mesh, [*calibrating, *communicating])
     budget = budget_of(request, option)
     block_candidates = find_block_candidates(program.subprograms, mesh, session.candidates)
@@ -242,9 +245,10 @@ def _new_plan(
             limit_s=_BASELINE_SHARE * limits[0], memory_bytes=int(_BASELINE_SHARE * limits[1]), caveats=caveats,
         )  # fmt: skip
 
-    rates = Rates() if profiles is None else rates_of(mesh, profiles(calibrating), caveats)
-    communication = None
-    if profiles is not None:
+    rates, communication = (Rates(), None) if target is None else target_costs(target, mesh)
+    if is_measured:
+        assert profiles is not None
+        rates = rates_of(mesh, profiles(calibrating), caveats)
         communication = communication_costs(mesh, profiles(communicating), rates, caveats)
     boundaries, batches = find_boundaries(module, blocks, block_candidates), request.num_micro_batches
     costs = CandidateCosts(
@@ -265,11 +269,17 @@ def _new_plan(
         measured = refinement.best(budget)
         tried = tuple((refinement.tried | {measured.solution.choices: measured}).values())
     solution = measured.solution
+    if target is not None and profiles is not None:
+        caveats.note(
+            f"nothing has run: programs were compiled for {target.name}, and what they take there is modelled from "
+            "published figures of its chip and links"
+        )
     if profiles is None:
+        whose = "some CPU" if target is None else f"{target.name} by published figures"
         caveats.note(
             f"nothing is measured: a device is taken to make {rates.flops_per_s:.3g} operations and to write "
             f"{rates.bytes_per_s:.3g} bytes in a second, its link to carry {rates.link_bytes_per_s:.3g} and a "
-            f"collective to begin in {rates.latency_s:.3g} s, as of some CPU; such costs only rank plans"
+            f"collective to begin in {rates.latency_s:.3g} s, as of {whose}; such costs only rank plans"
         )
     plan_search.add_caveats()
     overhead_s = rates.overhead_s(len(blocks.graph.parameters) + len(blocks.graph.results))
@@ -278,6 +288,7 @@ def _new_plan(
         overhead_s=overhead_s,
         programs_measured=0 if profiles is None else len(set(profiles.keys)),
         caveats=caveats.all,
+        known_by="measured" if target is None else "modelled",
     )  # fmt: skip
     return Plan(
         program.digest,
@@ -285,7 +296,8 @@ def _new_plan(
         programs.strategies(solution.choices),
         solution.time_s + overhead_s,
         solution.memory,
-        "estimate" if profiles is None else option.costs,
+        # A replay of what was modelled is modelled, too.
+        "estimate" if profiles is None else option.costs if target is None else "compile",
         measured_s=measured.measured_s,
         needed_bytes=measured.needed_bytes,
         account=evidence.report(),

@@ -8,8 +8,10 @@ from typing import Any, Protocol
 
 from alpa_cfp.errors import NoDevicesError
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Measurer
+from alpa_cfp.profiling.targets.runner import TargetRunner, description_of
 from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.targets.target import Target
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ class LocalDevices:
         """See `Devices`."""
         del options
         if not self.devices or any(device is None for device in self.devices):
-            raise NoDevicesError(self.shape)
+            raise NoDevicesError.not_here(self.shape)
         return Client(list(self.devices))
 
     def memory_bytes(self) -> int:
@@ -73,6 +75,29 @@ class LocalDevices:
                 memory,
             )
         return memory if limit is None else limit
+
+
+@dataclass(frozen=True, slots=True)
+class TargetDevices:
+    """Devices that are not here.
+
+    Attributes:
+        target: The target.
+    """
+
+    target: Target
+
+    @property
+    def key(self) -> Hashable:
+        return self.target
+
+    def measured(self, options: MeasureOptions) -> tuple[Measurer, DeviceDescription]:
+        """See `Devices`; programs are compiled, and their seconds modelled."""
+        return TargetRunner(self.target, options), description_of(self.target)
+
+    def memory_bytes(self) -> int:
+        """Returns the memory of its chip."""
+        return self.target.chip.memory_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,14 @@ from typing import Any, Self
 
 from alpa_cfp.candidates.block_candidates import Candidate
 from alpa_cfp.database import ProfileDatabase
+from alpa_cfp.errors import NoDevicesError
 from alpa_cfp.extraction.analysed_program import AnalysedPrograms
 from alpa_cfp.planner.options import PlanOptions
-from alpa_cfp.planner.request import Devices
+from alpa_cfp.planner.request import Devices, TargetDevices
 from alpa_cfp.profiling import MeasureOptions, Profiler, TimeBudget, recorded_devices
+from alpa_cfp.profiling.targets.runner import description_of
 from alpa_cfp.select.communication import reference_programs
-from alpa_cfp.select.profile_source import TrackedSource, recorded
+from alpa_cfp.select.profile_source import ProfileSource, TrackedSource, modelled, recorded
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
@@ -63,18 +65,26 @@ class Session:
             budget: The time after which nothing more is measured; None without limit.
 
         Raises:
-            NoDevicesError: costs are to be measured, and the mesh has no devices.
+            NoDevicesError: costs are to be measured, and the mesh has no devices; or programs are to be compiled for a
+                target, and the mesh is none of a target.
             ReplayError: the database has no profiles of such a mesh.
         """
         options = self.options
+        if options.costs == "measure" and isinstance(devices, TargetDevices):
+            raise NoDevicesError.of_target(devices.target.name)
+        if options.costs == "compile" and not isinstance(devices, TargetDevices):
+            raise NoDevicesError.no_target(mesh.shape)
         if options.costs == "estimate":
             return None
         if options.costs == "replay":
-            recorded_on = recorded_devices(self.database, mesh.shape, device_kind=options.device_kind)
+            kind = description_of(devices.target).device_kind if isinstance(devices, TargetDevices) else None
+            recorded_on = recorded_devices(self.database, mesh.shape, device_kind=options.device_kind or kind)
             return TrackedSource(recorded_on, recorded(recorded_on, self.database), options.samples)
         profiler = self._profiler(devices, mesh)
-        measured = partial(profiler.measure_within, budget or TimeBudget())
-        return TrackedSource(profiler.devices, measured, options.samples)
+        profiles: ProfileSource = partial(profiler.measure_within, budget or TimeBudget())
+        if options.costs == "compile":
+            profiles = modelled(profiles)
+        return TrackedSource(profiler.devices, profiles, options.samples)
 
     def expect(self, devices: Devices, mesh: LogicalMesh, programs: Sequence[HloModule]) -> None:
         """Begin with what is measured first, if costs are measured, while planning goes on.
@@ -90,8 +100,10 @@ class Session:
     def _profiler(self, devices: Devices, mesh: LogicalMesh) -> Profiler:
         """The profiler of devices in their order; one for all logical meshes over them."""
         if devices.key not in self._profiler_of:
-            options = MeasureOptions(self.options.samples, seed=self.options.seed, progress=self.options.progress)
-            measured, references = devices.measured(options), reference_programs(mesh)
+            is_modelled = self.options.costs == "compile"
+            samples = 1 if is_modelled else self.options.samples
+            options = MeasureOptions(samples, seed=self.options.seed, progress=self.options.progress)
+            measured, references = devices.measured(options), () if is_modelled else reference_programs(mesh)
             profiler = Profiler(measured, self.database, options, references)
             self._profiler_of[devices.key] = self.profilers.enter_context(profiler)
         return self._profiler_of[devices.key]

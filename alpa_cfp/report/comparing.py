@@ -116,7 +116,13 @@ def _totals(a: Plan, b: Plan) -> list[str]:
     """The plans as a whole."""
     rows: list[tuple[str, ...]] = [("", "A", "B", "B against A")]
     if a.measured_s is not None or b.measured_s is not None:
-        rows.append(_row("step, measured", a.measured_s, b.measured_s))
+        rows.append(
+            _row(
+                "step, modelled" if words.is_modelled(a) and words.is_modelled(b) else "step, measured",
+                a.measured_s,
+                b.measured_s,
+            )
+        )
     rows.append(_row("step, predicted", a.predicted_s, b.predicted_s))
     if a.account and b.account:
         rows.append(_row("moves between blocks", moves_s(a.account), moves_s(b.account)))
@@ -129,9 +135,7 @@ def _totals(a: Plan, b: Plan) -> list[str]:
     rows.append(_bytes_row("  state", a.memory.state, b.memory.state))
     rows.append(_bytes_row("  for the backward pass", a.memory.saved, b.memory.saved))
     rows.append(_bytes_row("  peak transient", a.memory.transient, b.memory.transient))
-    rows.append(
-        ("costs", *({"measure": "measured", "estimate": "estimated"}.get(x.costs, x.costs) for x in (a, b)), "")
-    )
+    rows.append(("costs", *(words.COSTS.get(x.costs, x.costs) for x in (a, b)), ""))
     return quantities.aligned(rows, "<>><", indent=2)
 
 

@@ -105,7 +105,7 @@ def _header(plan: Plan, title: str) -> Markup:
         ),
         (
             "Costs",
-            {"measure": "measured", "replay": "measured before", "estimate": "estimated"}.get(plan.costs, plan.costs),
+            words.COSTS.get(plan.costs, plan.costs),
             costs(plan),
         ),
     )

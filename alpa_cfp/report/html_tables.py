@@ -23,14 +23,17 @@ def tried(drawing: Drawing) -> Markup:
         return element("p", "No plan was compiled and timed end to end; this one is the best predicted.")
     longest = max(max(each.predicted_s, each.measured_s or 0.0) for each in plans)
     fastest = min((each.measured_s for each in plans if each.measured_s is not None), default=None)
-    head = ("Plan", "Measured", "Predicted", "Measured over predicted", "Against the fastest", "Memory", "Collectives")
-    return table(head, [_tried(each, longest, fastest) for each in plans], "<>><<>>", "Plans timed end to end")
+    found = words.found(drawing.plan)
+    head = ("Plan", found.capitalize(), "Predicted", f"{found.capitalize()} over predicted", "Against the fastest")
+    head += ("Memory", "Collectives")
+    title = "Plans compiled whole" if words.is_modelled(drawing.plan) else "Plans timed end to end"
+    return table(head, [_tried(each, longest, fastest, found) for each in plans], "<>><<>>", title)
 
 
-def _tried(each: TriedPlan, longest: float, fastest: float | None) -> tuple[str | Markup, ...]:
+def _tried(each: TriedPlan, longest: float, fastest: float | None, found: str) -> tuple[str | Markup, ...]:
     bars = [bar(each.predicted_s, longest, "predicted")]
     if each.measured_s is not None:
-        bars.insert(0, bar(each.measured_s, longest, "measured"))
+        bars.insert(0, bar(each.measured_s, longest, found))
     name = element("strong", each.name, " (this plan)") if each.chosen else each.name
     if each.failure:
         against = f"failed: {words.failure(each.failure, 200)}"

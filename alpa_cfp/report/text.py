@@ -67,7 +67,8 @@ def step(plan: Plan) -> str:
     predicted = f"{quantities.time(plan.predicted_s)} predicted"
     if plan.measured_s is None:
         return f"{predicted}; the whole program was not run"
-    return f"{quantities.time(plan.measured_s)} measured, {predicted} ({words.off(plan.predicted_s, plan.measured_s)})"
+    time = f"{quantities.time(plan.measured_s)} {words.found(plan)}"
+    return f"{time}, {predicted} ({words.off(plan.predicted_s, plan.measured_s)})"
 
 
 def needed(plan: Plan) -> str:
@@ -83,6 +84,7 @@ def costs(plan: Plan) -> str:
     """The source of the times."""
     origin = {
         "measure": "measured on the mesh",
+        "compile": "modelled, from programs that were compiled for the target; nothing was run",
         "replay": "measured on such a mesh before",
         "estimate": "estimated, nothing was measured",
     }
@@ -142,9 +144,10 @@ class _Text(FoldedPlan):
         """The whole plans that were timed."""
         if not self.report.tried:
             return ["Timed end to end", "  No plan was compiled and timed end to end; this one is the best predicted."]
-        head = ("", "plan", "measured", "predicted", "memory", "collectives", "")
+        head = ("", "plan", words.found(self.plan), "predicted", "memory", "collectives", "")
         rows = [head, *map(_tried_row, self.report.tried)]
-        return ["Timed end to end (* is this plan)", *quantities.aligned(rows, "<<>>>><", indent=2)]
+        title = "Compiled whole" if words.is_modelled(self.plan) else "Timed end to end"
+        return [f"{title} (* is this plan)", *quantities.aligned(rows, "<<>>>><", indent=2)]
 
     def blocks_section(self, only: Collection[int] | None = None) -> list[str]:
         """The blocks, or those with the indices `only`."""

@@ -7,6 +7,7 @@ and axes that it splits, never by an index of the search.
 from collections.abc import Iterable, Sequence
 
 from alpa_cfp import quantities
+from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_report import Alternative, BlockKind, Communication, CommunicationSource, Role
 from alpa_cfp.strategies.block_strategy import StateSharding
 
@@ -25,8 +26,20 @@ _KNOWN_FROM: dict[CommunicationSource, str] = {
     "compiled": " (by the compiled program)",
     "predicted": " (predicted, XLA partitions this block)",
 }
+# What times by each source of costs are: of parts, and of a whole plan.
+COSTS = {"measure": "measured", "compile": "modelled", "replay": "measured before", "estimate": "estimated"}
 # Times whose ratio differs less from one are shown as equal.
 _ALIKE = 0.005
+
+
+def is_modelled(plan: Plan) -> bool:
+    """Whether the programs of a plan were compiled for devices that are not here, and none has run."""
+    return plan.costs == "compile"
+
+
+def found(plan: Plan) -> str:
+    """How the times of whole plans were found: "measured", "modelled"."""
+    return "modelled" if is_modelled(plan) else "measured"
 
 
 def share(part: float, whole: float) -> str:

@@ -14,18 +14,16 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
 import jax
 
 from alpa_cfp.database import Collective, Failure, Profile, utc_now
+from alpa_cfp.profiling.process.compiling import compile_together
 from alpa_cfp.profiling.process.protocol import CompileTask, Finished, Started, Task, failed
 from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
-# Each program that is being compiled takes memory.
-MOST_AT_ONCE = 16
 # A reference runs once for so many programs in a group, and so often at least, all samples together.
 _RUNS_OF_A_REFERENCE, _LEAST_RUNS = 4, 10
 # Programs of other groups that stay compiled, without their arrays.
@@ -100,8 +98,6 @@ def compile_group(
 ) -> Iterator[Finished]:
     """Compile those of `modules` that are not loaded; gives the profiles of those that cannot be compiled.
 
-    XLA compiles in the calling thread and lets other Python threads run, so a thread for each core keeps all busy.
-
     Args:
         modules: Modules with their partitioned programs.
         client: The backend of their mesh.
@@ -112,36 +108,15 @@ def compile_group(
     """
     names = _make_room(modules, loaded)
     missing = [index for index, name in enumerate(names) if name not in loaded]
-    idle = list(range(max(1, min(most_threads, MOST_AT_ONCE))))
 
-    def compile_one(index: int) -> Loaded | Finished:
-        thread = idle.pop()  # there are as many numbers as threads
-        report(Started(index, "compile"), thread)
-        result = _load(modules[index], index, client)
-        # Not after an error that ends the process: the report then names the program.
-        report(None, thread)
-        idle.append(thread)
-        return result
+    def load(index: int) -> Loaded | Finished:
+        return _load(modules[index], index, client)
 
-    def results(threads: ThreadPoolExecutor) -> Iterator[tuple[int, Loaded | Finished]]:
-        together: dict[Future[Loaded | Finished], int] = {
-            threads.submit(compile_one, index): index for index in missing if index not in alone
-        }
-        for future in as_completed(together):
-            yield together[future], future.result()
-        for index in sorted(set(alone).intersection(missing)):
-            yield index, threads.submit(compile_one, index).result()
-
-    with ThreadPoolExecutor(len(idle), "compiles") as threads:
-        try:
-            for index, result in results(threads):
-                if isinstance(result, Finished):
-                    yield result
-                else:
-                    loaded[names[index]] = result
-        except BaseException:
-            threads.shutdown(cancel_futures=True)
-            raise
+    for index, result in compile_together(missing, alone, most_threads, load, report):
+        if isinstance(result, Finished):
+            yield result
+        else:
+            loaded[names[index]] = result
 
 
 def measure_group(

@@ -1,20 +1,13 @@
 """The worker process: `python -m alpa_cfp.profiling.process.worker CONNECTION PROGRESS PARENT`.
 
-Takes two open file descriptors (see `protocol`) and the id of the process that started it (see `supervisor`); does its
-tasks until the connection ends. Invariants: it has exactly the devices of its setup, or refuses; and it ends with its
-parent, whatever it is doing. It imports jax, but neither alpa nor Ray. On a mesh of several hosts it ends as soon as a
-program has failed: the other hosts may be in the middle of that program, and would not meet this one in the next.
+Does its tasks until the connection ends (see `serving`). Invariant: it has exactly the devices of its setup, or
+refuses. It imports jax, but neither alpa nor Ray. On a mesh of several hosts it ends as soon as a program has failed:
+the other hosts may be in the middle of that program, and would not meet this one in the next.
 """
-
-import ctypes
-import os
-import signal
-import sys
-import threading
-import time
 
 import jax
 
+from alpa_cfp.profiling.process import serving
 from alpa_cfp.profiling.process.group import Loaded, cores, do_task
 from alpa_cfp.profiling.process.protocol import (
     MessageConnection,
@@ -28,22 +21,10 @@ from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.distributed.host_client import HostClient
 from alpa_cfp.spmd.distributed.runtime import devices_of_all_hosts, join
 
-_PARENT_CHECK_S = 1.0
-_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-
 
 def main() -> None:
-    """Measure until the parent ends the connection, or ends."""
-    connection, progress, parent = (int(argument) for argument in sys.argv[1:])
-    if sys.platform == "linux":
-        # Also if this process is stopped then. By parent Linux means the thread that has started this process.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    with MessageConnection(connection) as to_parent:
-        try:
-            _serve(to_parent, ProgressFile(progress))
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            return  # the parent needs nothing more
+    """Serve until the parent ends the connection, or ends."""
+    serving.run(_serve)
 
 
 def _serve(connection: MessageConnection, progress: ProgressFile) -> None:
@@ -73,13 +54,6 @@ def _set_up(setup: Setup) -> tuple[Ready, Client | None]:
     if kinds != setup.device_kinds:
         return Ready(refusal=f"its devices are {kinds}, and those of the mesh are {setup.device_kinds}"), None
     return Ready(), Client(devices) if setup.place is None else HostClient(devices)
-
-
-def _end_with(parent: int) -> None:
-    """End this process once it has another parent; a busy worker does not notice that its connection has ended."""
-    while os.getppid() == parent:
-        time.sleep(_PARENT_CHECK_S)
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ from alpa_cfp.spmd.compile.joined_arrays import join_small_arrays
 from alpa_cfp.spmd.ir import mlir, step_barriers
 from alpa_cfp.spmd.ir.hlo_text import as_alpa_reads_it
 
-# XLA's names of the passes that join all-reduces, on GPUs and on CPUs.
-_SUM_COMBINERS = "all-reduce-combiner,cpu-all-reduce-combiner"
+# XLA's names of the passes that join all-reduces, on TPUs, GPUs and CPUs.
+_SUM_COMBINERS = "all-reduce-combiner,gpu-all-reduce-combiner,cpu-all-reduce-combiner"
 # In the targets of custom calls, whose names MLIR's bytecode holds as they are; one named elsewhere costs an import.
 _LAPACK, _HYBRID = b"lapack_", b"hybrid_"
 

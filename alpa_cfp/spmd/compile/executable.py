@@ -14,16 +14,15 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Sharding
-from jaxlib.mlir import ir
 
 from alpa_cfp.spmd.compile import backend
+from alpa_cfp.spmd.compile.aliases import with_aliases
 from alpa_cfp.spmd.compile.collectives import collectives_of_hlo
 from alpa_cfp.spmd.compile.devices import Device, Devices, named_sharding, replicated_sharding
 from alpa_cfp.spmd.compile.phased_executable import PhasedExecutable, phases_of
-from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.shapes import Shape
 from alpa_cfp.spmd.module.hlo_module import HloModule, XlaComputation
-from alpa_cfp.spmd.partition import Collective, PartitionedProgram, partition_to_run
+from alpa_cfp.spmd.partition import Collective, partition_to_run
 from alpa_cfp.spmd.partition.grad_sync import grad_sync_bytecode, unreduced_results
 from alpa_cfp.spmd.propagation import donation_pairs
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
@@ -118,7 +117,7 @@ class MeshExecutable:
         self._client = client
         self._devices = tuple(client.devices()[: self.program.mesh.num_devices])
         replicas = self.program.partitioner == "shardy"
-        bytecode = _with_aliases(module, self.program)
+        bytecode = with_aliases(module, self.program)
         # The collectives that auto-sharding chose are combined already, up to alpa's limits.
         decided = module.solved and replicas
         self._executable = backend.compile_and_load(
@@ -262,33 +261,6 @@ def get_grad_sync_channel_ids(module: CompiledHloModule) -> str:
 
 def _without_header(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.startswith("HloModule"))
-
-
-def _with_aliases(module: HloModule, program: PartitionedProgram) -> bytes:
-    """The program with the buffers that results may reuse marked, and with the module's name."""
-    pairs = {parameter: result for result, parameter in donation_pairs(module)}
-    donated = {i for i, is_donated in enumerate(module.donated) if is_donated} | set(pairs)
-    shapes = module.shape
-
-    def change(parsed: Any) -> None:
-        parsed.operation.attributes["sym_name"] = ir.StringAttr.get(module.name)
-        main = mlir.main_function(parsed)
-        for argument in mlir.entry_block(main).arguments:
-            argument.set_location(ir.Location.name("param"))  # the name that parameters have in alpa's HLO texts
-        attributes = mlir.function_arguments_attributes(main, "arg_attrs")
-        for parameter in donated:
-            result = pairs.get(parameter)
-            if (
-                result is not None
-                and program.input_shardings[parameter] == program.output_shardings[result]
-                and shapes.parameters[parameter] == shapes.results[result]
-            ):
-                attributes[parameter]["tf.aliasing_output"] = mlir.i32(result)
-            else:
-                attributes[parameter]["jax.buffer_donor"] = ir.BoolAttr.get(True)
-        mlir.set_function_arguments_attributes(main, "arg_attrs", attributes)
-
-    return mlir.edit(program.bytecode, change)[0]
 
 
 class ZerosExecutable:

@@ -26,7 +26,7 @@ _SMALL_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One communication op of a partitioned program.
+    """One communication op of a partitioned program. Those that communicate the same are equal, in whatever arrays.
 
     Attributes:
         kind: XLA's name: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
@@ -39,9 +39,9 @@ class Collective:
     kind: str
     size_bytes: int
     group_size: int
-    large_arrays: int = 0
-    small_arrays: int = 0
-    small_bytes: int = 0
+    large_arrays: int = field(default=0, compare=False)
+    small_arrays: int = field(default=0, compare=False)
+    small_bytes: int = field(default=0, compare=False)
 
     @classmethod
     def of_arrays(cls, kind: str, sizes_bytes: Sequence[int], group_size: int) -> "Collective":

@@ -95,7 +95,7 @@ def test_the_sum_of_a_gradient_is_in_the_work_of_a_candidate_that_xla_partitions
     candidate = of_samples()
     assert candidate.predicted == "stablehlo.fft is not covered"
     assert candidate.unread == ""
-    assert Collective.of_arrays("all-reduce", [4 * 32 * 32], 8) in candidate.work.collectives
+    assert Collective("all-reduce", 4 * 32 * 32, 8) in candidate.work.collectives
 
 
 def test_with_zero3_the_predicted_sum_becomes_a_reduce_scatter() -> None:

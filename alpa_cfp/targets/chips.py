@@ -1,0 +1,437 @@
+"""The chips that plans can be made for: peaks, memory, links, and what their compilers have to know.
+
+Takes a chip's name, or a TOML file; gives a `Chip`. The files in `data/` are the chips that are known by name, with the
+source of each figure in them (`sources`): the vendors' public specifications, XLA's descriptions of GPUs and libtpu for
+what a program can have of the memory, NCCL's tuning constants and the book "How To Scale Your Model" for latencies. A
+user's own chip is a file in the same form. Invariant: every figure of a `Chip` is positive, and its parts are those of
+its kind: a GPU has links and an architecture, a TPU has a torus and slices.
+"""
+
+import difflib
+import functools
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from alpa_cfp import quantities
+from alpa_cfp.targets.errors import TargetError
+
+Kind = Literal["gpu", "tpu"]
+LinkKind = Literal["nvlink", "pcie", "network"]
+# Of matrix products, dense. "f32" is without tf32 on GPUs; TPUs have none of their own.
+ELEMENT_TYPES = ("bf16", "f16", "f32", "tf32", "f64", "f8", "s8")
+_SHAPE = re.compile(r"[1-9]\d*(x[1-9]\d*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How a GPU reaches others.
+
+    Attributes:
+        name: For readers: "NVLink 4".
+        kind: "nvlink", "pcie" or "network".
+        bytes_per_s: What one device sends while it receives as much, by the vendor's figures.
+        latency_s: Of one hop of a ring of NCCL with the LL protocol: what NCCL's own tables have.
+        reduces: Whether the switch adds numbers up (NVLink SHARP).
+        shared_by: How many neighbouring devices have one adapter together; `bytes_per_s` is the part of one.
+    """
+
+    name: str
+    kind: LinkKind
+    bytes_per_s: float
+    latency_s: float
+    reduces: bool = False
+    shared_by: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Torus:
+    """The links of TPUs to their neighbours (ICI).
+
+    Attributes:
+        dims: The number of dims of the torus; a device has up to two links in each.
+        bytes_per_s: Of one link, each way.
+        latency_s: Of one hop.
+        ring_multiple: A dim whose size is a multiple of this is a ring; others are lines.
+        rings_together: Whether dims are rings only where all are: the slice then is made of whole cubes.
+    """
+
+    dims: int
+    bytes_per_s: float
+    latency_s: float
+    ring_multiple: int
+    rings_together: bool
+
+    def rings(self, shape: tuple[int, ...]) -> tuple[bool, ...]:
+        """Which dims of a slice are rings.
+
+        Sources: docs.cloud.google.com/tpu/docs/v4 (a torus where each dim is a multiple of 4), and for v5e and v6e,
+        whose pods are 16 x 16, the book "How To Scale Your Model", part 2.
+        """
+        closed = tuple(size % self.ring_multiple == 0 for size in shape)
+        return closed if not self.rings_together or all(closed) else (False,) * len(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What XLA has to know of a GPU beside its rates (`GpuDeviceInfoProto`).
+
+    Attributes:
+        compute_capability: As CUDA writes it: "8.0", "9.0a".
+        f32_units_per_core: Of a streaming multiprocessor.
+        l2_bytes: The second-level cache.
+        shared_memory_per_core_bytes: Of a streaming multiprocessor.
+        shared_memory_per_block_bytes: The most that a block may ask for.
+    """
+
+    compute_capability: str
+    f32_units_per_core: int
+    l2_bytes: int
+    shared_memory_per_core_bytes: int
+    shared_memory_per_block_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SliceShapes:
+    """The slices of a TPU that exist, and what libtpu calls them.
+
+    Attributes:
+        compiler_name: Of the chip in libtpu's topologies: "v5e".
+        accelerator_type: The first part of a slice's name in Google Cloud, whose second counts cores: "v5litepod".
+        megacore: Whether the cores of a chip are one device, which libtpu has to be told.
+        shapes: The shapes that are offered.
+        host: The chips of one host.
+        one_host: The shapes that are one host, whatever `host` says.
+        cube: Shapes whose sizes are multiples of this, in ascending order, are offered too; 0 for none.
+        most_chips: Of such a shape.
+    """
+
+    compiler_name: str
+    accelerator_type: str
+    megacore: bool
+    shapes: tuple[tuple[int, ...], ...]
+    host: tuple[int, ...]
+    one_host: tuple[tuple[int, ...], ...]
+    cube: int = 0
+    most_chips: int = 0
+
+    def has(self, shape: tuple[int, ...]) -> bool:
+        """Whether there are slices of a shape."""
+        return shape in self.shapes or (
+            self.cube > 0
+            and len(shape) == len(self.host)
+            and all(size > 0 and size % self.cube == 0 for size in shape)
+            and list(shape) == sorted(shape)
+            and math.prod(shape) <= self.most_chips
+        )
+
+    def host_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The chips of one host of a slice."""
+        return shape if shape in self.one_host else self.host
+
+    def described(self) -> str:
+        """The slices that exist, for an error."""
+        named = ", ".join(map(quantities.shape, self.shapes))
+        if not self.cube:
+            return named
+        return f"{named}, and multiples of {self.cube} in ascending order with up to {self.most_chips:,} chips"
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """One kind of device.
+
+    Attributes:
+        name: Its name in targets.
+        kind: "gpu" or "tpu".
+        device_kind: What JAX calls such a device.
+        flops_per_s: Dense peak operations by element type (`ELEMENT_TYPES`), a multiplication and an addition being
+            two. A type without a rate of its own is missing.
+        memory_bytes: What a program can have of the memory: of the nominal size a part is the system's.
+        memory_bytes_per_s: Peak bandwidth of the memory.
+        cores: Streaming multiprocessors; tensor cores of a TPU.
+        clock_hz: The highest clock of a GPU; of a TPU that of its peak, by which its compiler's cycles are seconds.
+        sources: Where the figures are from.
+        inner, outer: The links of a GPU inside a host and between hosts.
+        most_devices_per_host: The GPUs that `inner` joins at most.
+        architecture: A GPU's.
+        ici: The links of a TPU.
+        slices: The slices of a TPU.
+    """
+
+    name: str
+    kind: Kind
+    device_kind: str
+    flops_per_s: Mapping[str, float] = field(hash=False)
+    memory_bytes: int
+    memory_bytes_per_s: float
+    cores: int
+    clock_hz: float
+    sources: tuple[str, ...]
+    inner: Link | None = None
+    outer: Link | None = None
+    most_devices_per_host: int = 0
+    architecture: Architecture | None = None
+    ici: Torus | None = None
+    slices: SliceShapes | None = None
+
+    @classmethod
+    def named(cls, name: str) -> "Chip":
+        """A chip that is known by name.
+
+        Raises:
+            TargetError: there is none of this name.
+        """
+        known = chip_names()
+        if name not in known:
+            raise TargetError.unknown_chip(name, known, difflib.get_close_matches(name, known, 1))
+        return _known(name)
+
+    @classmethod
+    def from_file(cls, path: Path | str) -> "Chip":
+        """The chip that a TOML file describes, in the form of those in `alpa_cfp/targets/data`.
+
+        Raises:
+            TargetError: the file cannot be read, or lacks a field, or has a wrong or an unknown one.
+        """
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TargetError.unreadable_file(path, str(error)) from error
+        return _read(text, path)
+
+
+def sizes_of(text: str) -> tuple[int, ...] | None:
+    """The sizes in "2x4"; None if the text is no such thing."""
+    return tuple(map(int, text.split("x"))) if _SHAPE.fullmatch(text) else None
+
+
+@functools.cache
+def chip_names() -> tuple[str, ...]:
+    """The chips that are known by name."""
+    files = (resources.files("alpa_cfp.targets") / "data").iterdir()
+    return tuple(sorted(each.name.removesuffix(".toml") for each in files if each.name.endswith(".toml")))
+
+
+@functools.cache
+def _known(name: str) -> Chip:
+    file = resources.files("alpa_cfp.targets") / "data" / f"{name}.toml"
+    return _read(file.read_text(encoding="utf-8"), Path(f"{name}.toml"))
+
+
+class _Fields:
+    """A table of a chip's file, whose fields are checked as they are read.
+
+    A table of which `end` was called has no other fields: a misspelt one is an error and not ignored.
+
+    Args:
+        values: The table.
+        path: The file, for errors.
+        name: The table's name, with the names of those that it is in; empty for the whole file.
+    """
+
+    def __init__(self, values: Mapping[str, Any], path: Path, name: str = "") -> None:
+        self._values, self._path, self._name = values, path, name
+        self._read: list[str] = []
+
+    def __contains__(self, field: str) -> bool:
+        return field in self._values
+
+    def table(self, field: str, rule: str) -> "_Fields":
+        """A table in this one."""
+        value = self._value(field, f"it is a table: {rule}")
+        if not isinstance(value, Mapping):
+            raise self._wrong(field, value, f"it is a table: {rule}")
+        return _Fields(value, self._path, self._full(field))
+
+    def text(self, field: str, rule: str) -> str:
+        """A text that is not empty."""
+        value = self._value(field, f"it is a text: {rule}")
+        if not isinstance(value, str) or not value.strip():
+            raise self._wrong(field, value, f"it is a text: {rule}")
+        return value
+
+    def texts(self, field: str, rule: str) -> tuple[str, ...]:
+        """A list of texts, one at least."""
+        value = self._value(field, f"it is a list of texts: {rule}")
+        if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
+            raise self._wrong(field, value, f"it is a list of texts: {rule}")
+        return tuple(value)
+
+    def matching(self, field: str, pattern: str, rule: str) -> str:
+        """A text of a given form."""
+        value = self.text(field, rule)
+        if not re.fullmatch(pattern, value):
+            raise self._wrong(field, value, rule)
+        return value
+
+    def one_of(self, field: str, choices: Sequence[str]) -> str:
+        """One of a few texts."""
+        rule = f"it is one of {', '.join(choices)}"
+        value = self._value(field, rule)
+        if value not in choices:
+            raise self._wrong(field, value, rule)
+        return value
+
+    def truth(self, field: str) -> bool:
+        """True or false."""
+        value = self._value(field, "it is true or false")
+        if not isinstance(value, bool):
+            raise self._wrong(field, value, "it is true or false")
+        return value
+
+    def number(self, field: str) -> float:
+        """A positive number."""
+        rule = "it is a number above 0, in the unit of its name"
+        value = self._value(field, rule)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise self._wrong(field, value, rule)
+        return float(value)
+
+    def whole(self, field: str, most: int | None = None) -> int:
+        """A whole number from 1."""
+        rule = "it is a whole number from 1" + ("" if most is None else f" to {most}")
+        value = self._value(field, rule)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
+            raise self._wrong(field, value, rule)
+        return value
+
+    def numbers(self, names: Sequence[str], needed: str) -> dict[str, float]:
+        """Positive numbers under some of `names`, of which `needed` is there; the table has nothing else."""
+        if needed not in self:
+            self.number(needed)
+        found = {name: self.number(name) for name in names if name in self}
+        self._refuse_others(names)
+        return found
+
+    def shape(self, field: str, dims: int) -> tuple[int, ...]:
+        """The sizes of `dims` dims, as "2x4"."""
+        rule = f"it is a text with {dims} sizes, as {'x'.join('2' * dims)!r}"
+        value = self._value(field, rule)
+        sizes = sizes_of(value) if isinstance(value, str) else None
+        if sizes is None or len(sizes) != dims:
+            raise self._wrong(field, value, rule)
+        return sizes
+
+    def shapes(self, field: str, dims: int) -> tuple[tuple[int, ...], ...]:
+        """A list of such sizes, one at least."""
+        rule = f"it is a list of texts with {dims} sizes each, as {'x'.join('2' * dims)!r}"
+        value = self._value(field, rule)
+        found = [sizes_of(each) if isinstance(each, str) else None for each in value] if isinstance(value, list) else []
+        shapes = tuple(sizes for sizes in found if sizes is not None and len(sizes) == dims)
+        if not found or len(shapes) != len(found):
+            raise self._wrong(field, value, rule)
+        return shapes
+
+    def end(self) -> None:
+        """Refuse a field that was not read."""
+        self._refuse_others(self._read)
+
+    def _refuse_others(self, known: Sequence[str]) -> None:
+        unknown = next((each for each in self._values if each not in known), None)
+        if unknown is not None:
+            raise TargetError.unknown_field(self._path, self._full(unknown), known)
+
+    def _full(self, field: str) -> str:
+        return f"{self._name}.{field}" if self._name else field
+
+    def _value(self, field: str, rule: str) -> Any:
+        if field not in self._values:
+            raise TargetError.missing_field(self._path, self._full(field), rule)
+        self._read.append(field)
+        return self._values[field]
+
+    def _wrong(self, field: str, value: object, rule: str) -> TargetError:
+        return TargetError.wrong_field(self._path, self._full(field), value, rule)
+
+
+def _read(text: str, path: Path) -> Chip:
+    try:
+        fields = _Fields(tomllib.loads(text), path)
+    except tomllib.TOMLDecodeError as error:
+        raise TargetError.unreadable_file(path, str(error)) from error
+    kind = cast(Kind, fields.one_of("kind", get_args(Kind)))
+    chip = Chip(
+        fields.text("name", "the chip's name in targets"),
+        kind,
+        fields.text("device_kind", "what JAX calls such a device"),
+        fields.table("flops_per_s", "the peaks of matrix products").numbers(ELEMENT_TYPES, needed="bf16"),
+        fields.whole("memory_bytes"),
+        fields.number("memory_bytes_per_s"),
+        fields.whole("cores"),
+        fields.number("clock_hz"),
+        fields.texts("sources", "where the figures are from"),
+    )
+    if kind == "gpu":
+        chip = replace(
+            chip,
+            inner=_link(fields.table("inner", "the link to the other GPUs of the host")),
+            outer=_link(fields.table("outer", "the link to GPUs of other hosts")),
+            most_devices_per_host=fields.whole("most_devices_per_host"),
+            architecture=_architecture(fields.table("compiler", "what XLA has to know of the GPU")),
+        )
+    else:
+        ici = _torus(fields.table("ici", "the links to neighbours in the torus"))
+        slices = _slices(fields.table("slices", "the slices that exist"), ici.dims)
+        chip = replace(chip, ici=ici, slices=slices)
+    fields.end()
+    return chip
+
+
+def _link(fields: _Fields) -> Link:
+    link = Link(
+        fields.text("name", "for readers"),
+        cast(LinkKind, fields.one_of("kind", get_args(LinkKind))),
+        fields.number("bytes_per_s"),
+        fields.number("latency_s"),
+        fields.truth("reduces") if "reduces" in fields else False,
+        fields.whole("shared_by") if "shared_by" in fields else 1,
+    )
+    fields.end()
+    return link
+
+
+def _architecture(fields: _Fields) -> Architecture:
+    architecture = Architecture(
+        fields.matching("compute_capability", r"\d+\.\d+a?", 'it is as CUDA writes it: "9.0a"'),
+        fields.whole("f32_units_per_core"),
+        fields.whole("l2_bytes"),
+        fields.whole("shared_memory_per_core_bytes"),
+        fields.whole("shared_memory_per_block_bytes"),
+    )
+    fields.end()
+    return architecture
+
+
+def _torus(fields: _Fields) -> Torus:
+    torus = Torus(
+        fields.whole("dims", most=3),
+        fields.number("bytes_per_s"),
+        fields.number("latency_s"),
+        fields.whole("ring_multiple"),
+        fields.truth("rings_together"),
+    )
+    fields.end()
+    return torus
+
+
+def _slices(fields: _Fields, dims: int) -> SliceShapes:
+    cube = fields.whole("cube") if "cube" in fields else 0
+    slices = SliceShapes(
+        fields.text("compiler_name", "what libtpu calls the chip"),
+        fields.text("accelerator_type", "what Google Cloud calls its slices"),
+        fields.truth("megacore"),
+        fields.shapes("shapes", dims),
+        fields.shape("host", dims),
+        fields.shapes("one_host", dims),
+        cube,
+        fields.whole("most_chips") if cube else 0,
+    )
+    fields.end()
+    return slices

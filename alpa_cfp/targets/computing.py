@@ -1,0 +1,388 @@
+"""The seconds of one instruction that computes, on a chip that need not be here.
+
+Takes an instruction of a scheduled program and a chip; gives its `Work`: seconds, and the bytes and operations behind
+them. On a TPU they are the compiler's own cycles by the clock, where it says them. Everything else is a roofline: what
+moves between chip and memory by the bandwidth, and products by the operations of their element type; the longer of both
+counts. Invariants: seconds are never below those of the bytes at full bandwidth, nor of the operations at full peak;
+what moves nothing and computes nothing takes none.
+
+Products go by tiles, as kernels of GPUs do them: each core makes one tile of the result after the other, so a product
+whose tiles do not fill the last wave over the cores, or the tiles at its borders, pays for what it leaves idle ("wave"
+and "tile quantization" in NVIDIA's guide to matrix multiplication performance). The kernel is the best of a few tile
+sizes, with or without splitting what is summed over.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Protocol
+
+from alpa_cfp.errors import CFPError
+from alpa_cfp.targets.hlo_text import MAIN_MEMORY, Computation, Instruction, ScheduledModule, Shape
+
+# Rows and columns of the tiles that kernels of matrix products have (CUTLASS has these for tensor cores).
+_TILES = ((256, 128), (128, 256), (128, 128), (64, 256), (128, 64), (64, 128), (64, 64))
+_SPLITS = (1, 2, 4, 8, 16, 32)
+# A core reads so much of what is summed over at once.
+_STEP = 64
+# The memory on a TPU's chip is about 22 times as fast as the one beside it (the book "How to Scale Your Model").
+_ON_CHIP = 22.0
+# They are names for bytes that are there already, or run on another processor meanwhile.
+_FREE = frozenset(
+    {
+        *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "add-dependency"),
+        *("opt-barrier", "optimization-barrier", "partition-id", "replica-id", "domain"),
+    }
+)
+_FREE_CALLS = frozenset({"ConcatBitcast", "AllocateBuffer", "AssumeGatherIndicesInBound", "Sharding"})
+_RENAMING = frozenset({"bitcast", "reshape"})
+_SLICING = frozenset({"slice", "dynamic-slice", "gather"})
+_WRITING_IN_PLACE = {"dynamic-update-slice": 1, "scatter": 2}
+_CUBLAS, _CONVOLUTION = "__cublas", "__cudnn$conv"
+# Where a chip has no rate of its own for a type, that of the next: tensor cores round float32 by default, and what is
+# narrower than they know is widened.
+_RATES_INSTEAD: Mapping[str, tuple[str, ...]] = {
+    "tf32": ("f32", "bf16"),
+    "f32": ("tf32", "bf16"),
+    "f16": ("bf16",),
+    "bf16": ("f16",),
+    "f64": ("f32",),
+    "c64": ("f32",),
+    "c128": ("f64", "f32"),
+}
+_NARROW = ("f8", "s8", "bf16", "f16")
+
+
+class Chip(Protocol):
+    """What is known of a chip.
+
+    Attributes:
+        kind: `gpu` or `tpu`.
+        flops_per_s: Peak operations by element type, dense; `tf32` for float32 products as tensor cores round them.
+        memory_bytes_per_s: Peak bandwidth of its memory.
+        cores: What computes a tile at a time: streaming multiprocessors, tensor cores of a TPU.
+        clock_hz: By which a compiler's cycles are counted.
+    """
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def flops_per_s(self) -> Mapping[str, float]: ...
+
+    @property
+    def memory_bytes_per_s(self) -> float: ...
+
+    @property
+    def cores(self) -> int: ...
+
+    @property
+    def clock_hz(self) -> float: ...
+
+
+class RateError(CFPError, LookupError):
+    """A chip's description lacks what a program needs."""
+
+    def __init__(self, kind: str, element_type: str, known: tuple[str, ...]) -> None:
+        self._given = (kind, element_type, known)
+        super().__init__(
+            f"the {kind} has no flops_per_s of {element_type}, which the program multiplies; it has "
+            f"{', '.join(known) or 'none'}. Add it to the chip's description"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (RateError, self._given)
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """What programs reach of a chip's peaks.
+
+    The defaults but the last one are fitted to a random half of the programs that were measured on an H100 SXM, by
+    `python -m benchmarks.device_predictions --fit`, which tells the errors on the other half. Other GPUs are taken to
+    reach the same shares.
+
+    Attributes:
+        memory_share: Of the memory's bandwidth: the rest goes to refreshing it and to turning from reads to writes.
+        product_share: Of the peak of products, by tiles without borders: under full load a GPU lowers its clock.
+        border: By how many rows and columns a tile costs more than it has. A core waits at times for what it reads,
+            which grows with a tile's borders, and not with its area.
+        overlap: The share of the shorter one of moving and multiplying that is hidden behind the longer one: a tile is
+            written only when its last product is done.
+        launch_s: Seconds from the end of a kernel to the start of the next one, on a GPU: what the quiet ones of these
+            programs that are several equal kernels leave for each, beside its bytes (1.9 to 2.6 us).
+    """
+
+    memory_share: float = 0.838
+    product_share: float = 0.905
+    border: float = 13.2
+    overlap: float = 0.62
+    launch_s: float = 2e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A matrix product, or a convolution as one.
+
+    Attributes:
+        batch: How many.
+        rows, columns, contracted: Its sizes: (rows x contracted) times (contracted x columns).
+        element_type: Of what is multiplied: `tf32` for float32 that may be rounded.
+    """
+
+    batch: int
+    rows: int
+    columns: int
+    contracted: int
+    element_type: str
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions."""
+        return 2.0 * self.batch * self.rows * self.columns * self.contracted
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an instruction takes.
+
+    Attributes:
+        seconds: On the chip.
+        kind: `product`, `fusion`, `copy`, ...: `product` wherever matrices are multiplied, else the opcode; empty for
+            what takes no time.
+        moved_bytes: Read from memory and written to it.
+        flops: Of its products.
+    """
+
+    seconds: float = 0.0
+    kind: str = ""
+    moved_bytes: int = 0
+    flops: float = 0.0
+
+
+def computing_work(
+    module: ScheduledModule,
+    computation: Computation,
+    instruction: Instruction,
+    chip: Chip,
+    efficiency: Efficiency | None = None,
+) -> Work:
+    """What an instruction of `computation` takes that neither communicates nor is a loop, a branch or a call.
+
+    Raises:
+        RateError: the chip has no rate for what is multiplied.
+        HloTextError: the compiler's configuration of the instruction cannot be read.
+    """
+    if instruction.opcode in _FREE or instruction.custom_call_target in _FREE_CALLS:
+        return Work()
+    efficiency = efficiency or Efficiency()
+    products = tuple(products_of(module, computation, instruction))
+    moved = moved_bytes(module, computation, instruction)
+    kind = "product" if products else instruction.opcode
+    flops = sum(each.flops for each in products)
+    cycles = instruction.estimated_cycles
+    if cycles is not None and chip.kind == "tpu":
+        return Work(cycles / chip.clock_hz, kind, moved[MAIN_MEMORY], flops)
+    bandwidth = chip.memory_bytes_per_s * efficiency.memory_share
+    memory_s = moved[MAIN_MEMORY] / bandwidth + (sum(moved.values()) - moved[MAIN_MEMORY]) / (bandwidth * _ON_CHIP)
+    products_s = sum(product_s(each, chip, efficiency) for each in products)
+    # A TPU's instructions are one program: none is launched.
+    launch_s = efficiency.launch_s if chip.kind == "gpu" else 0.0
+    exposed_s = min(memory_s, products_s) * (1 - efficiency.overlap)
+    return Work(max(memory_s, products_s) + exposed_s + launch_s, kind, moved[MAIN_MEMORY], flops)
+
+
+def copying_s(instruction: Instruction, chip: Chip, efficiency: Efficiency | None = None) -> float:
+    """The seconds of a copy beside the computation: the `-start` of a copy, or of a slice that is copied."""
+    efficiency = efficiency or Efficiency()
+    # Its result has both ends, and numbers by which it is waited for; of a slice one end is smaller.
+    ends = [shape.size_bytes for shape in instruction.shapes if shape.dims]
+    return min(ends, default=0) / (chip.memory_bytes_per_s * efficiency.memory_share)
+
+
+def product_s(product: Product, chip: Chip, efficiency: Efficiency) -> float:
+    """The seconds of a product whose operands come fast enough, by the best of the tile sizes."""
+    peak = _peak(chip, product.element_type)
+    if chip.kind != "gpu":
+        return product.flops / (peak * efficiency.product_share)
+    core_flops_per_s = peak * efficiency.product_share / chip.cores
+    best = float("inf")
+    for rows, columns in _TILES:
+        tiles = product.batch * ceil(product.rows / rows) * ceil(product.columns / columns)
+        area = (rows + efficiency.border) * (columns + efficiency.border)
+        for split in _SPLITS:
+            if split > 1 and product.contracted < 4 * _STEP * split:
+                break
+            depth = ceil(product.contracted / split / _STEP) * _STEP
+            tile_s = 2.0 * area * depth / core_flops_per_s
+            # The parts are added up by one more kernel.
+            added_s = (split > 1) * efficiency.launch_s
+            best = min(best, ceil(tiles * split / chip.cores) * tile_s + added_s)
+    return best
+
+
+def _peak(chip: Chip, element_type: str) -> float:
+    instead = _RATES_INSTEAD.get(element_type, _NARROW)
+    for name in (element_type, *instead):
+        if name in chip.flops_per_s:
+            return chip.flops_per_s[name]
+    raise RateError(chip.kind, element_type, tuple(chip.flops_per_s))
+
+
+def products_of(module: ScheduledModule, computation: Computation, instruction: Instruction) -> Iterator[Product]:
+    """The products that an instruction computes, those inside of fusions too.
+
+    Raises:
+        HloTextError: the compiler's configuration of a product cannot be read.
+    """
+    operands = computation.operands_of(instruction)
+    target = instruction.custom_call_target
+    if instruction.opcode == "dot":
+        sides = [
+            (instruction.numbers(f"{side}_batch_dims"), instruction.numbers(f"{side}_contracting_dims"))
+            for side in ("lhs", "rhs")
+        ]
+        exact = "high" in instruction.attributes.get("operand_precision", "")
+        yield _matrix_product(operands, sides, exact)
+    elif target.startswith(_CUBLAS):
+        config = instruction.backend_config().get("gemm_backend_config", {})
+        dims = config.get("dot_dimension_numbers", {})
+        sides = [
+            tuple(tuple(map(int, dims.get(f"{side}_{kind}_dimensions", ()))) for kind in ("batch", "contracting"))
+            for side in ("lhs", "rhs")
+        ]
+        exact = any(each != "DEFAULT" for each in config.get("precision_config", {}).get("operand_precision", ()))
+        yield _matrix_product(operands, sides, exact)
+    elif instruction.opcode == "convolution" or target.startswith(_CONVOLUTION):
+        yield _convolution(instruction, operands)
+    elif instruction.opcode == "fusion":
+        for called in module.called_by(instruction):
+            for each in called.instructions:
+                yield from products_of(module, called, each)
+
+
+def _matrix_product(
+    operands: tuple[Instruction, ...], sides: list[tuple[tuple[int, ...], ...]], exact: bool
+) -> Product:
+    """A product of the first two operands, of each of which `sides` has the batch dims and the contracted ones."""
+    free = list[int]()
+    for operand, (batch, contracted) in zip(operands, sides, strict=False):
+        dims = operand.shapes[0].dims
+        free.append(prod(size for dim, size in enumerate(dims) if dim not in batch and dim not in contracted))
+    left, (batch, contracted) = operands[0].shapes[0], sides[0]
+    sizes = prod(left.dims[dim] for dim in batch), prod(left.dims[dim] for dim in contracted)
+    return Product(sizes[0], free[0], free[1], sizes[1], _multiplied(left, exact))
+
+
+def _convolution(instruction: Instruction, operands: tuple[Instruction, ...]) -> Product:
+    """A convolution as the product of its positions, its output features, and what is summed for each.
+
+    cuDNN's calls have the labels of the forward one, whichever of input, kernel and output they compute.
+    """
+    first, second, result = operands[0].shapes[0], operands[1].shapes[0], instruction.shapes[0]
+    target = instruction.custom_call_target
+    exact = "high" in instruction.attributes.get("operand_precision", "")
+    labels = instruction.attributes.get("dim_labels", "").replace("->", "_").split("_")
+    kernel = result if "BackwardFilter" in target else second
+    output = first if "BackwardInput" in target else second if "BackwardFilter" in target else result
+    features = kernel.dims[labels[1].index("o")]
+    summed, positions = kernel.elements // features, output.elements // features
+    if "BackwardFilter" in target:
+        rows, columns, contracted = features, summed, positions
+    elif "BackwardInput" in target:
+        taken = kernel.dims[labels[1].index("i")]
+        rows, columns = result.elements // result.dims[labels[0].index("f")], taken
+        # Of a strided one only some positions of the kernel meet an output.
+        contracted = ceil(output.elements * summed / (rows * columns))
+    else:
+        rows, columns, contracted = positions, features, summed
+    return Product(1, rows, columns, contracted, _multiplied(first, exact))
+
+
+def _multiplied(shape: Shape, exact: bool) -> str:
+    return "tf32" if shape.element_type == "f32" and not exact else shape.element_type
+
+
+def moved_bytes(module: ScheduledModule, computation: Computation, instruction: Instruction) -> dict[int, int]:
+    """The bytes that an instruction reads and writes, by the memory that they are in.
+
+    Of what it slices or gathers it reads what it takes, and of what it updates in place it writes what is new.
+    """
+    moved = {MAIN_MEMORY: 0}
+    if instruction.opcode == "fusion":
+        (called,) = module.called_by(instruction)
+        reads = _reads(module, called)
+        results = _results(called)
+    else:
+        reads = [
+            _read_by(module, computation, instruction, position, operand.size_bytes)
+            for position, operand in enumerate(computation.operands_of(instruction))
+        ]
+        results = [_written(computation, instruction)] if len(instruction.shapes) == 1 else []
+    seen: dict[str, int] = {}
+    for operand, read in zip(computation.operands_of(instruction), reads, strict=False):
+        # What stands among the operands twice is read once.
+        further = max(0, read - seen.get(operand.name, 0))
+        seen[operand.name] = seen.get(operand.name, 0) + further
+        space = operand.shapes[0].memory_space if operand.shapes else MAIN_MEMORY
+        moved[space] = moved.get(space, 0) + further
+    shapes = instruction.shapes
+    if instruction.custom_call_target.startswith(("__cublas", "__cudnn")):
+        # The last one is room for the kernel to work in.
+        shapes = shapes[: max(1, len(shapes) - 1)]
+    written = results if len(results) == len(shapes) else [shape.size_bytes for shape in shapes]
+    for shape, size_bytes in zip(shapes, written, strict=True):
+        moved[shape.memory_space] = moved.get(shape.memory_space, 0) + size_bytes
+    return moved
+
+
+def _reads(module: ScheduledModule, called: Computation) -> list[int]:
+    """The bytes that a fusion reads of each of its parameters."""
+    users: dict[str, list[tuple[Instruction, int]]] = {}
+    for each in called.instructions:
+        for position, name in enumerate(each.operands):
+            users.setdefault(name, []).append((each, position))
+
+    def read(name: str, size_bytes: int) -> int:
+        found = 0
+        for user, position in users.get(name, ()):
+            if user.opcode in _RENAMING:
+                found += read(user.name, size_bytes)
+            elif not (user.opcode == "tuple" and user.name == called.root):
+                found += _read_by(module, called, user, position, size_bytes)
+        return min(found, size_bytes)
+
+    return [read(each.name, each.size_bytes) for each in called.parameters]
+
+
+def _read_by(
+    module: ScheduledModule, computation: Computation, user: Instruction, position: int, size_bytes: int
+) -> int:
+    """The bytes that an instruction reads of the operand at `position`."""
+    if position == 0 and user.opcode in _SLICING:
+        return min(size_bytes, user.size_bytes)
+    if position == 0 and user.opcode in _WRITING_IN_PLACE:
+        # What is added to is read; what is overwritten is not.
+        return _written(computation, user) if user.opcode == "scatter" else 0
+    if user.opcode == "fusion":
+        (called,) = module.called_by(user)
+        return _reads(module, called)[position]
+    return size_bytes
+
+
+def _results(called: Computation) -> list[int]:
+    """The bytes that a fusion writes of each of its results."""
+    root = called.by_name[called.root]
+    parts = called.operands_of(root) if root.opcode == "tuple" else (root,)
+    return [_written(called, each) for each in parts]
+
+
+def _written(computation: Computation, instruction: Instruction) -> int:
+    found = instruction
+    while found.opcode in _RENAMING:
+        found = computation.by_name[found.operands[0]]
+    place = _WRITING_IN_PLACE.get(found.opcode)
+    # A scatter of several arrays is rare enough to count it as a whole.
+    if place is None or len(found.operands) <= place or len(found.shapes) > 1:
+        return instruction.size_bytes
+    return computation.by_name[found.operands[place]].size_bytes
