@@ -24,7 +24,7 @@ PYTEST := $(BIN)/pytest -q --numprocesses=auto --maxprocesses=8 --dist=loadgroup
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check quick bench reference format lint types unit integration cluster gpu clean interpreter
+.PHONY: help venv demo test check quick bench reference format lint types unit integration cluster targets gpu clean interpreter
 
 help: ## what can be made
 	@echo "make TARGET [PYTHON=python3.12] [VENV=.venv-3.12] [ARGS='-k name']"
@@ -59,7 +59,7 @@ demo: $(INSTALLED) ## CFP beside Alpa's ILP and plans by hand: a GPT on 8 virtua
 		--json demo/demo.json --picture demo/demo.png --save-plan demo/plan.json $(ARGS)
 
 # Not gpu: its tests only skip where there is none, and are run by name where there is one.
-test: lint types unit integration cluster ## everything: format, lint, types, all tests that need no GPU
+test: lint types unit integration cluster targets ## everything: format, lint, types, all tests that need no GPU
 
 check: lint types quick ## what is quick of `make test` (under 2 minutes)
 
@@ -84,6 +84,19 @@ integration: $(INSTALLED) ## parallel programs against the serial run
 # They wait more than they compute. Each process has a cluster of its own.
 cluster: $(INSTALLED) ## tests on a Ray cluster of two nodes, which they start on this machine
 	$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/ray $(ARGS)
+
+# The compilers alone, beside the environment: with them in it, every start of JAX would look for GPUs and TPUs.
+PLUGINS := $(VENV)/plugins
+
+$(PLUGINS): $(ENVIRONMENT) tools/target_plugins.py
+	@rm -rf $@
+	$(BIN)/python tools/target_plugins.py > $(VENV)/plugins.txt
+	$(PIP) install --quiet --no-deps --target $@ --requirement $(VENV)/plugins.txt
+	@touch $@
+
+targets: $(INSTALLED) $(PLUGINS) ## plans for GPUs and TPUs that are not here, by their compilers (1 GB)
+	PYTHONPATH=$(abspath $(PLUGINS)) JAX_PLATFORMS=cpu $(BIN)/pytest -q --numprocesses=2 --dist=loadfile \
+		tests/targets tests/unit/alpa_cfp/targets/test_topology.py $(ARGS)
 
 gpu: $(INSTALLED) ## tests on a GPU (JAX_PLATFORMS=cuda make gpu), skipped where there is none
 	$(BIN)/pytest -q -m gpu tests/gpu $(ARGS)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from benchmarks.suite_cases import Case
+from alpa_cfp_bench.workloads.published import Case
 
 Params = dict[str, jax.Array]
 Shapes = dict[str, tuple[int, ...]]

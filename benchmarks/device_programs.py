@@ -2,7 +2,8 @@
 
 Takes nothing; gives `programs()`, by name. Names stay what they are: what was measured under one can be compiled again
 elsewhere, and the schedule of it compared with the measured time. Invariant: a program depends on its name alone, never
-on the device. Sizes of models are those of `suite_cases` and, of ViT-g, arXiv 2106.04560, table 2.
+on the device. Sizes of models are those of `alpa_cfp_bench.workloads.published` and, of ViT-g, of arXiv 2106.04560,
+table 2.
 
 Small operations stand in a program several times, each on arrays of its own and one after the other, since otherwise
 the time to dispatch a program would be all that is seen.
@@ -17,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from alpa_cfp_bench.workloads.published import SUITES
 from benchmarks import device_layers as layers
-from benchmarks.suite_cases import SUITES
 
 Build = Callable[[], "DeviceProgram"]
 
@@ -214,7 +215,7 @@ def _part(part: layers.Part, way: str, sizes: layers.Sizes, batch: int) -> Devic
 
 def _suite_step(name: str, depth: int, samples: int) -> DeviceProgram:
     """A whole training step as Alpa's benchmark has it, of fewer layers; of a Wide-ResNet each stage has one block."""
-    from benchmarks.suite_programs import program_of  # only these programs need alpa
+    from alpa_cfp_bench.workloads.published_programs import program_of  # only these programs need alpa
 
     suite, size = name.split()
     case = replace(SUITES[suite][size], layers=depth, batch=samples, micro_batches=1, mesh=(1, 1))

@@ -11,8 +11,8 @@ are counts and not split); heads divide hidden; nothing is larger than it was; m
 
 from dataclasses import replace
 
+from alpa_cfp_bench.workloads.published import Case
 from alpa_cfp_bench.workloads.sizes import Size
-from benchmarks.suite_cases import Case
 
 GRANULE = 8
 # Below these a size says nothing of the original; each is at most the smallest published one.

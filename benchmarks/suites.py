@@ -26,9 +26,9 @@ from alpa_cfp.plan.plan_report import Alternative, PlanReport
 from alpa_cfp.report import words
 from alpa_cfp.search import MemoryBudgetError, SearchError
 from alpa_cfp.strategies.block_strategy import StateSharding
+from alpa_cfp_bench.workloads.published import SUITES, Case
+from alpa_cfp_bench.workloads.published_programs import program_of
 from benchmarks import machine, runner
-from benchmarks.suite_cases import SUITES, Case
-from benchmarks.suite_programs import program_of
 from benchmarks.suite_scaling import bench_command, for_cpu
 
 # What Alpa measured on (V100 with 16 GB); LLaMA was trained on A100 with 80 GB.
@@ -37,8 +37,8 @@ _ALPA_MEMORY_GB = 16.0
 _SHARED = {StateSharding.ZERO2: "ZeRO-2", StateSharding.ZERO3: "ZeRO-3"}
 
 _TEXT = (
-    "Planning a training step of the models of the {suite} suite at their {sizes} sizes (`benchmarks/suite_cases.py` "
-    "names the sources), from shapes alone: {costs}{remat}. `samples` are those of the planned step, a micro-batch of "
+    "Planning a training step of the models of the {suite} suite at their {sizes} sizes "
+    "(`alpa_cfp_bench/workloads/published.py` names the sources), from shapes alone: {costs}{remat}. `samples` are those of the planned step, a micro-batch of "
     "the suite rounded up to the devices. `trace` is from Python to shapes of state and batch, `planning` all of "
     "`autoshard`, tracing and lowering the step included. `memory` is predicted for a device, within the `budget`. The "
     "plan counts blocks: *data parallel* splits samples, *ZeRO-2* and *ZeRO-3* also share state, *tensor parallel* "

@@ -9,6 +9,7 @@ from alpa_cfp import quantities
 from alpa_cfp.cli.cluster import add_cluster, devices_of, read_cluster
 from alpa_cfp.cli.files import check_are_different, check_can_write
 from alpa_cfp.cli.process import UserError
+from alpa_cfp.cli.targets import add_target, plan_for_target
 from alpa_cfp.cli.workload import add_workload, check_database, describe_sizes, read_workload, start
 from alpa_cfp.database import database_path
 from alpa_cfp_bench.workloads.sizes import mesh_shape
@@ -24,6 +25,7 @@ examples:
   alpa-cfp plan --model moe --mesh 1x8 --out plan.json
   alpa-cfp plan --size layers=24 hidden=1024 heads=16 --mesh 2x4 --costs estimate --memory-mb 900
   alpa-cfp plan --ray 10.0.0.1:6379 --mesh 2x4      measured on two hosts with four devices each
+  alpa-cfp plan --target h100:1x8 --model llama-7b  for eight H100 that are not here
   alpa-cfp explain plan.json                        what the plan decided, and why
 
 The step itself is neither compiled nor run: only shapes are looked at, so a model may be larger than this machine.
@@ -38,10 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workload(parser)
     add_cluster(parser)
     parser.add_argument(
-        "--costs", choices=("measure", "replay", "estimate"), default="measure",
-        help="measure: run parts of the step on the mesh (default); replay: use what the database has, run nothing; "
-        "estimate: count work and communication",
+        "--costs", choices=("measure", "compile", "replay", "estimate"),
+        help="measure: run parts of the step on the mesh (default); compile: compile them for the --target and model "
+        "what they take (default there); replay: use what the database has, run nothing; estimate: count work and "
+        "communication",
     )  # fmt: skip
+    add_target(parser)
+    parser.set_defaults(mesh=None)  # with a target it is that of the hosts
     parser.add_argument(
         "--device-kind", metavar="NAME", help="with replay: of which devices, if the database has several"
     )
@@ -56,16 +61,40 @@ def run(arguments: argparse.Namespace) -> int:
         UserError: the command line is wrong.
         CFPError, ProfileDatabaseError: as documented in `CFPOption`.
     """
-    case = read_workload(arguments)
-    cluster = read_cluster(arguments, case)
-    if cluster is not None and arguments.costs != "measure":
-        raise UserError(f"--costs {arguments.costs} runs nothing, and so needs no hosts: leave --ray out")
     if arguments.memory_mb is not None and arguments.memory_mb <= 0:
         raise UserError(f"--memory-mb is {arguments.memory_mb:g}, and must be above zero")
     check_are_different({"--out": arguments.out, "--database": database_path(arguments.database)})
     check_can_write(arguments.out, "--out")
     if arguments.costs != "replay":  # which only reads it
         check_can_write(arguments.database, "--database")
+    budget = None if arguments.memory_mb is None else int(arguments.memory_mb * 1e6)
+    started = time.perf_counter()
+    plan = _planned(arguments, budget) if arguments.target is None else _for_target(arguments, budget)
+    print("\n".join(_summary(plan, time.perf_counter() - started)))
+    if arguments.out is not None:
+        plan.save(arguments.out)
+        print(f"written: {arguments.out}")
+    return 0
+
+
+def _for_target(arguments: argparse.Namespace, memory_budget_bytes: int | None) -> "Plan":
+    from alpa_cfp.search.errors import MemoryBudgetError
+
+    try:
+        return plan_for_target(arguments, memory_budget_bytes)
+    except MemoryBudgetError as error:
+        raise UserError(str(error)) from error
+
+
+def _planned(arguments: argparse.Namespace, memory_budget_bytes: int | None) -> "Plan":
+    """The plan for devices of this machine, or of a cluster."""
+    if arguments.costs == "compile" or arguments.batch is not None:
+        raise UserError("--costs compile and --batch go with a target: name it, such as --target h100:1x8")
+    arguments.mesh, arguments.costs = arguments.mesh or "2x4", arguments.costs or "measure"
+    case = read_workload(arguments)
+    cluster = read_cluster(arguments, case)
+    if cluster is not None and arguments.costs != "measure":
+        raise UserError(f"--costs {arguments.costs} runs nothing, and so needs no hosts: leave --ray out")
     start(case, cluster)
     check_database(arguments.database)
     # These import jax, whose devices must be configured before.
@@ -78,23 +107,16 @@ def run(arguments: argparse.Namespace) -> int:
         progress.say(f"planning {case.model} on {quantities.a_mesh(mesh_shape(case.mesh))}")
         option = CFPOption(
             costs=arguments.costs,
-            memory_budget_bytes=None if arguments.memory_mb is None else int(arguments.memory_mb * 1e6),
+            memory_budget_bytes=memory_budget_bytes,
             database=arguments.database,
             device_kind=arguments.device_kind,
             seed=arguments.seed,
             progress=progress.is_bar,
         )
-        started = time.perf_counter()
         try:
-            plan = plan_only(case, option, devices)
+            return plan_only(case, option, devices)
         except MemoryBudgetError as error:
             raise UserError(str(error)) from error
-        seconds = time.perf_counter() - started
-    print("\n".join(_summary(plan, seconds)))
-    if arguments.out is not None:
-        plan.save(arguments.out)
-        print(f"written: {arguments.out}")
-    return 0
 
 
 def _summary(plan: "Plan", seconds: float) -> list[str]:
@@ -105,7 +127,9 @@ def _summary(plan: "Plan", seconds: float) -> list[str]:
         f"planned {len(plan.strategies)} blocks on {quantities.a_mesh(plan.mesh_shape)} in {seconds:.1f} s",
         f"predicted   {time_text(plan.predicted_s)} a step, {size_text(memory.total)} a device ({plan.costs})",
     ]
-    if plan.measured_s is not None:
+    if plan.measured_s is not None and plan.costs == "compile":
+        words.append(f"modelled    {time_text(plan.measured_s)} a step, from the whole compiled program")
+    elif plan.measured_s is not None:
         words.append(f"measured    {time_text(plan.measured_s)} a step, timed end to end")
     if plan.needed_bytes is not None:
         words.append(f"it needs    {size_text(plan.needed_bytes)} a device, by the compiled program")

@@ -88,7 +88,7 @@ def read_workload(arguments: argparse.Namespace) -> Case:
         raise UserError(f"there is no model {model!r}: --model takes one of {', '.join(SIZES)}")
     if not re.fullmatch(r"[1-9]\d{0,4}x[1-9]\d{0,4}", mesh):
         raise UserError(f"{mesh!r} is no mesh: --mesh takes two sizes of at least 1, such as 2x4 or 1x8")
-    size = _size(model, arguments.size)
+    size = read_size(model, arguments.size)
     if count is not None and (count < 1 or size.batch % count):
         raise UserError(f"a batch of {size.batch} samples cannot be cut into {count} equal parts (--micro-batches)")
     return Case(model, mesh, size, None if count == 1 else count)
@@ -192,7 +192,12 @@ def check_can_draw(path: Path | None) -> None:
         ) from error
 
 
-def _size(model: str, words: list[str]) -> Size:
+def read_size(model: str, words: list[str]) -> Size:
+    """The size of a model: "tiny", or its usual one with changes such as "layers=4".
+
+    Raises:
+        UserError: there is no such number, or the model does not use it.
+    """
     size = SIZES[model]
     for word in words:
         if word == "tiny":

@@ -21,8 +21,9 @@ from alpa_cfp.spmd.partition import partition_to_run
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy
 
-# By how many units the skeletons differ that are timed: the more, the less the noise of their times matters.
-_MORE_UNITS = (8, 4)
+# By how many units the skeletons differ that are timed: the more, the less the noise of their times matters. Where
+# times are modelled they have none.
+TIMED_UNITS, MODELLED_UNITS = (8, 4), (1,)
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,17 @@ class PlanPrograms:
         mesh: The logical mesh.
         block_candidates: The candidates of each block.
         micro_batches: The number of micro-batches of a step.
-        has_budget: Whether plans have to fit into a memory budget.
+        only_whole: Whether plans are timed by their whole programs only.
+        units: By how many units the skeletons differ that are timed: the first number that the program is long enough
+            for.
     """
 
     program: AnalysedProgram
     mesh: LogicalMesh
     block_candidates: Sequence[BlockCandidates]
     micro_batches: int
-    has_budget: bool
+    only_whole: bool
+    units: Sequence[int] = TIMED_UNITS
 
     def strategies(self, choices: Sequence[int]) -> tuple[BlockStrategy, ...]:
         """Returns the strategy of each block."""
@@ -67,11 +71,11 @@ class PlanPrograms:
     def shorter(self, choices: Sequence[int]) -> ShorterPrograms | None:
         """Returns the skeletons that are timed instead of the program; None if it is hardly longer.
 
-        What fits into a budget, and what further micro-batches take, is known of whole programs only.
+        What further micro-batches take is known of whole programs only.
         """
-        if self.has_budget or self.micro_batches > 1:
+        if self.only_whole or self.micro_batches > 1:
             return None
-        for more in _MORE_UNITS:
+        for more in self.units:
             found = self.program.skeletons.find(choices, more)
             if found is not None:
                 blocks = max(len(each.stands_for) for each in found.all)

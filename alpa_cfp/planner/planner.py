@@ -23,7 +23,7 @@ from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlanCache, PlannedModule
 from alpa_cfp.planner.mesh_shapes import all_shapes, nontrivial_sizes, refines
 from alpa_cfp.planner.options import PlanOptions
-from alpa_cfp.planner.plan_programs import PlanPrograms
+from alpa_cfp.planner.plan_programs import MODELLED_UNITS, TIMED_UNITS, PlanPrograms
 from alpa_cfp.planner.request import PlanRequest, TargetDevices
 from alpa_cfp.planner.session import Session
 from alpa_cfp.profiling import TimeBudget
@@ -37,6 +37,7 @@ from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.select.refinement import MeasuredPlan, Refinement
 from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.select.target_costs import target_costs
+from alpa_cfp.select.whole_plan import best_whole
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
@@ -236,7 +237,11 @@ def _new_plan(
         len(distinct(block_candidates)),
     )
 
-    programs = PlanPrograms(program, mesh, block_candidates, request.num_micro_batches, budget is not None)
+    # A plan that is timed has to fit into the budget; of those that are modelled only the chosen one is compiled whole.
+    programs = PlanPrograms(
+        program, mesh, block_candidates, request.num_micro_batches, budget is not None and target is None,
+        TIMED_UNITS if target is None else MODELLED_UNITS,
+    )  # fmt: skip
     caveats, limits = Caveats(), (option.search_limit_s, option.search_memory_bytes)
 
     def baseline_plans(problem: SearchProblem) -> dict[str, Solution]:
@@ -266,7 +271,7 @@ def _new_plan(
             blocks, block_candidates, mesh, plan_search, profiles, programs.whole, programs.of_micro_batch,
             option.refine, option.samples, option.baselines, programs.shorter,
         )  # fmt: skip
-        measured = refinement.best(budget)
+        measured = refinement.best(budget) if target is None else best_whole(refinement, budget)
         tried = tuple((refinement.tried | {measured.solution.choices: measured}).values())
     solution = measured.solution
     if target is not None and profiles is not None:

@@ -77,6 +77,13 @@ class MemoryBudgetError(SearchError):
             f"dominates, most of it in {self.largest}. What helps: {_KNOBS[self.dominated_by]}."
         )
 
+    def scaled(self, budget_bytes: int) -> "MemoryBudgetError":
+        """The error for another budget, if all sizes change as it does."""
+        least, budget, kinds, largest = self._arguments
+        factor = budget_bytes / budget
+        state, saved, transient = (round(factor * size) for size in kinds)
+        return MemoryBudgetError(round(factor * least), budget_bytes, (state, saved, transient), largest)
+
     def __reduce__(self) -> tuple[object, ...]:
         # Ray sends errors between processes; the arguments are not the message.
         return (MemoryBudgetError, self._arguments)

@@ -23,6 +23,13 @@ from alpa_cfp.errors import CFPError
 
 Groups = tuple[tuple[int, ...], ...]
 
+# What communicates, beside its -start and -done.
+COLLECTIVES = frozenset(
+    {
+        *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
+        *("collective-permute", "collective-broadcast"),
+    }
+)
 # The memory in which arrays of a program are; TPUs have others on the chip, which texts number from 1.
 MAIN_MEMORY = 0
 # Space 5 is the host's (openxla/xla, `xla/layout.h`); others are of the chip.
@@ -357,11 +364,17 @@ def trip_count(module: ScheduledModule, computation: Computation, loop: Instruct
 
     XLA:GPU says it. Of TPUs' loops it is worked out, if a counter starts at a constant, the body adds a constant to it,
     and the condition compares it with a constant, as `jax.lax.scan` makes loops.
+
+    Raises:
+        HloTextError: it has no condition or no body.
     """
     known = loop.backend_config().get("known_trip_count")
     if known is not None:
         return int(known["n"])
-    (condition,), (body,) = ([module.computations[name] for name in loop.called(key)] for key in ("condition", "body"))
+    names = loop.called("condition") + loop.called("body")
+    if len(names) != 2:
+        raise HloTextError.at(loop.line, loop.name, "the loop does not have a condition and a body")
+    condition, body = (module.computations[name] for name in names)
     test = condition.by_name[condition.root]
     init = computation.by_name[loop.operands[0]]
     after = body.by_name[body.root]
@@ -427,11 +440,3 @@ def collective_of(computations: Sequence[Computation]) -> tuple[Computation, Ins
             if each.opcode in COLLECTIVES:
                 return computation, each
     return None
-
-
-COLLECTIVES = frozenset(
-    {
-        *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
-        *("collective-permute", "collective-broadcast"),
-    }
-)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_cfp.plan.plan_report import Alternative
+from alpa_cfp_bench.workloads.published import SUITES, Case
+from alpa_cfp_bench.workloads.published_programs import program_of
 from benchmarks import suites
-from benchmarks.suite_cases import SUITES, Case
-from benchmarks.suite_programs import program_of
 from benchmarks.suite_scaling import DEVICES, FLOORS, GRANULE, LARGEST_IMAGE, WIDEST, bench_command, for_cpu, scaled
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -24,7 +24,7 @@ from alpa.model.wide_resnet import TrainState as ResNetTrainState
 from flax import linen as nn
 
 from alpa_cfp_bench.workloads.llama import LlamaLayer, Output, RmsNorm
-from benchmarks.suite_cases import Case
+from alpa_cfp_bench.workloads.published import Case
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 

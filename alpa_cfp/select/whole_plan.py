@@ -1,0 +1,61 @@
+"""The chosen plan as its whole program, where plans are compared by shorter ones.
+
+Takes the refinement of a program's plans; gives the best plan with the seconds and the memory of its whole compiled
+program. Skeletons tell a plan's memory closely, and the compiler of the whole program decides: if that needs more than
+the budget, plans of less memory are looked for. Invariant: a plan that is returned fits by its whole program.
+"""
+
+import logging
+from dataclasses import replace
+
+from alpa_cfp.errors import NoRunnablePlanError
+from alpa_cfp.search import MemoryBudgetError
+from alpa_cfp.select.profiles import failure_of
+from alpa_cfp.select.refinement import MeasuredPlan, Refinement
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 4
+# The share of the budget that the next plan may use when one needs more than its shorter programs say.
+_RESERVE = 0.995
+
+
+def best_whole(refinement: Refinement, budget_bytes: int | None) -> MeasuredPlan:
+    """The best plan, of which the whole program was compiled.
+
+    Args:
+        refinement: Finds plans.
+        budget_bytes: What a device may hold; None without limit.
+
+    Raises:
+        NoRunnablePlanError: the whole program cannot be compiled.
+        MemoryBudgetError: no plan fits; see `Refinement.best`.
+    """
+    limit, needed = budget_bytes, 0
+    for _ in range(_ATTEMPTS):
+        try:
+            found = _whole(refinement, refinement.best(limit))
+        except MemoryBudgetError as error:
+            if limit == budget_bytes or budget_bytes is None or limit is None:
+                raise
+            # By what whole programs need beyond what shorter ones say.
+            raise error.scaled(budget_bytes) from error
+        needed = found.needed_bytes or 0
+        if budget_bytes is None or limit is None or needed <= budget_bytes:
+            return found
+        logger.info("CFP: the whole program needs %.3f of the budget; searching again", needed / budget_bytes)
+        limit = int(limit * _RESERVE * budget_bytes / needed)
+    assert budget_bytes is not None
+    raise MemoryBudgetError(needed, budget_bytes, (0, 0, needed), ("the whole program",) * 3)
+
+
+def _whole(refinement: Refinement, plan: MeasuredPlan) -> MeasuredPlan:
+    """A plan with the measurements of its whole program."""
+    (profile,) = refinement.profiles([refinement.planned(plan.solution.choices)])
+    if profile is None or not profile.samples_s:
+        raise NoRunnablePlanError([failure_of(profile) or "its whole program was not compiled"])
+    collectives = sum(each.count for each in profile.collectives)
+    step_s = profile.lower_half_mean_s
+    return replace(
+        plan, measured_s=step_s, selection_s=step_s, needed_bytes=profile.memory_bytes, collectives=collectives
+    )
