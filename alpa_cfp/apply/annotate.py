@@ -7,7 +7,8 @@ propagation does the rest. Invariants: shardings that alpa has set on inputs and
 donated buffer of a parameter has the sharding of the parameter.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from jaxlib import xla_client as xc
@@ -25,6 +26,19 @@ from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 from alpa_cfp.strategies.state_sharding import StateShardings, find_state_shardings
 
 
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """Shardings that are known beside those of a block's entries.
+
+    Attributes:
+        inputs: Of parameters, by their numbers.
+        ops: Of the only results of ops, by their indices.
+    """
+
+    inputs: Mapping[int, ArraySharding] = field(default_factory=dict)
+    ops: Mapping[int, ArraySharding] = field(default_factory=dict)
+
+
 def annotate(
     module: HloModule,
     blocks: Blocks,
@@ -32,6 +46,7 @@ def annotate(
     strategies: Sequence[BlockStrategy],
     used: Sequence[ArraySharding] | None = None,
     state_shardings: StateShardings | None = None,
+    starts: Starts | None = None,
 ) -> None:
     """Annotates `module` in place.
 
@@ -44,13 +59,15 @@ def annotate(
             if they are not known yet.
         state_shardings: The shardings of state that is split further, for a module without the updates that decide
             them.
+        starts: Where propagation starts, too; None for nowhere.
 
     Raises:
         ValueError: the numbers of strategies and blocks differ.
     """
-    preset, original = _preset(module, mesh), module.bytecode
+    preset, original, starts = _preset(module, mesh), module.bytecode, starts or Starts()
     if used is None:
-        _annotate(module, blocks, mesh, strategies, preset)
+        known = [starts.inputs.get(i) if sharding is None else sharding for i, sharding in enumerate(preset)]
+        _annotate(module, blocks, mesh, strategies, known, starts)
         used = module.input_shardings
         assert used is not None
     if any(strategy.state_sharding is not StateSharding.REPLICATED for strategy in strategies):
@@ -59,7 +76,7 @@ def annotate(
         state_shardings = state_shardings or find_state_shardings(blocks, updates, strategies, used, fixed)
     if state_shardings is not None and (state_shardings.parameters or state_shardings.ops or module.mesh is None):
         module.bytecode = original
-        _annotate(module, blocks, mesh, strategies, used, state_shardings)
+        _annotate(module, blocks, mesh, strategies, used, starts, state_shardings)
     module.solved = True
 
 
@@ -69,6 +86,7 @@ def _annotate(
     mesh: LogicalMesh,
     strategies: Sequence[BlockStrategy],
     used: Sequence[ArraySharding | None],
+    starts: Starts,
     state_shardings: StateShardings | None = None,
 ) -> None:
     """Writes shardings and propagates them.
@@ -76,6 +94,7 @@ def _annotate(
     Args:
         module, blocks, mesh, strategies: As for `annotate`.
         used: The shardings of parameters under `StateSharding.REPLICATED`; None for those that propagation decides.
+        starts: Of these the ops.
         state_shardings: The shardings of state that is split further; then `used` has no None.
     """
     inputs = list(used)
@@ -87,6 +106,7 @@ def _annotate(
         writer = _Writer(parsed, blocks, mesh, inputs)
         for block, strategy in zip(blocks.blocks, strategies, strict=True):
             writer.partition(block, strategy)
+        writer.set_results(starts.ops)
         if state_shardings is not None:
             writer.set_results(state_shardings.ops)
             for parameter in state_shardings.parameters:
@@ -137,7 +157,7 @@ class _Writer:
         for entry in block.entries:
             self._partition_entry(entry.op, axes_of.get(entry.op, {}))
 
-    def set_results(self, shardings: dict[int, ArraySharding]) -> None:
+    def set_results(self, shardings: Mapping[int, ArraySharding]) -> None:
         """Give the results of the ops with these indices their shardings."""
         for op, sharding in shardings.items():
             annotations.set_result_shardings(self._operations[op], [sharding])

@@ -14,13 +14,12 @@ from typing import Any
 
 from alpa_cfp.analysis.collection import without_collection
 from alpa_cfp.analysis.updates import Update, find_updates
-from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.candidates.accumulation import per_step_work
+from alpa_cfp.candidates.block_program import partitioned
 from alpa_cfp.costs import BlockMemory, Work, memory_of, read_local, work_of
 from alpa_cfp.extraction.extractor import Extractor, Subprogram
 from alpa_cfp.extraction.subprograms import BackwardInputs, BlockSubprograms
 from alpa_cfp.spmd.module.hlo_module import HloModule
-from alpa_cfp.spmd.partition import partition_to_run
 from alpa_cfp.spmd.propagation import donation_pairs
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding, strategies_of
@@ -95,7 +94,8 @@ def find_block_candidates(
     for number, block in enumerate(subprograms.subprograms):
         spec, backward_inputs = block.spec, block.backward_inputs
         if block.kind == number:
-            key = (block.digest, spec.aliases, spec.blocks, backward_inputs, mesh, subprograms.module.combiner_limits)
+            key = (block.digest, spec.aliases, spec.blocks, spec.ties, backward_inputs, mesh)
+            key += (subprograms.module.combiner_limits,)
             if key not in cache:
                 cache[key] = _candidates(extractor.extract(spec), backward_inputs, mesh)
             candidates = cache[key]
@@ -136,7 +136,7 @@ def _candidate(
     strategy: BlockStrategy,
 ) -> Candidate:
     """The candidate of a strategy with `StateSharding.REPLICATED`."""
-    module = _partitioned(subprogram, mesh, strategy)
+    module = partitioned(subprogram, mesh, strategy)
     program = module.partitioned
     assert program is not None
     local = read_local(program.counted)
@@ -193,7 +193,7 @@ def _mirrored(
         strategy=strategy,
         inputs=tuple(map(swap.of_sharding, mirror.inputs)),
         outputs=tuple(map(swap.of_sharding, mirror.outputs)),
-        make=partial(_partitioned, subprogram, mesh, strategy),
+        make=partial(partitioned, subprogram, mesh, strategy),
     )
 
 
@@ -216,7 +216,7 @@ def _with_state_sharding(
         for each in (candidate.work, candidate.lower_bound)
     )
     per_step = _per_step_work(subprogram, mesh, updates, strategy, candidate.inputs)
-    make = partial(_partitioned, subprogram, mesh, strategy, candidate.inputs)
+    make = partial(partitioned, subprogram, mesh, strategy, candidate.inputs, candidate.outputs)
     return replace(
         candidate,
         strategy=strategy,
@@ -238,15 +238,6 @@ def _per_step_work(
 ) -> Work:
     (block,) = subprogram.blocks.blocks
     return per_step_work(subprogram.blocks.graph, block, strategy, mesh, updates, used)
-
-
-def _partitioned(
-    subprogram: Subprogram, mesh: LogicalMesh, strategy: BlockStrategy, used: Sequence[ArraySharding] | None = None
-) -> HloModule:
-    module = replace(subprogram.module)
-    annotate(module, subprogram.blocks, mesh, [strategy], used)
-    module.partitioned = partition_to_run(module, predicts=True)
-    return module
 
 
 def distinct(block_candidates: Sequence[BlockCandidates]) -> list[Candidate]:

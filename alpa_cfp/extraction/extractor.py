@@ -24,6 +24,19 @@ from alpa_cfp.spmd.propagation import donation_pairs
 
 
 @dataclass(frozen=True, slots=True)
+class Tie:
+    """Places of one value in a subprogram that are not connected in it, since barriers lie between them in the program.
+
+    Attributes:
+        inputs: The numbers of its parameters that are this value.
+        outputs: The number of its result that is; empty if the value comes from outside.
+    """
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SubprogramSpec:
     """The description of a subprogram before it is extracted.
 
@@ -34,6 +47,7 @@ class SubprogramSpec:
         outputs: For each result the value of the program that it is.
         aliases: Pairs (result, parameter) where the result takes the buffer of a donated parameter of the program.
         blocks: Its blocks, in the program's order, with the numbers of its own ops and values.
+        ties: The values that rematerialisation hands on to the same ops behind barriers, where they are parameters.
     """
 
     name: str
@@ -42,6 +56,7 @@ class SubprogramSpec:
     outputs: tuple[int, ...]
     aliases: tuple[tuple[int, int], ...]
     blocks: tuple[ParallelBlock, ...]
+    ties: tuple[Tie, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +68,14 @@ class Subprogram:
         blocks: Its blocks, in the program's order.
         inputs: For each parameter the value of the program that it is.
         outputs: For each result the value of the program that it is.
+        ties: See `SubprogramSpec`.
     """
 
     module: HloModule
     blocks: Blocks
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    ties: tuple[Tie, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +132,8 @@ class Extractor:
         own = frozenset(op for op in ops if graph.ops[op].name != BARRIER)
         inputs, outputs = _boundary(graph, needed, own)
         aliases = self._aliases(inputs, outputs)
-        return SubprogramSpec(name, tuple(needed), inputs, outputs, aliases, _renumbered(self._blocks, needed, inputs))
+        own_blocks = _renumbered(self._blocks, needed, inputs)
+        return SubprogramSpec(name, tuple(needed), inputs, outputs, aliases, own_blocks, _ties(graph, inputs, outputs))
 
     def extract(self, spec: SubprogramSpec) -> Subprogram:
         """Extracts a subprogram."""
@@ -139,7 +157,7 @@ class Extractor:
         module.aliases, module.combiner_limits = spec.aliases, self._module.combiner_limits
         block_of = {op: block.index for block in spec.blocks for op in (*block.members, *block.glue)}
         blocks = Blocks(read_graph(bytecode), spec.blocks, tuple(map(block_of.get, range(len(spec.ops)))), ())
-        return Subprogram(module, blocks, inputs, outputs)
+        return Subprogram(module, blocks, inputs, outputs, spec.ties)
 
     @cached_property
     def _pairs(self) -> dict[int, list[tuple[int, int, int]]]:
@@ -220,6 +238,19 @@ def _boundary(graph: Graph, needed: Sequence[int], own: Set[int]) -> tuple[tuple
         if value in returned or any(user not in own for user in graph.values[value].users)
     )
     return inputs, tuple(leaving)
+
+
+def _ties(graph: Graph, inputs: Sequence[int], outputs: Sequence[int]) -> tuple[Tie, ...]:
+    """The values of a subprogram that it has in several places; the program's parameters, its state, are none."""
+    by_origin: dict[int, tuple[list[int], list[int]]] = {}
+    for number, value in enumerate(inputs):
+        origin = graph.origin(value)
+        if graph.values[origin].op is not None:
+            by_origin.setdefault(origin, ([], []))[0].append(number)
+    for number, value in enumerate(outputs):
+        if value in by_origin:
+            by_origin[value][1].append(number)
+    return tuple(Tie(tuple(into), tuple(out)) for into, out in by_origin.values() if len(into) + len(out) > 1)
 
 
 def _renumbered(blocks: Blocks, needed: Sequence[int], inputs: Sequence[int]) -> tuple[ParallelBlock, ...]:

@@ -5,12 +5,12 @@ equal program. Nothing here depends on a mesh. Invariant: blocks of one kind hav
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from alpa_cfp.analysis.backward import rematerialised_ranges
 from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
 from alpa_cfp.analysis.segments import digests_of
-from alpa_cfp.extraction.extractor import Extractor, SubprogramSpec
+from alpa_cfp.extraction.extractor import Extractor, SubprogramSpec, Tie
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 
@@ -68,11 +68,13 @@ def find_subprograms(module: HloModule, blocks: Blocks) -> BlockSubprograms:
     """
     extractor, rematerialised = Extractor(module, blocks), rematerialised_ranges(blocks)
     ops_of_block = [tuple(sorted((*block.members, *block.glue))) for block in blocks.blocks]
-    first_of: dict[bytes, int] = {}
+    first_of: dict[tuple[bytes, tuple[Tie, ...]], int] = {}
     found: list[BlockSubprogram] = []
     for number, digest in enumerate(digests_of(blocks.graph, ops_of_block)):
-        kind = first_of.setdefault(digest, number)
-        spec = extractor.spec(ops_of_block[number], f"block{kind}")
+        spec = extractor.spec(ops_of_block[number], f"block{number}")
+        # What is before barriers is not in the digest.
+        kind = first_of.setdefault((digest, spec.ties), number)
+        spec = replace(spec, name=f"block{kind}")
         if kind == number:
             backward_inputs = _backward_inputs(blocks, blocks.blocks[number], spec.inputs, rematerialised)
         else:

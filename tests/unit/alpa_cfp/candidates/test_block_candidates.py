@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from alpa_cfp.candidates import block_candidates as candidates
+from alpa_cfp.candidates import block_program
 from alpa_cfp.candidates.block_candidates import Candidate, find_block_candidates
 from alpa_cfp.costs import Work, read_local, work_of
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
@@ -115,8 +116,8 @@ def test_at_least_a_candidate_that_xla_partitions_does_an_even_part_and_communic
 def test_where_nothing_can_be_predicted_what_a_candidate_communicates_is_not_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    partition = candidates.partition_to_run
-    monkeypatch.setattr(candidates, "partition_to_run", lambda module, predicts: partition(module))
+    partition = block_program.partition_to_run
+    monkeypatch.setattr(block_program, "partition_to_run", lambda module, predicts: partition(module))
     candidate = of_samples()
     assert (candidate.predicted, candidate.unread) == ("", "stablehlo.fft is not covered")
     assert candidate.work.collectives == ()
