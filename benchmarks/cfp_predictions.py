@@ -22,7 +22,7 @@ from alpa_cfp.profiling import MeasureOptions
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp_bench.workloads.sizes import SIZES, mesh_shape
 from benchmarks import reports, runner
-from benchmarks.cfp_programs import Step, choosing, profiler, step_of
+from benchmarks.cfp_programs import Step, changed, choosing, profiler, step_of
 from benchmarks.runner import Benchmark, one_row
 
 RANK_BAR, ERROR_BAR = 0.9, 0.15
@@ -72,7 +72,7 @@ def measure(step: Step, database: Path, plans: int, samples: int, seed: int) -> 
             chosen.setdefault(plan.choices, name)
         drawn, roots = random.Random(seed), list(chosen)
         while len(chosen) < plans:
-            chosen.setdefault(_changed(step, drawn.choice(roots), drawn), "drawn")
+            chosen.setdefault(changed(step, drawn.choice(roots), drawn), "drawn")
         for choices in chosen:
             costs.look_at(choices)
         problem, graph = costs.problem, step.blocks.graph
@@ -99,15 +99,6 @@ def measure(step: Step, database: Path, plans: int, samples: int, seed: int) -> 
             }
         )
     return sorted(rows, key=lambda row: row["measured_s"])
-
-
-def _changed(step: Step, choices: Sequence[int], drawn: random.Random) -> tuple[int, ...]:
-    """A plan with other candidates for some kinds of blocks, one to all of them."""
-    counts = {block.kind: len(block.candidates) for block in step.block_candidates}
-    changed = {
-        kind: drawn.randrange(counts[kind]) for kind in drawn.sample(sorted(counts), drawn.randint(1, len(counts)))
-    }
-    return tuple(changed.get(block.kind, choice) for block, choice in zip(step.block_candidates, choices, strict=True))
 
 
 def summary(plans: Sequence[dict[str, Any]]) -> dict[str, float]:

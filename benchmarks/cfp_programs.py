@@ -5,6 +5,7 @@ this process' devices. Invariant: the module is that which `alpa.parallelize` wo
 """
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -80,10 +81,10 @@ def training_module(name: str, size: Size) -> HloModule:
     return module_of(name, training_step(model, jax.value_and_grad), model.state, model.batch)
 
 
-def module_of(name: str, function: Callable[..., Any], state: Any, batch: Any) -> HloModule:
-    """A function of (state, batch), its state donated, unoptimised."""
+def module_of(name: str, function: Callable[..., Any], state: Any, batch: Any, platform: str = "cpu") -> HloModule:
+    """A function of (state, batch), its state donated, unoptimised, as JAX lowers it for a platform."""
     step = jax.jit(function, keep_unused=True, donate_argnums=(0,))
-    lowered = step.trace(state, batch).lower(lowering_platforms=("cpu",))
+    lowered = step.trace(state, batch).lower(lowering_platforms=(platform,))
     states, batches = (len(jax.tree.leaves(each)) for each in (state, batch))
     text = str(lowered.compiler_ir("stablehlo"))
     return HloModule.from_stablehlo(name, text, (True,) * states + (False,) * batches)
@@ -99,6 +100,15 @@ def step_of_module(module: HloModule, mesh_shape: tuple[int, ...]) -> Step:
     mesh = LogicalMesh(mesh_shape)
     blocks = find_blocks(read_graph(module.bytecode))
     return Step(module, mesh, blocks, find_block_candidates(find_subprograms(module, blocks), mesh))
+
+
+def changed(step: Step, choices: Sequence[int], drawn: random.Random) -> tuple[int, ...]:
+    """A plan with other candidates for some kinds of blocks, one to all of them."""
+    counts = {block.kind: len(block.candidates) for block in step.block_candidates}
+    changed = {
+        kind: drawn.randrange(counts[kind]) for kind in drawn.sample(sorted(counts), drawn.randint(1, len(counts)))
+    }
+    return tuple(changed.get(block.kind, choice) for block, choice in zip(step.block_candidates, choices, strict=True))
 
 
 @contextlib.contextmanager

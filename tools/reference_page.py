@@ -35,11 +35,15 @@ OBJECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "jit.planned_function.PlannedFunction",
         ("compile", "as_text", "memory_bytes", "input_shardings", "output_shardings"),
     ),
+    ("target", ()),
+    ("targets.target.Target", ("mesh", "num_devices")),
+    ("targets.target.TargetMesh", ()),
+    ("targets.chips.Chip", ("from_file",)),
     ("CFPShardParallel", ()),
     ("CFPPipeshardParallel", ()),
     ("CFPOption", ()),
 )
-ERRORS = ("alpa_cfp.errors", "alpa_cfp.search.errors", "alpa_cfp.database.errors", "alpa_on_jax.errors")
+ERRORS = tuple(f"alpa_{name}.errors" for name in ("cfp", "cfp.search", "cfp.database", "cfp.targets", "on_jax"))
 COMMANDS = ("", "bench", "plan", "explain", "diff", "profiles", "doctor")
 PROFILE_COMMANDS = ("list", "show", "export", "import", "merge", "prune")
 _COLUMNS, _LINE = "100", 100

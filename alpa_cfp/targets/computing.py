@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Protocol
 
-from alpa_cfp.errors import CFPError
+from alpa_cfp.targets.errors import RateError
 from alpa_cfp.targets.hlo_text import (
     MAIN_MEMORY,
     Computation,
@@ -85,20 +85,6 @@ class Chip(Protocol):
 
     @property
     def clock_hz(self) -> float: ...
-
-
-class RateError(CFPError, LookupError):
-    """A chip's description lacks what a program needs."""
-
-    def __init__(self, kind: str, element_type: str, known: tuple[str, ...]) -> None:
-        self._given = (kind, element_type, known)
-        super().__init__(
-            f"the {kind} has no flops_per_s of {element_type}, which the program multiplies; it has "
-            f"{', '.join(known) or 'none'}. Add it to the chip's description"
-        )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (RateError, self._given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from pathlib import Path
 from alpa_cfp import quantities
 from alpa_cfp.errors import CFPError
 
+# The characters of a line that are shown at most.
+SHOWN = 160
 _EXAMPLES = "h100:1x8 is 1 host with 8 GPUs, v5e:4x4 a slice of 4 by 4 TPUs"
 
 
@@ -126,4 +128,53 @@ class TargetCompilerError(CFPError, RuntimeError):
         return cls(
             f"a program for {devices} of the {of} devices of a slice of TPUs cannot be compiled: TPUs are compiled for "
             f"a whole slice. Name a target with {quantities.plural(devices, 'device')}"
+        )
+
+
+class HloTextError(CFPError, ValueError):
+    """A text is no scheduled program that can be read."""
+
+    @classmethod
+    def at(cls, line: int, text: str, problem: str) -> "HloTextError":
+        """A line of it cannot be read."""
+        shown = text.strip()[:SHOWN]
+        return cls(
+            f"line {line} of the scheduled program: {problem}: {shown!r}. Give the text of a compiled module as it is, "
+            "compiled.as_text(); of the compiler's versions, `alpa-cfp doctor` names those that were tested"
+        )
+
+    @classmethod
+    def no_module(cls, problem: str) -> "HloTextError":
+        """It is not a compiled module at all."""
+        return cls(f"this is no scheduled program: {problem}. Give the text of a compiled module, compiled.as_text()")
+
+
+class RateError(CFPError, LookupError):
+    """A chip's description lacks what a program needs."""
+
+    def __init__(self, kind: str, element_type: str, known: tuple[str, ...]) -> None:
+        self._given = (kind, element_type, known)
+        super().__init__(
+            f"the {kind} has no flops_per_s of {element_type}, which the program multiplies; it has "
+            f"{', '.join(known) or 'none'}. Add it to the chip's description"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (RateError, self._given)
+
+
+class ScheduleError(CFPError, ValueError):
+    """A schedule waits for what it has not started, or has what cannot be timed."""
+
+    @classmethod
+    def not_started(cls, name: str) -> "ScheduleError":
+        """A done has no start."""
+        return cls(f"the scheduled program waits for {name}, which it has not started: the text is not a whole module")
+
+    @classmethod
+    def not_timed(cls, name: str, opcode: str) -> "ScheduleError":
+        """An instruction whose seconds depend on what is outside of the program."""
+        return cls(
+            f"the scheduled program has {name}, a {opcode}, whose seconds depend on what is outside of the program. "
+            "Leave host callbacks and transfers out of the step that is planned"
         )

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from alpa_cfp.errors import CFPError
+from alpa_cfp.targets.errors import SHOWN, HloTextError
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -53,25 +53,6 @@ _CALLING = (
     *("calls", "to_apply", "condition", "body", "branch_computations", "true_computation", "false_computation"),
     "called_computations",
 )
-_SHOWN = 160
-
-
-class HloTextError(CFPError, ValueError):
-    """A text is no scheduled program that can be read."""
-
-    @classmethod
-    def at(cls, line: int, text: str, problem: str) -> "HloTextError":
-        """A line of it cannot be read."""
-        shown = text.strip()[:_SHOWN]
-        return cls(
-            f"line {line} of the scheduled program: {problem}: {shown!r}. Give the text of a compiled module as it is, "
-            "compiled.as_text(); of the compiler's versions, `alpa-cfp doctor` names those that were tested"
-        )
-
-    @classmethod
-    def no_module(cls, problem: str) -> "HloTextError":
-        """It is not a compiled module at all."""
-        return cls(f"this is no scheduled program: {problem}. Give the text of a compiled module, compiled.as_text()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +217,7 @@ def read_scheduled(text: str) -> ScheduledModule:
     """
     header, _, _ = text.partition("\n")
     if not header.startswith("HloModule "):
-        raise HloTextError.no_module(f"it begins with {header[:_SHOWN]!r} and not with HloModule")
+        raise HloTextError.no_module(f"it begins with {header[:SHOWN]!r} and not with HloModule")
     if "is_scheduled=true" not in header:
         raise HloTextError.no_module("its module is not scheduled")
     computations: dict[str, Computation] = {}

@@ -14,7 +14,8 @@ from pathlib import Path
 from jax.sharding import AbstractMesh, AxisType
 
 from alpa_cfp import quantities
-from alpa_cfp.targets.chips import Chip, SliceShapes, sizes_of
+from alpa_cfp.targets.chip_fields import sizes_of
+from alpa_cfp.targets.chips import Chip, SliceShapes
 from alpa_cfp.targets.errors import TargetError
 
 _GPU_SIZES = 2

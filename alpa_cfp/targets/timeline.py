@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from alpa_cfp.errors import CFPError
 from alpa_cfp.targets.computing import Work
+from alpa_cfp.targets.errors import ScheduleError
 from alpa_cfp.targets.hlo_text import (
     COLLECTIVES,
     Computation,
@@ -97,23 +97,6 @@ class Timeline:
     copies_s: float
     entries: tuple[Entry, ...]
     unknown_loops: tuple[str, ...] = ()
-
-
-class ScheduleError(CFPError, ValueError):
-    """A schedule waits for what it has not started, or has what cannot be timed."""
-
-    @classmethod
-    def not_started(cls, name: str) -> "ScheduleError":
-        """A done has no start."""
-        return cls(f"the scheduled program waits for {name}, which it has not started: the text is not a whole module")
-
-    @classmethod
-    def not_timed(cls, name: str, opcode: str) -> "ScheduleError":
-        """An instruction whose seconds depend on what is outside of the program."""
-        return cls(
-            f"the scheduled program has {name}, a {opcode}, whose seconds depend on what is outside of the program. "
-            "Leave host callbacks and transfers out of the step that is planned"
-        )
 
 
 def walk(

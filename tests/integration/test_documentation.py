@@ -47,6 +47,7 @@ NOT_CODE = {
     "cluster.md": "what a bench printed on two hosts; tests/ray/test_bench.py runs one",
     "faults.md": "how training goes on on a cluster; tests/ray/test_faults.py does so",
     "pipelines.md": "what a bench printed on two hosts; tests/ray/test_bench.py runs one",
+    "targets.md": "what needs the compiler of a target, and what it printed; tests/targets plans with it",
     "reference.md": "signatures and help, made by `make reference`; tests/unit/test_reference_page.py holds them",
     "demo.md": "what `make demo` prints, and of its plan; its labels are held against the bench's below",
 }

@@ -49,6 +49,26 @@ NOT_A_USERS = {
         "what arrived is no header of an array",
     ),
     "the reason in `AutoStageOption: cached_profile_result=<path> cannot be read`": ("it has a <> and no dictionary",),
+    "the reason in `line <number> of the scheduled program`": (
+        "it calls %<>, which does not exist",
+        "it has no opcode after its shape",
+        "it is no instruction: `%name = shape opcode(...)`",
+        "its operand %<> does not stand before it",
+        "its operands do not end",
+        "its replica_groups are written in a way that is not known",
+        "its result has no shape",
+        "its sizes do not make a product (<>)",
+        "the backend_config is not JSON",
+        "the computation does not end",
+        "the computation has no instructions",
+        "the loop does not have a condition and a body",
+    ),
+    "the reason in `this is no scheduled program`": (
+        "it begins with <> and not with HloModule",
+        "it has no ENTRY computation",
+        "its module is not scheduled",
+    ),
+    "a part of `there is no chip called <name>`": ("Did you mean <>?",),
     "the reason in `This is a mistake in alpa_cfp`": (
         "the gradients leave accumulate_grad in another sharding",
         "XLA communicates elements of the type <>, whose size is not known",
@@ -149,6 +169,13 @@ TESTED_BY = {
     "test_an_array_that_does_not_come_is_an_error_that_names_what_came_instead": (
         "receiving <> from rank <>: it did not come within <> s. <>",
     ),
+    "test_a_text_that_names_no_machine_is_an_error_with_the_fix": ("it is no text",),
+    "test_a_wrong_file_is_an_error_with_the_field_its_value_and_the_fix": (
+        "<> in <> is <>, but <>",
+        "it is a list of texts: <>",
+        "it is a text: <>",
+    ),
+    "test_links_that_cannot_be_are_refused": ("it must be positive",),
     "test_an_untested_jax_gives_one_error_that_names_the_tested_ones_and_the_way_to_try": (
         "alpa on stock JAX is tested with jax and jaxlib",
     ),
@@ -214,7 +241,7 @@ def test_each_entry_of_the_page_is_the_beginning_of_a_message() -> None:
     known = [message.text for message in of_users()]
     # Of an error whose text is what its callers say; messages() has those.
     known.append("<>: <>=<> <>")  # ArgnumsError
-    known.append("CFPOption(<>=<>): <>")  # OptionError
+    known += ["CFPOption(<>=<>): <>", "HostLink(<>=<>): <>"]  # OptionError
     known.append("<> is <>, but <>")  # ProfileValueError
     stale = [text for entry in entries() for text in entry.texts if not any(each.startswith(text) for each in known)]
     assert not stale

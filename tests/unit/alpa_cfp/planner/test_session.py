@@ -17,9 +17,10 @@ from alpa_cfp.errors import NoDevicesError, PlanError
 from alpa_cfp.extraction.analysed_program import AnalysedProgram, AnalysedPrograms
 from alpa_cfp.planner.mesh_shapes import refines
 from alpa_cfp.planner.planner import plan, plan_program
-from alpa_cfp.planner.request import LocalDevices, PlanRequest
+from alpa_cfp.planner.request import LocalDevices, PlanRequest, TargetDevices
 from alpa_cfp.planner.session import Session
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.targets.target import target
 from alpa_cfp_bench.workloads.sizes import TINY
 from alpa_on_jax.xla_extension import planner as seam
 from unit.alpa_cfp.training_steps import model_module, two_layer_module
@@ -96,3 +97,16 @@ def test_a_plan_that_is_given_is_used_for_candidate_stages_too_and_not_ignored(t
     request = seam.PlanRequest(LogicalDeviceMesh(None, np.arange(2).reshape(1, 2)), 1, (), None)
     with option.planning_stages({}) as planning, pytest.raises(PlanError, match="the plan is for another program"):
         planning.annotate_module(dataclasses.replace(two_layer_module()), request)
+
+
+def test_a_target_has_no_devices_to_run_programs_on(tmp_path: Path) -> None:
+    request = PlanRequest(LogicalMesh((8,)), TargetDevices(target("h100:1x8")))
+    options = PlanOptions(database=tmp_path / "profiles.sqlite", progress=False)
+    with pytest.raises(NoDevicesError, match=r"on h100:1x8, which is a target: .* Say CFPOption\(costs='compile'\)"):
+        plan(two_layer_module(), request, options)
+
+
+def test_programs_are_compiled_for_a_target_only(tmp_path: Path) -> None:
+    options = PlanOptions(costs="compile", database=tmp_path / "profiles.sqlite", progress=False)
+    with pytest.raises(NoDevicesError, match=r"the 1x2 mesh is none of a target. Give alpa_cfp.target"):
+        plan(two_layer_module(), request_for((1, 2)), options)

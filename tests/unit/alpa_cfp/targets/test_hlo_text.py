@@ -94,7 +94,7 @@ def test_a_configuration_may_be_a_quoted_text() -> None:
 
 
 def test_a_configuration_that_is_no_json_is_refused_with_its_line() -> None:
-    with pytest.raises(HloTextError, match=r"line 6 .* is not JSON"):
+    with pytest.raises(HloTextError, match=r"line 6 .* the backend_config is not JSON"):
         instruction("%x = f32[4]{0} custom-call(%a), backend_config={opaque}").backend_config()
 
 
@@ -203,7 +203,7 @@ def test_trips_that_depend_on_data_are_not_known(unknown: dict[str, str]) -> Non
 
 
 def test_what_is_no_scheduled_module_is_refused() -> None:
-    with pytest.raises(HloTextError, match="begins with 'module @jit' and not with HloModule"):
+    with pytest.raises(HloTextError, match="this is no scheduled program: it begins with 'module @jit' and not with"):
         read_scheduled("module @jit")
     with pytest.raises(HloTextError, match="its module is not scheduled"):
         read_scheduled("HloModule jit_step, entry_computation_layout={}")
@@ -230,3 +230,19 @@ def test_a_line_that_cannot_be_read_is_named(line: str, problem: str) -> None:
 def test_a_text_that_is_cut_off_is_refused() -> None:
     with pytest.raises(HloTextError, match="the computation does not end"):
         read_scheduled(f"{HEADER}\nENTRY %main () -> f32[] {{\n  ROOT %a = f32[] parameter(0)\n")
+
+
+def test_a_computation_without_instructions_is_refused() -> None:
+    with pytest.raises(HloTextError, match=r"line 3 .*: the computation has no instructions: 'main'"):
+        read_scheduled(f"{HEADER}\n\nENTRY %main () -> f32[] {{\n}}\n")
+
+
+def test_a_loop_without_a_body_is_refused() -> None:
+    module = module_of(
+        "%a = s32[] parameter(0)",
+        "ROOT %loop = s32[] while(%a), condition=%test",
+        before="%test (c: s32[]) -> pred[] {\n  ROOT %c = pred[] constant(false)\n}\n",
+    )
+    entry = module.computations["main"]
+    with pytest.raises(HloTextError, match="the loop does not have a condition and a body: 'loop'"):
+        trip_count(module, entry, entry.by_name["loop"])

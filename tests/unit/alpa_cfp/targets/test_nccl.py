@@ -179,3 +179,5 @@ def test_links_that_cannot_be_are_refused() -> None:
         Network(1e9, latency_s=-1.0)
     with pytest.raises(OptionError, match="one device at least"):
         Network(1e9, devices_per_nic=0)
+    with pytest.raises(OptionError, match="a link has one channel at least"):
+        HostLink("nvlink", 300e9, channels=0)

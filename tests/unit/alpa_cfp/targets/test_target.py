@@ -84,7 +84,7 @@ def test_a_chips_file_is_named_by_its_path_even_one_with_a_colon(tmp_path: Path)
         ("h100:0x8", "'0x8' are no sizes"),
         ("h100:1x-8", "'1x-8' are no sizes"),
         ("h100:1*8", r"'1\*8' are no sizes"),
-        ("v5e:8", "a slice of v5e has 2 sizes"),
+        ("v5e:8", "a slice of v5e has 2 sizes, one for each dim"),
         ("v5p:2x4", "a slice of v5p has 3 sizes"),
         ("g100:1x8", "there is no chip called 'g100'.*known ones are a100"),
         ("h100:1x16", "a host has up to 8 h100, and not 16.*h100:2x8 is 2 hosts with 8 each"),
@@ -101,3 +101,13 @@ def test_a_chips_file_is_named_by_its_path_even_one_with_a_colon(tmp_path: Path)
 def test_a_text_that_names_no_machine_is_an_error_with_the_fix(text: object, message: str) -> None:
     with pytest.raises(TargetError, match=message):
         target(text)
+
+
+@pytest.mark.parametrize(
+    ("shape", "names"), [((2, 2), ()), ((2, 8), ("x", "y")), ((8,), ("x", "y")), ((2, 2, 2), ()), ((2, 4), ("x",))]
+)
+def test_a_mesh_of_other_devices_than_the_targets_is_an_error_with_their_number(
+    shape: tuple[int, ...], names: tuple[str, ...]
+) -> None:
+    with pytest.raises(TargetError, match=r"h100:1x8 has 8 devices, and a mesh of it has as many: not the sizes"):
+        target("h100:1x8").mesh(shape, names)

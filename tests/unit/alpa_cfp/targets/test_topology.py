@@ -185,7 +185,9 @@ def test_without_its_plugin_a_target_is_an_error_with_what_to_install(monkeypatc
         raise metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr(metadata, "version", version)
-    with pytest.raises(TargetCompilerError, match=r"GPUs needs jax-cuda12-plugin .*'alpa_cfp\[gpu-target\]'"):
+    with pytest.raises(
+        TargetCompilerError, match=r"GPUs needs jax-cuda12-plugin .*'alpa_cfp\[gpu-target\]'. No GPU and no driver"
+    ):
         topology.devices_of(target("h100:1x8"))
     with pytest.raises(TargetCompilerError, match=r"TPUs needs libtpu .*'alpa_cfp\[tpu-target\]'"):
         topology.devices_of(target("v5e:2x4"))
@@ -215,6 +217,20 @@ def test_a_tested_plugin_says_its_version(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(metadata, "version", {"jax-cuda12-plugin": "0.10.2", "libtpu": "0.0.42.1"}.__getitem__)
     assert topology.compiler_version(target("h100:1x8")) == "jax-cuda12-plugin 0.10.2"
     assert topology.compiler_version(target("v5e:2x4")) == "libtpu 0.0.42.1"
+
+
+@pytest.mark.skipif(find_spec("jax_cuda12_plugin") is not None, reason="jax offers the compiler here")
+def test_where_jax_does_not_offer_the_compiler_it_is_said_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a plugin is installed, and jax has left it out."""
+    monkeypatch.setattr(topology.jax, "__version__", "0.10.2")
+    monkeypatch.setattr(metadata, "version", lambda _: "0.10.2")
+    with pytest.raises(TargetCompilerError, match="jax does not offer the compiler for GPUs in this process"):
+        topology.devices_of(target("h100:1x8"))
+
+
+def test_a_gpu_without_a_description_is_refused() -> None:
+    with pytest.raises(TargetCompilerError, match="does not know v5e: it has no description of a GPU"):
+        topology.gpu_description(Chip.named("v5e"))
 
 
 def test_gpus_are_described_as_hosts_of_one_partition() -> None:
