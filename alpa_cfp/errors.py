@@ -37,6 +37,13 @@ class NoDevicesError(CFPError, RuntimeError):
         )
 
     @classmethod
+    def cannot_run(cls, target: str) -> "NoDevicesError":
+        return cls(
+            f"nothing can run on {target}, which is a target: its devices are not here. Give plan.jit a mesh of "
+            "devices of this process, or none where the plan was made on such devices"
+        )
+
+    @classmethod
     def no_target(cls, mesh_shape: tuple[int, ...]) -> "NoDevicesError":
         return cls(
             f"CFPOption(costs='compile') compiles programs for a target, and the {quantities.mesh(mesh_shape)} is none "

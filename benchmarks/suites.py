@@ -38,8 +38,9 @@ _SHARED = {StateSharding.ZERO2: "ZeRO-2", StateSharding.ZERO3: "ZeRO-3"}
 
 _TEXT = (
     "Planning a training step of the models of the {suite} suite at their {sizes} sizes "
-    "(`alpa_cfp_bench/workloads/published.py` names the sources), from shapes alone: {costs}{remat}. `samples` are those of the planned step, a micro-batch of "
-    "the suite rounded up to the devices. `trace` is from Python to shapes of state and batch, `planning` all of "
+    "(`alpa_cfp_bench/workloads/published.py` names the sources), from shapes alone: {costs}{remat}. `samples` "
+    "are those of the planned step, a micro-batch of the suite rounded up to the devices. `trace` is from "
+    "Python to shapes of state and batch, `planning` all of "
     "`autoshard`, tracing and lowering the step included. `memory` is predicted for a device, within the `budget`. The "
     "plan counts blocks: *data parallel* splits samples, *ZeRO-2* and *ZeRO-3* also share state, *tensor parallel* "
     "splits weights, heads or experts (as Megatron), *both* does one on one axis and the other on the other. There is "

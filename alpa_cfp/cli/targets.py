@@ -69,7 +69,7 @@ def plan_for_target(arguments: argparse.Namespace, memory_budget_bytes: int | No
         progress.say(f"planning {arguments.model} for {on.name}, {quantities.a_mesh(shape)}")
         option = PlanOptions(
             costs="compile" if arguments.costs is None else arguments.costs,
-            memory_budget_bytes=on.chip.memory_bytes if memory_budget_bytes is None else memory_budget_bytes,
+            memory_budget_bytes=memory_budget_bytes,
             database=arguments.database,
             seed=arguments.seed,
             progress=progress.is_bar,

@@ -32,7 +32,10 @@ def request_for(mesh: AnyMesh) -> PlanRequest:
         raise AutoshardError.axes(mesh.axis_names)
     shape = tuple(mesh.axis_sizes)
     if isinstance(mesh, TargetMesh):
-        return PlanRequest(LogicalMesh(shape), TargetDevices(mesh.target))
+        # A plan that does not fit there is none.
+        return PlanRequest(
+            LogicalMesh(shape), TargetDevices(mesh.target), memory_budget_bytes=mesh.target.chip.memory_bytes
+        )
     return PlanRequest(LogicalMesh(shape), LocalDevices(_local_devices(mesh), shape))
 
 

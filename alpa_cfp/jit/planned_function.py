@@ -23,6 +23,7 @@ from alpa_cfp.spmd.compile import backend
 from alpa_cfp.spmd.compile.dispatch import Direct, dispatched
 from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
 from alpa_cfp.spmd.tracing.key_kinds import key_kind
+from alpa_cfp.targets.target import TargetMesh
 
 
 class PlannedFunction:
@@ -219,7 +220,9 @@ def mesh_of(plan: Plan, signature: Signature) -> Mesh:
     return make_mesh(plan.mesh_shape, signature.axis_names, signature.axis_types, devices)
 
 
-def _checked(mesh: Mesh, plan: Plan, signature: Signature) -> Mesh:
+def _checked(mesh: object, plan: Plan, signature: Signature) -> Mesh:
+    if isinstance(mesh, TargetMesh):
+        raise NoDevicesError.cannot_run(mesh.target.name)
     if not isinstance(mesh, Mesh):
         raise NoDevicesError.not_here(plan.mesh_shape)
     if tuple(mesh.axis_sizes) != plan.mesh_shape:

@@ -18,7 +18,7 @@ from alpa_cfp.extraction.analysed_program import AnalysedPrograms
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import Devices, TargetDevices
 from alpa_cfp.profiling import MeasureOptions, Profiler, TimeBudget, recorded_devices
-from alpa_cfp.profiling.targets.runner import description_of
+from alpa_cfp.profiling.targets.runner import device_kind_of
 from alpa_cfp.select.communication import reference_programs
 from alpa_cfp.select.profile_source import ProfileSource, TrackedSource, modelled, recorded
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -77,7 +77,7 @@ class Session:
         if options.costs == "estimate":
             return None
         if options.costs == "replay":
-            kind = description_of(devices.target).device_kind if isinstance(devices, TargetDevices) else None
+            kind = device_kind_of(devices.target) if isinstance(devices, TargetDevices) else None
             recorded_on = recorded_devices(self.database, mesh.shape, device_kind=options.device_kind or kind)
             return TrackedSource(recorded_on, recorded(recorded_on, self.database), options.samples)
         profiler = self._profiler(devices, mesh)

@@ -140,7 +140,7 @@ class HloTextError(CFPError, ValueError):
         shown = text.strip()[:SHOWN]
         return cls(
             f"line {line} of the scheduled program: {problem}: {shown!r}. Give the text of a compiled module as it is, "
-            "compiled.as_text(); of the compiler's versions, `alpa-cfp doctor` names those that were tested"
+            "compiled.as_text(); the extras gpu-target and tpu-target install the compilers whose texts are known"
         )
 
     @classmethod

@@ -33,11 +33,19 @@ class TargetSetup(Setup):
     target: Target | None = field(default=None)
 
 
+def device_kind_of(target: Target) -> str:
+    """The kind of devices in the keys of a target's profiles: with all that the model knows of it."""
+    return f"{target.name}, modelled ({text_digest(f'{MODEL} {target!r}')[:12]})"
+
+
 def description_of(target: Target) -> DeviceDescription:
-    """The devices of a target, as the keys of profiles describe them: with all that the model knows of it."""
-    known = text_digest(f"{MODEL} {target!r}")[:12]
+    """The devices of a target, and its compiler, as the keys of profiles describe them.
+
+    Raises:
+        TargetCompilerError: the compiler is not installed, or not tested.
+    """
     hosts = host_layout([host for host in range(target.hosts) for _ in range(target.devices_per_host)])
-    return DeviceDescription(f"{target.name}, modelled ({known})", hosts, compiler_version(target))
+    return DeviceDescription(device_kind_of(target), hosts, compiler_version(target))
 
 
 class TargetRunner(SequentialBackend):

@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator
 import jax
 
 from alpa_cfp.database import Collective, Profile, utc_now
+from alpa_cfp.errors import CFPError
 from alpa_cfp.profiling.process.compiling import Report, compile_together
 from alpa_cfp.profiling.process.protocol import CompileTask, Finished, Task, failed
 from alpa_cfp.spmd.errors import SpmdError
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.targets.modelled_program import ModelledProgram
 
-# Any other error ends the process.
-_PROGRAM_ERRORS = (jax.errors.JaxRuntimeError, MemoryError, SpmdError)
+# Any other error ends the process. Of CFP there are those of a model that has no seconds for something.
+_PROGRAM_ERRORS = (jax.errors.JaxRuntimeError, MemoryError, SpmdError, CFPError)
 
 
 def do_task(
@@ -61,7 +62,7 @@ def _profile(module: HloModule, modelled: Callable[[HloModule], ModelledProgram]
     try:
         program = modelled(module)
     except _PROGRAM_ERRORS as error:
-        message = str(error) if isinstance(error, jax.errors.JaxRuntimeError | SpmdError) else repr(error)
+        message = str(error) if isinstance(error, jax.errors.JaxRuntimeError | SpmdError | CFPError) else repr(error)
         return failed(message, "compile_failed")
     counts = Counter((each.kind, each.size_bytes, each.group_size) for each in program.collectives)
     return Profile(

@@ -94,7 +94,9 @@ def test_a_configuration_may_be_a_quoted_text() -> None:
 
 
 def test_a_configuration_that_is_no_json_is_refused_with_its_line() -> None:
-    with pytest.raises(HloTextError, match=r"line 6 .* the backend_config is not JSON"):
+    with pytest.raises(
+        HloTextError, match=r"line 6 .* the backend_config is not JSON.* install the compilers whose texts are known"
+    ):
         instruction("%x = f32[4]{0} custom-call(%a), backend_config={opaque}").backend_config()
 
 
@@ -112,6 +114,9 @@ def test_the_devices_are_partitions_times_replicas() -> None:
         ("channel_id=1", ((0, 1, 2, 3),)),
         ("replica_groups=[2,2]<=[4]", ((0, 1), (2, 3))),
         ("replica_groups=[4,2]<=[2,4]T(1,0)", ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ("replica_groups=mesh['x'=2,'y'=2] {'y'}", ((0, 1), (2, 3))),
+        ("replica_groups=mesh['x'=2,'y'=2] {'x'}", ((0, 2), (1, 3))),
+        ("replica_groups=mesh['x'=1,'y'=4] {'x','y'}", ((0, 1, 2, 3),)),
         ("replica_groups=[2,4]<=[2,2,2]T(1,0,2)", ((0, 1, 4, 5), (2, 3, 6, 7))),
         ("source_target_pairs={{0,1},{1,0}}", ((0, 1), (1, 0))),
     ],
