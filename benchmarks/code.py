@@ -19,6 +19,8 @@ _HARNESS = Path("benchmarks/alpa_cfp_bench")
 _WORDS = frozenset({"cli", "doctor", "report", "spmd"})
 # Benchmarks that the planner has no part in, by how their names begin.
 _WITHOUT_PLANNER = ("dispatch", "gradient_accumulation", "ilp_growth", "ray_faults", "ray_meshes", "transport")
+# What belongs to a benchmark under a name of its own.
+_PARTS = {"targets": ("target_methods", "target_rankings"), "collective_models": ("collective_numbers",)}
 _DIGITS = 16
 
 
@@ -46,7 +48,8 @@ def _git(*words: str) -> str:
 def _sources(name: str) -> Iterator[Path]:
     for folder in (_RUNTIME, _CORE, _HARNESS):
         yield from (ROOT / folder).rglob("*.py")
-    yield from (path for path in (ROOT / "benchmarks").glob("*.py") if name.startswith(path.stem))
+    own = [path for kind in ("*.py", "*.toml") for path in (ROOT / "benchmarks").glob(kind)]
+    yield from (path for path in own if name.startswith(path.stem) or path.stem in _PARTS.get(name, ()))
     if not name.startswith(_WITHOUT_PLANNER):
         planner = ROOT / _PLANNER
         yield from (path for path in planner.rglob("*.py") if path.relative_to(planner).parts[0] not in _WORDS)

@@ -223,9 +223,8 @@ def _new_plan(
     """Makes a new plan."""
     module, blocks, option = program.module, program.blocks, session.options
     target = request.devices.target if isinstance(request.devices, TargetDevices) else None
-    is_measured = profiles is not None and target is None
-    calibrating, communicating = (calibration_programs(mesh), communication_programs(mesh)) if is_measured else ([], [])
-    if is_measured:
+    calibrating, communicating = calibration_programs(mesh), communication_programs(mesh)
+    if target is None and profiles is not None:
         session.expect(request.devices, mesh, [*calibrating, *communicating])
     budget = budget_of(request, option)
     block_candidates = find_block_candidates(program.subprograms, mesh, session.candidates)
@@ -250,11 +249,13 @@ def _new_plan(
             limit_s=_BASELINE_SHARE * limits[0], memory_bytes=int(_BASELINE_SHARE * limits[1]), caveats=caveats,
         )  # fmt: skip
 
-    rates, communication = (Rates(), None) if target is None else target_costs(target, mesh)
-    if is_measured:
-        assert profiles is not None
+    if target is not None:
+        rates, communication = target_costs(target, mesh)
+    elif profiles is not None:
         rates = rates_of(mesh, profiles(calibrating), caveats)
         communication = communication_costs(mesh, profiles(communicating), rates, caveats)
+    else:
+        rates, communication = Rates(), None
     boundaries, batches = find_boundaries(module, blocks, block_candidates), request.num_micro_batches
     costs = CandidateCosts(
         block_candidates, boundaries, rates, profiles, option.pruning_margin,

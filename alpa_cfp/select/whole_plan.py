@@ -8,6 +8,7 @@ the budget, plans of less memory are looked for. Invariant: a plan that is retur
 import logging
 from dataclasses import replace
 
+from alpa_cfp.database import Profile
 from alpa_cfp.errors import NoRunnablePlanError
 from alpa_cfp.search import MemoryBudgetError
 from alpa_cfp.select.profiles import failure_of
@@ -28,18 +29,19 @@ def best_whole(refinement: Refinement, budget_bytes: int | None) -> MeasuredPlan
         budget_bytes: What a device may hold; None without limit.
 
     Raises:
-        NoRunnablePlanError: the whole program cannot be compiled.
+        NoRunnablePlanError: no plan's whole program can be compiled.
         MemoryBudgetError: no plan fits; see `Refinement.best`.
     """
     limit, needed = budget_bytes, 0
     for _ in range(_ATTEMPTS):
         try:
-            found = _whole(refinement, refinement.best(limit))
+            best = refinement.best(limit)
         except MemoryBudgetError as error:
-            if limit == budget_bytes or budget_bytes is None or limit is None:
+            if limit == budget_bytes or budget_bytes is None:
                 raise
             # By what whole programs need beyond what shorter ones say.
             raise error.scaled(budget_bytes) from error
+        found = _first_whole(refinement, best, limit)
         needed = found.needed_bytes or 0
         if budget_bytes is None or limit is None or needed <= budget_bytes:
             return found
@@ -49,13 +51,28 @@ def best_whole(refinement: Refinement, budget_bytes: int | None) -> MeasuredPlan
     raise MemoryBudgetError(needed, budget_bytes, (0, 0, needed), ("the whole program",) * 3)
 
 
-def _whole(refinement: Refinement, plan: MeasuredPlan) -> MeasuredPlan:
+def _first_whole(refinement: Refinement, best: MeasuredPlan, limit: int | None) -> MeasuredPlan:
+    """The best plan whose whole program can be compiled; one that cannot costs that plan only."""
+    others = [
+        each
+        for each in refinement.tried.values()
+        if each.solution.choices != best.solution.choices
+        and each.selection_s is not None
+        and (limit is None or (each.needed_bytes or 0) <= limit)
+    ]
+    failures = []
+    for plan in [best, *sorted(others, key=lambda each: each.selection_s or 0.0)]:
+        (profile,) = refinement.profiles([refinement.planned(plan.solution.choices)])
+        if profile is not None and profile.samples_s:
+            return _with(plan, profile)
+        failures.append(failure_of(profile) or "its whole program was not compiled")
+        logger.warning("CFP: the whole program of a plan cannot be compiled; the next best one is taken")
+    raise NoRunnablePlanError(failures)
+
+
+def _with(plan: MeasuredPlan, profile: Profile) -> MeasuredPlan:
     """A plan with the measurements of its whole program."""
-    (profile,) = refinement.profiles([refinement.planned(plan.solution.choices)])
-    if profile is None or not profile.samples_s:
-        raise NoRunnablePlanError([failure_of(profile) or "its whole program was not compiled"])
-    collectives = sum(each.count for each in profile.collectives)
-    step_s = profile.lower_half_mean_s
+    step_s, collectives = profile.lower_half_mean_s, sum(each.count for each in profile.collectives)
     return replace(
         plan, measured_s=step_s, selection_s=step_s, needed_bytes=profile.memory_bytes, collectives=collectives
     )

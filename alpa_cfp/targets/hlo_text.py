@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from alpa_cfp.spmd.compile.collectives import groups_on_mesh
 from alpa_cfp.targets.errors import SHOWN, HloTextError
 
 Groups = tuple[tuple[int, ...], ...]
@@ -46,8 +47,6 @@ _MEMORY_SPACE = re.compile(r"S\((\d+)\)")
 _NUMBER = re.compile(r"\d+")
 _IOTA_GROUPS = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?$")
 _GROUP = re.compile(r"\{([\d,]*)\}")
-_MESH_GROUPS = re.compile(r"mesh\[((?:'[^']+'=\d+,?)+)\] ?\{((?:'[^']+',?)+)\}$")
-_AXIS = re.compile(r"'([^']+)'(?:=(\d+))?")
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 _NOT_IN_MEMORY = frozenset({"token", "opaque"})
 _WITHOUT_OPERANDS = frozenset({"constant", "parameter", "iota"})
@@ -338,14 +337,9 @@ def replica_groups(instruction: Instruction, num_devices: int) -> Groups:
         if prod(groups) == prod(devices) and sorted(order or range(len(devices))) == list(range(len(devices))):
             expanded = np.arange(prod(devices)).reshape(devices).transpose(order or None).reshape(-1, groups[-1])
             return tuple(tuple(map(int, row)) for row in expanded)
-    elif on_mesh := _MESH_GROUPS.match(text):
-        sizes = {name: int(size) for name, size in _AXIS.findall(on_mesh[1])}
-        along = [name for name, _ in _AXIS.findall(on_mesh[2])]
-        if set(along) <= set(sizes):
-            order = [*(list(sizes).index(name) for name in sizes if name not in along), *map(list(sizes).index, along)]
-            devices = np.arange(prod(sizes.values())).reshape(list(sizes.values())).transpose(order)
-            rows = devices.reshape(-1, prod(sizes[name] for name in along))
-            return tuple(tuple(map(int, row)) for row in rows)
+    elif (on_mesh := groups_on_mesh(text)) is not None:
+        mesh, axes = on_mesh
+        return tuple(map(tuple, mesh.groups(axes)))
     elif text.startswith("{{") and (found := _GROUP.findall(text[1:-1])):
         return tuple(tuple(map(int, group.split(","))) for group in found if group)
     raise HloTextError.at(instruction.line, text, "its replica_groups are written in a way that is not known")

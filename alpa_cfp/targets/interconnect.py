@@ -8,6 +8,7 @@ never take less time, and rates depend on where a group lies: within a host, acr
 import math
 
 from alpa_cfp.errors import OptionError
+from alpa_cfp.spmd.module import partitioned
 from alpa_cfp.targets.nccl import GpuInterconnect, Groups, HostLink, Network, nccl_s
 from alpa_cfp.targets.torus import Slices, TorusInterconnect, torus_s
 
@@ -24,7 +25,7 @@ __all__ = [
 
 Interconnect = GpuInterconnect | TorusInterconnect
 # XLA's names.
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+KINDS = tuple(partitioned.KINDS.values())
 
 
 def collective_s(kind: str, size_bytes: float, groups: Groups, interconnect: Interconnect) -> float:

@@ -169,14 +169,13 @@ def gpu_description(chip: Chip) -> str:
     lines = [f"  {name}: {value}" for name, value in fields.items()]
     lines.append(f"  cuda_compute_capability {{ major: {major} minor: {minor} feature_extension: {feature} }}")
     lines += [f'  {name}: "{version}"' for name, version in _CUDA_VERSIONS.items()]
-    cudnn = "dnn_version_info { major: 9 minor: 10 }"
     return "\n".join(
         [
             "gpu_device_info {",
             *lines,
             "}",
             'platform_name: "CUDA"',
-            cudnn,
+            _CUDNN,
             f'device_description_str: "{chip.device_kind}"',
         ]
     )

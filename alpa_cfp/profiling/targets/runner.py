@@ -4,12 +4,13 @@ Takes a target and a queue of programs; gives the profile of each. Invariant: a 
 hangs or runs out of memory costs that program only.
 """
 
+import os
 import sys
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from alpa_cfp.database.values import text_digest
-from alpa_cfp.profiling.keys import DeviceDescription, host_layout
+from alpa_cfp.profiling.keys import DeviceDescription, code_flags, host_layout
 from alpa_cfp.profiling.options import MeasureOptions
 from alpa_cfp.profiling.process.protocol import Setup, Task, TaskEvent
 from alpa_cfp.profiling.process.setups import jax_config
@@ -45,7 +46,8 @@ def description_of(target: Target) -> DeviceDescription:
         TargetCompilerError: the compiler is not installed, or not tested.
     """
     hosts = host_layout([host for host in range(target.hosts) for _ in range(target.devices_per_host)])
-    return DeviceDescription(device_kind_of(target), hosts, compiler_version(target))
+    flags = code_flags(os.environ.get("XLA_FLAGS", ""))
+    return DeviceDescription(device_kind_of(target), hosts, compiler_version(target), flags)
 
 
 class TargetRunner(SequentialBackend):

@@ -5,6 +5,7 @@ import re
 
 from alpa_cfp.spmd.errors import InternalError
 from alpa_cfp.spmd.module.partitioned import Collective
+from alpa_cfp.spmd.shardings.sharding import Axis, LogicalMesh
 
 _KINDS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 _COLLECTIVE = re.compile(rf"= (?P<result>\(.*?\)|\S+) (?P<kind>{_KINDS})(?P<start>-start)?\(")
@@ -15,9 +16,9 @@ _NUMBERED_TYPE = re.compile(r"[a-z]+(\d+)")
 _BYTES_OF_OTHER_TYPES = {"pred": 1, "token": 0}
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[(\d+),(\d+)\])")
 # What XLA's partitioner writes: "mesh['a'=2,'b'=4] {'b'}", of a part of an axis "{'b':(2)2}"; or without quotes.
-_GROUPS_OF_MESH = re.compile(r"replica_groups=mesh\[(?P<mesh>[^\]]*)\][^{]*\{(?P<axes>[^}]*)\}")
+_GROUPS_OF_MESH = re.compile(r"mesh\[(?P<mesh>[^\]]*)\][^{]*\{(?P<axes>[^}]*)\}")
 _AXIS_SIZE = re.compile(r"([^',]+)'?=(\d+)")
-_AXIS = re.compile(r"([^',:]+)'?(?::\(\d+\)(\d+))?")
+_AXIS = re.compile(r"([^',:]+)'?(?::\((\d+)\)(\d+))?")
 
 
 def collectives_of_hlo(text: str) -> tuple[Collective, ...]:
@@ -53,10 +54,26 @@ def _read(kind: str, result: str, rest: str, starts: bool) -> Collective:
 def _group_size(rest: str) -> int:
     if groups := _GROUPS.search(rest):
         return int(groups[3]) if groups[3] else groups[1].count(",") + 1
-    if groups := _GROUPS_OF_MESH.search(rest):
-        sizes = dict(_AXIS_SIZE.findall(groups["mesh"]))
-        return math.prod(int(part or sizes[name]) for name, part in _AXIS.findall(groups["axes"]))
+    if (found := groups_on_mesh(rest)) is not None:
+        return math.prod(axis.size for axis in found[1])
     return 1
+
+
+def groups_on_mesh(text: str) -> tuple[LogicalMesh, tuple[Axis, ...]] | None:
+    """The mesh, and the axes along which groups of devices lie; None for groups that are written in another way.
+
+    Args:
+        text: What stands behind `replica_groups=`, or something that has it.
+    """
+    groups = _GROUPS_OF_MESH.search(text)
+    if groups is None:
+        return None
+    sizes = {name: int(size) for name, size in _AXIS_SIZE.findall(groups["mesh"])}
+    numbers = {name: number for number, name in enumerate(sizes)}
+    axes = _AXIS.findall(groups["axes"])
+    return LogicalMesh(tuple(sizes.values())), tuple(
+        Axis(numbers[name], int(pre or 1), int(part or sizes[name])) for name, pre, part in axes
+    )
 
 
 def _array_bytes(array: re.Match[str]) -> int:

@@ -117,6 +117,8 @@ def test_the_devices_are_partitions_times_replicas() -> None:
         ("replica_groups=mesh['x'=2,'y'=2] {'y'}", ((0, 1), (2, 3))),
         ("replica_groups=mesh['x'=2,'y'=2] {'x'}", ((0, 2), (1, 3))),
         ("replica_groups=mesh['x'=1,'y'=4] {'x','y'}", ((0, 1, 2, 3),)),
+        ("replica_groups=mesh['x'=4] {'x':(2)2}", ((0, 1), (2, 3))),
+        ("replica_groups=mesh['x'=4] {'x':(1)2}", ((0, 2), (1, 3))),
         ("replica_groups=[2,4]<=[2,2,2]T(1,0,2)", ((0, 1, 4, 5), (2, 3, 6, 7))),
         ("source_target_pairs={{0,1},{1,0}}", ((0, 1), (1, 0))),
     ],

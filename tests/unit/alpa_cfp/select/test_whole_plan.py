@@ -1,0 +1,78 @@
+"""The chosen plan is one whose whole program compiles and fits, whatever its skeletons say."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from alpa_cfp.database import Profile, utc_now
+from alpa_cfp.errors import NoRunnablePlanError
+from alpa_cfp.search import MemoryBudgetError, MemoryUse, Solution
+from alpa_cfp.select.refinement import MeasuredPlan, Refinement
+from alpa_cfp.select.whole_plan import best_whole
+
+FAILED = Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did")
+
+
+def plan(number: int, seconds: float, needed: int) -> MeasuredPlan:
+    solution = Solution((number,), seconds, MemoryUse(needed, 0, 0))
+    return MeasuredPlan(solution, seconds, needed, selection_s=seconds)
+
+
+@dataclass
+class Plans:
+    """Plans by their skeletons, and what their whole programs need; None for one that cannot be compiled."""
+
+    by_skeletons: Sequence[MeasuredPlan]
+    whole_bytes: dict[int, int | None]
+    tried: dict[tuple[int, ...], MeasuredPlan] = field(default_factory=dict)
+
+    def best(self, budget_bytes: int | None) -> MeasuredPlan:
+        self.tried = {each.solution.choices: each for each in self.by_skeletons}
+        fitting = [
+            each for each in self.by_skeletons if budget_bytes is None or (each.needed_bytes or 0) <= budget_bytes
+        ]
+        if not fitting:
+            least = min(each.needed_bytes or 0 for each in self.by_skeletons)
+            raise MemoryBudgetError(least, budget_bytes or 0, (least, 0, 0), ("a block",) * 3)
+        return min(fitting, key=lambda each: each.selection_s or 0.0)
+
+    def planned(self, choices: Sequence[int]) -> int:
+        return choices[0]
+
+    def profiles(self, modules: Sequence[int]) -> list[Profile]:
+        needed = self.whole_bytes[modules[0]]
+        if needed is None:
+            return [FAILED]
+        sizes = {"argument_bytes": needed, "output_bytes": 0, "aliased_bytes": 0, "temporary_bytes": 0}
+        return [Profile(status="measured", created_at=utc_now(), samples_s=(9.0,), compile_s=0.1, **sizes)]
+
+
+def chosen(plans: Plans, budget_bytes: int | None) -> MeasuredPlan:
+    return best_whole(cast(Refinement, plans), budget_bytes)
+
+
+FAST_AND_SMALL = (plan(0, 1.0, 100), plan(1, 2.0, 50))
+
+
+def test_a_plan_has_the_seconds_and_the_memory_of_its_whole_program() -> None:
+    found = chosen(Plans(FAST_AND_SMALL, {0: 110, 1: 60}), None)
+    assert (found.solution.choices, found.measured_s, found.needed_bytes) == ((0,), 9.0, 110)
+
+
+def test_a_plan_that_needs_more_whole_than_the_budget_is_not_taken() -> None:
+    assert chosen(Plans(FAST_AND_SMALL, {0: 110, 1: 60}), 105).solution.choices == (1,)
+
+
+def test_a_plan_whose_whole_program_cannot_be_compiled_costs_that_plan_only() -> None:
+    assert chosen(Plans(FAST_AND_SMALL, {0: None, 1: 60}), None).solution.choices == (1,)
+    with pytest.raises(NoRunnablePlanError, match="it did"):
+        chosen(Plans(FAST_AND_SMALL, {0: None, 1: None}), None)
+
+
+def test_where_none_fits_the_error_is_for_the_budget_that_was_given() -> None:
+    with pytest.raises(MemoryBudgetError) as error:
+        chosen(Plans(FAST_AND_SMALL, {0: 200, 1: 100}), 55)
+    assert error.value.budget_bytes == 55
+    assert error.value.least_bytes > 55
