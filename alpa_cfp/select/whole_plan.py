@@ -66,7 +66,10 @@ def _first_whole(refinement: Refinement, best: MeasuredPlan, limit: int | None) 
         if profile is not None and profile.samples_s:
             return _with(plan, profile)
         failures.append(failure_of(profile) or "its whole program was not compiled")
-        logger.warning("CFP: the whole program of a plan cannot be compiled; the next best one is taken")
+        reason = failures[-1].partition("\n")[0]
+        refinement.search.caveats.warn(
+            f"the whole program of a faster plan cannot be compiled for the target ({reason}): the next best is taken"
+        )
     raise NoRunnablePlanError(failures)
 
 

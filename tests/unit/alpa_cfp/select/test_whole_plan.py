@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from alpa_cfp.database import Profile, utc_now
 from alpa_cfp.errors import NoRunnablePlanError
+from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.search import MemoryBudgetError, MemoryUse, Solution
 from alpa_cfp.select.refinement import MeasuredPlan, Refinement
 from alpa_cfp.select.whole_plan import best_whole
@@ -27,6 +29,7 @@ class Plans:
     by_skeletons: Sequence[MeasuredPlan]
     whole_bytes: dict[int, int | None]
     tried: dict[tuple[int, ...], MeasuredPlan] = field(default_factory=dict)
+    search: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(caveats=Caveats()))
 
     def best(self, budget_bytes: int | None) -> MeasuredPlan:
         self.tried = {each.solution.choices: each for each in self.by_skeletons}
@@ -66,7 +69,10 @@ def test_a_plan_that_needs_more_whole_than_the_budget_is_not_taken() -> None:
 
 
 def test_a_plan_whose_whole_program_cannot_be_compiled_costs_that_plan_only() -> None:
-    assert chosen(Plans(FAST_AND_SMALL, {0: None, 1: 60}), None).solution.choices == (1,)
+    plans = Plans(FAST_AND_SMALL, {0: None, 1: 60})
+    assert chosen(plans, None).solution.choices == (1,)
+    (caveat,) = plans.search.caveats.all
+    assert "the whole program of a faster plan cannot be compiled for the target" in caveat.text
     with pytest.raises(NoRunnablePlanError, match="it did"):
         chosen(Plans(FAST_AND_SMALL, {0: None, 1: None}), None)
 
