@@ -21,6 +21,7 @@ from alpa_cfp.jit.jaxprs import all_equations
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan_report import Caveat
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.tracing.host_callbacks import without_callbacks
 from alpa_cfp.spmd.tracing.key_kinds import is_key
@@ -113,6 +114,7 @@ def trace(
     caveats = Caveats()
     bytecode = _lowered(name, traced, inputs, _LOWERED_AS.get(platform, platform), caveats)
     module = HloModule.from_stablehlo(name, bytecode, donated)
+    module.combiner_limits = CombinerLimits.on(platform)
     in_tree = jax.tree.structure((tuple(args), kwargs))
     seconds = time.perf_counter() - started
     logger.info("%s: traced with %d arguments and %d results in %.2f s", name, len(inputs), len(outputs), seconds)

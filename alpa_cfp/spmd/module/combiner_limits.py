@@ -1,10 +1,13 @@
 """Size limits of combined collectives."""
 
 from dataclasses import dataclass
+from typing import Self
 
 UNLIMITED_BYTES = 1 << 60  # what alpa sets where it sets no limit
 # To copy more than so much takes longer than a communication of its own.
 SCATTERED_TOGETHER_BYTES = 1 << 20
+# What XLA's own combiners put together on GPUs (openxla/xla, `xla/service/collective_utils.h`).
+_OVERLAPPED_BYTES = 30 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +25,12 @@ class CombinerLimits:
     all_gather_bytes: int = UNLIMITED_BYTES
     all_reduce_bytes: int = UNLIMITED_BYTES
     scattered_bytes: int = SCATTERED_TOGETHER_BYTES
+
+    @classmethod
+    def on(cls, platform: str) -> Self:
+        """The limits for devices of a platform ("cpu", "gpu", "tpu") of a program that names none.
+
+        On CPUs a collective keeps all devices waiting, so that fewer are better. Elsewhere it runs beside what computes:
+        gradients that all wait for the last of them would run beside nothing.
+        """
+        return cls() if platform == "cpu" else cls(_OVERLAPPED_BYTES, _OVERLAPPED_BYTES)
