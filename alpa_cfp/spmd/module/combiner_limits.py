@@ -30,7 +30,7 @@ class CombinerLimits:
     def on(cls, platform: str) -> Self:
         """The limits for devices of a platform ("cpu", "gpu", "tpu") of a program that names none.
 
-        On CPUs a collective keeps all devices waiting, so that fewer are better. Elsewhere it runs beside what computes:
-        gradients that all wait for the last of them would run beside nothing.
+        On CPUs a collective keeps all devices waiting, so that fewer are better. Elsewhere it runs beside what
+        computes: gradients that all wait for the last of them would run beside nothing.
         """
         return cls() if platform == "cpu" else cls(_OVERLAPPED_BYTES, _OVERLAPPED_BYTES)

@@ -1,6 +1,9 @@
+"""How much is combined into one collective, by platform."""
+
 import jax
 import jax.numpy as jnp
 import pytest
+
 from alpa_cfp.jit.tracing import trace
 from alpa_cfp.spmd.module.combiner_limits import UNLIMITED_BYTES, CombinerLimits
 
