@@ -229,7 +229,7 @@ def by_hand(case: Case, step: Traced, names: Sequence[str]) -> dict[str, Planned
     program, mesh = AnalysedProgram(HloModule.from_serialized(step.module)), LogicalMesh(case.mesh)
     candidates = find_block_candidates(program.subprograms, mesh)
     rates, communication = target_costs(target(case.target), mesh)
-    boundaries = find_boundaries(program.module, program.blocks, candidates)
+    boundaries = find_boundaries(program.module, program.blocks, candidates, overlaps=True)
     problem = PlanSearch(CandidateCosts(candidates, boundaries, rates, communication=communication)).problem
     found = baselines(program.blocks.blocks, candidates, problem, mesh)
     shared_s, planned = time.perf_counter() - started, dict[str, Planned]()

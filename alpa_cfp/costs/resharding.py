@@ -41,6 +41,8 @@ def resharding_matrices(
     itemsize: int,
     sources: Sequence[ArraySharding],
     targets: Sequence[ArraySharding],
+    *,
+    is_aside: bool = False,
 ) -> dict[CollectiveKey, np.ndarray]:
     """Of resharding from each of `sources` to each of `targets`, for each kind of collective and group size: the
     collectives, and their bytes across a device's link: [sources, targets, 2].
@@ -50,7 +52,7 @@ def resharding_matrices(
     for i, source in enumerate(rows):
         for j, target in enumerate(columns):
             for each in resharding_collectives(shape, itemsize, source, target):
-                key = each.kind, each.group_size
+                key = CollectiveKey(each.kind, each.group_size, is_aside)
                 crossing = crossing_bytes(each.kind, each.size_bytes, each.group_size)
                 distinct.setdefault(key, np.zeros((len(rows), len(columns), 2)))[i, j] += (1, crossing)
     index = np.ix_([rows.index(a) for a in sources], [columns.index(b) for b in targets])

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from alpa_cfp.spmd.compile.costs import CONTRACTIONS, flop_of_block
+from alpa_cfp.spmd.compile.costs import flop_of_block
 from alpa_cfp.spmd.ir import mlir
-from alpa_cfp.spmd.ir.op_kinds import ELEMENTWISE
+from alpa_cfp.spmd.ir.op_kinds import CONTRACTIONS, ELEMENTWISE
 from alpa_cfp.spmd.module.hlo_module import array_shape
 from alpa_cfp.spmd.partition import Collective, PartitionedProgram
 

@@ -18,6 +18,7 @@ from alpa_cfp.analysis.blocks import BlockFactor, Blocks, Entry, Output, Paralle
 from alpa_cfp.analysis.graph import BARRIER, Graph
 from alpa_cfp.analysis.ordering import Order
 from alpa_cfp.analysis.reading import read_graph
+from alpa_cfp.analysis.structure import find_structure
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.propagation import donation_pairs
@@ -26,6 +27,8 @@ from alpa_cfp.spmd.propagation import donation_pairs
 @dataclass(frozen=True, slots=True)
 class Tie:
     """Places of one value in a subprogram that are not connected in it, since barriers lie between them in the program.
+
+    A value that another block rematerialises is the same value.
 
     Attributes:
         inputs: The numbers of its parameters that are this value.
@@ -133,7 +136,8 @@ class Extractor:
         inputs, outputs = _boundary(graph, needed, own)
         aliases = self._aliases(inputs, outputs)
         own_blocks = _renumbered(self._blocks, needed, inputs)
-        return SubprogramSpec(name, tuple(needed), inputs, outputs, aliases, own_blocks, _ties(graph, inputs, outputs))
+        ties = self._ties(inputs, outputs)
+        return SubprogramSpec(name, tuple(needed), inputs, outputs, aliases, own_blocks, ties)
 
     def extract(self, spec: SubprogramSpec) -> Subprogram:
         """Extracts a subprogram."""
@@ -158,6 +162,22 @@ class Extractor:
         block_of = {op: block.index for block in spec.blocks for op in (*block.members, *block.glue)}
         blocks = Blocks(read_graph(bytecode), spec.blocks, tuple(map(block_of.get, range(len(spec.ops)))), ())
         return Subprogram(module, blocks, inputs, outputs, spec.ties)
+
+    @cached_property
+    def _class_of(self) -> tuple[int, ...]:
+        """For each value of the program a number that equal values share."""
+        return find_structure(self._blocks.graph).class_of
+
+    def _ties(self, inputs: Sequence[int], outputs: Sequence[int]) -> tuple[Tie, ...]:
+        """The values of a subprogram that it has in several places; the program's parameters, its state, are none."""
+        graph, places = self._blocks.graph, dict[int, tuple[list[int], list[int]]]()
+        for number, value in enumerate(inputs):
+            if graph.values[graph.origin(value)].op is not None:
+                places.setdefault(self._class_of[value], ([], []))[0].append(number)
+        for number, value in enumerate(outputs):
+            if self._class_of[value] in places:
+                places[self._class_of[value]][1].append(number)
+        return tuple(Tie(tuple(into), tuple(out)) for into, out in places.values() if len(into) + len(out) > 1)
 
     @cached_property
     def _pairs(self) -> dict[int, list[tuple[int, int, int]]]:
@@ -238,19 +258,6 @@ def _boundary(graph: Graph, needed: Sequence[int], own: Set[int]) -> tuple[tuple
         if value in returned or any(user not in own for user in graph.values[value].users)
     )
     return inputs, tuple(leaving)
-
-
-def _ties(graph: Graph, inputs: Sequence[int], outputs: Sequence[int]) -> tuple[Tie, ...]:
-    """The values of a subprogram that it has in several places; the program's parameters, its state, are none."""
-    by_origin: dict[int, tuple[list[int], list[int]]] = {}
-    for number, value in enumerate(inputs):
-        origin = graph.origin(value)
-        if graph.values[origin].op is not None:
-            by_origin.setdefault(origin, ([], []))[0].append(number)
-    for number, value in enumerate(outputs):
-        if value in by_origin:
-            by_origin[value][1].append(number)
-    return tuple(Tie(tuple(into), tuple(out)) for into, out in by_origin.values() if len(into) + len(out) > 1)
 
 
 def _renumbered(blocks: Blocks, needed: Sequence[int], inputs: Sequence[int]) -> tuple[ParallelBlock, ...]:

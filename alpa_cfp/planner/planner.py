@@ -256,7 +256,8 @@ def _new_plan(
         communication = communication_costs(mesh, profiles(communicating), rates, caveats)
     else:
         rates, communication = Rates(), None
-    boundaries, batches = find_boundaries(module, blocks, block_candidates), request.num_micro_batches
+    boundaries = find_boundaries(module, blocks, block_candidates, overlaps=target is not None)
+    batches = request.num_micro_batches
     costs = CandidateCosts(
         block_candidates, boundaries, rates, profiles, option.pruning_margin,
         micro_batches=batches, communication=communication, budget=time_budget,

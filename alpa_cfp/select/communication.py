@@ -86,7 +86,9 @@ def communication_costs(
     for (kind, axes, size), seconds in zip(_points(mesh), taken_s, strict=False):
         if seconds is not None:
             group = math.prod(axis.size for axis in axes)
-            points.setdefault(((kind, group), axes), []).append((crossing_bytes(kind, size, group), seconds))
+            points.setdefault((CollectiveKey(kind, group), axes), []).append(
+                (crossing_bytes(kind, size, group), seconds)
+            )
     found: dict[CollectiveKey, list[tuple[float, float]]] = {}
     for (key, _), both in points.items():
         if len(both) == len(_SIZES):
@@ -99,9 +101,12 @@ def communication_costs(
             f"({'; '.join(reasons)}): such collectives cost what others of their kind do, or what the link's rate says"
         )
     lines = {key: Curve.through(_mean(points)) for key, points in found.items()}
-    lines |= {("collective-permute", group): line for (kind, group), line in lines.items() if kind == "all-to-all"}
+    exchanges = [(key.group_size, line) for key, line in lines.items() if key.kind == "all-to-all"]
+    lines |= {CollectiveKey("collective-permute", group): line for group, line in exchanges}
     further_s = _further_s(mesh, lines, taken_s[-len(_SEVERAL) :])
-    return CommunicationCosts(rates, lines, *_of_arrays(lines.get(("all-reduce", mesh.num_devices)), further_s))
+    return CommunicationCosts(
+        rates, lines, *_of_arrays(lines.get(CollectiveKey("all-reduce", mesh.num_devices)), further_s)
+    )
 
 
 def _collective_s(with_it: Profile | None, without: Profile | None) -> float | None:
@@ -113,7 +118,7 @@ def _collective_s(with_it: Profile | None, without: Profile | None) -> float | N
 
 def _further_s(mesh: LogicalMesh, lines: Mapping[CollectiveKey, Curve], taken_s: Sequence[float | None]) -> list[float]:
     """How much longer each all-reduce of several arrays takes than one of a single array with all their bytes."""
-    line = lines.get(("all-reduce", mesh.num_devices))
+    line = lines.get(CollectiveKey("all-reduce", mesh.num_devices))
     if line is None:
         return [0.0] * len(_SEVERAL)
     crossing = [crossing_bytes("all-reduce", arrays * size, mesh.num_devices) for arrays, size in _SEVERAL]

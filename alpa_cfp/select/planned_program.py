@@ -80,7 +80,10 @@ def extrapolated(
             amounts[number] = amounts[number] + count * ((0 if after is None else _amounts(after)) - _amounts(before))
         added += [each for each in new.elements() for _ in range(count)]
     pairs = zip(least, amounts, strict=True)
-    kept = (Collective(each.kind, size, each.group_size, *arrays) for each, (size, *arrays) in _positive(pairs))
+    kept = (
+        Collective(each.kind, size, each.group_size, *arrays, is_aside=each.is_aside)
+        for each, (size, *arrays) in _positive(pairs)
+    )
     return (*kept, *added)
 
 

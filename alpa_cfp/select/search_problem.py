@@ -72,13 +72,16 @@ class Boundaries:
     arrays: int
 
 
-def find_boundaries(module: HloModule, blocks: Blocks, block_candidates: Sequence[BlockCandidates]) -> Boundaries:
+def find_boundaries(
+    module: HloModule, blocks: Blocks, block_candidates: Sequence[BlockCandidates], *, overlaps: bool = False
+) -> Boundaries:
     """The boundaries of a program's blocks.
 
     Args:
         module: The whole module.
         blocks: Its blocks.
         block_candidates: The candidates of each block.
+        overlaps: Whether collectives that can run beside contractions are told apart: those of weights.
     """
     graph = blocks.graph
     sources, uses = _sources_and_uses(module, graph, block_candidates)
@@ -92,12 +95,15 @@ def find_boundaries(module: HloModule, blocks: Blocks, block_candidates: Sequenc
     in_repeated = {blocks.block_of_op[op] for op in repeated}
     repeating = tuple(block.block in in_repeated for block in block_candidates)
     matrices: dict[tuple[int, int], dict[CollectiveKey, np.ndarray]] = {}
+    weights = set(graph.parameters) | {graph.origin(graph.results[result]) for result, _ in donation_pairs(module)}
     for value, end in uses:
         source = sources.get(value)
         if source is None or source.block == end.block:
             continue
         size, pair = itemsize(graph.values[value].dtype), (source.block, end.block)
-        for key, matrix in resharding_matrices(graph.shape(value), size, source.shardings, end.shardings).items():
+        is_aside = overlaps and value in weights
+        found = resharding_matrices(graph.shape(value), size, source.shardings, end.shardings, is_aside=is_aside)
+        for key, matrix in found.items():
             amounts = matrix
             if source.block > end.block:
                 pair, amounts = (end.block, source.block), matrix.swapaxes(0, 1)

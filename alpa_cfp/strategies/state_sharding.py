@@ -96,9 +96,10 @@ def work_with_sharded_state(
     if sums:
         others.remove(sums[0])
         rest = _without(sums[0], Collective.of_arrays("all-reduce", weights, sums[0].group_size))
-        scattered = Collective("reduce-scatter", weight_bytes, sums[0].group_size)
+        scattered = Collective("reduce-scatter", weight_bytes, sums[0].group_size, is_aside=True)
         others += [scattered, *([rest] if rest.size_bytes else [])]
     gathered = Collective.of_arrays("all-gather", [size // parts for size in weights], parts)
+    gathered = replace(gathered, is_aside=True)
     return replace(work, memory_bytes=max(memory, 0.0), collectives=(*others, gathered))
 
 

@@ -6,10 +6,8 @@ from typing import Any
 from jaxlib.mlir.dialects import stablehlo
 
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.op_kinds import CONTRACTIONS
 from alpa_cfp.spmd.module.hlo_module import HloModule
-
-# The ops whose operations are counted.
-CONTRACTIONS = ("stablehlo.dot_general", "stablehlo.convolution")
 
 
 def hlo_module_count_flop_dot_conv_only(module: HloModule) -> float:

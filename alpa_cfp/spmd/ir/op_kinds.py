@@ -14,6 +14,10 @@ from alpa_cfp.spmd.ir.mlir import Operation, Value
 
 Dims = set[int]
 
+# Products, whose operations are counted, and ops that may have some inside.
+CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
+CONTROL_FLOW = frozenset({"stablehlo.while", "stablehlo.case", "stablehlo.if"})
+
 # Ops that compute each element of the result from the elements at the same place of the operands.
 ELEMENTWISE = frozenset(
     f"stablehlo.{name}"

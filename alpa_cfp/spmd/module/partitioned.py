@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.builders import dtype_of
 from alpa_cfp.spmd.ir.mlir import Operation, Value
+from alpa_cfp.spmd.ir.op_kinds import CONTRACTIONS, CONTROL_FLOW
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 
 
@@ -34,6 +35,8 @@ class Collective:
         group_size: The number of devices that take part together (two in a permutation).
         large_arrays: How many of its arrays are too large to be copied into one.
         small_arrays, small_bytes: How many are not, and what a device has of these where all parts are together.
+        is_aside: Whether it can run beside all contractions of the program that come before it or after it, since none
+            of one side has to do with it: sums of gradients, and what is gathered of weights.
     """
 
     kind: str
@@ -42,6 +45,7 @@ class Collective:
     large_arrays: int = field(default=0, compare=False)
     small_arrays: int = field(default=0, compare=False)
     small_bytes: int = field(default=0, compare=False)
+    is_aside: bool = field(default=False, compare=False)
 
     @classmethod
     def of_arrays(cls, kind: str, sizes_bytes: Sequence[int], group_size: int) -> "Collective":
@@ -62,11 +66,32 @@ KINDS = {
 
 def collectives_of_block(block: Any) -> tuple[Collective, ...]:
     """The communication ops of one device's program as it will be compiled, in program order."""
+    operations = mlir.block_operations(block)
+    found = [op for op in operations if op.name in KINDS]
+    aside = _aside(operations) if found else frozenset()
     return tuple(
-        Collective.of_arrays(KINDS[op.name], [size_bytes(operand) for operand in op.operands], group_size(op))
-        for op in mlir.block_operations(block)
-        if op.name in KINDS
+        replace(
+            Collective.of_arrays(KINDS[op.name], [size_bytes(operand) for operand in op.operands], group_size(op)),
+            is_aside=op in aside,
+        )
+        for op in found
     )
+
+
+def _aside(operations: Sequence[Operation]) -> frozenset[Operation]:
+    """The ops that need no contraction's result, or whose results no contraction needs."""
+    contracting = {op for op in operations if op.name in CONTRACTIONS or op.name in CONTROL_FLOW}
+    behind, needed = set[Value](), set[Value]()
+    late, early = set[Operation](), set[Operation]()
+    for op in operations:
+        if op in contracting or not behind.isdisjoint(mlir.operands_deep(op)):
+            behind.update(op.results)
+            late.add(op)
+    for op in reversed(operations):
+        if op in contracting or not needed.isdisjoint(op.results):
+            needed.update(mlir.operands_deep(op))
+            early.add(op)
+    return frozenset(op for op in operations if op not in late or op not in early)
 
 
 def size_bytes(value: Value) -> int:

@@ -1,5 +1,6 @@
 """What a block rematerialises is split as what it computes first, though barriers lie between them."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,11 +12,15 @@ from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.candidates.block_candidates import BlockCandidates, find_block_candidates
 from alpa_cfp.costs import Rates
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.extraction.subprograms import BlockSubprograms, find_subprograms
+from alpa_cfp.jit.tracing import trace
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp_bench.workloads.published import SUITES
+from alpa_cfp_bench.workloads.published_programs import program_of
 from unit.alpa_cfp.training_steps import estimated_problem
 
 MESH, SAMPLES, WIDTH = LogicalMesh((8,)), 16, 64
@@ -80,3 +85,19 @@ def test_all_that_a_block_has_of_samples_is_split_with_them() -> None:
         samples = [sharding for value, sharding in places if graph.shape(value)[:1] == (SAMPLES,)]
         assert samples
         assert all(sharding.num_shards(0) == 8 for sharding in samples)
+
+
+def test_with_samples_split_nothing_moves_between_the_blocks_of_a_gpt_whose_norms_lie_in_two_blocks_each() -> None:
+    sizes = {"layers": 2, "hidden": 64, "heads": 4, "sequence": 32, "vocabulary": 256}
+    case = replace(SUITES["gpt"]["1.3B"], batch=8, micro_batches=1, mesh=(1, 8), **sizes)
+    made = program_of(case)
+    program = AnalysedProgram(trace(made.step, (made.state, made.batch), {}, 0, "cpu").module)
+    found = find_block_candidates(program.subprograms, MESH)
+    boundaries, times_s = (
+        find_boundaries(program.module, program.blocks, found),
+        [[1.0] * len(b.candidates) for b in found],
+    )
+    problem = estimated_problem(found, boundaries, times_s, Rates())
+    choices = baselines(program.blocks.blocks, found, problem, MESH)["data parallel"].choices
+    for crossing in boundaries.crossings:
+        assert not crossing.amounts[choices[crossing.first], choices[crossing.second]].any()

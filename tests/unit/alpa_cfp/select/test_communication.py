@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_cfp.costs import CommunicationCosts, Rates
+from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.database import Profile, utc_now
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.select.communication import communication_costs, communication_programs
@@ -30,7 +31,7 @@ def test_what_a_collective_takes_is_the_difference_to_the_program_without_it() -
     count = len(communication_programs(MESH))
     profiles = [profile(2e-3 if number % 2 == 0 else 1e-3) for number in range(count)]
     costs = communication_costs(MESH, profiles, Rates())
-    assert costs.line(("all-reduce", 4)).latency_s == pytest.approx(1e-3 / 4)
+    assert costs.line(CollectiveKey("all-reduce", 4)).latency_s == pytest.approx(1e-3 / 4)
 
 
 def of_several(large_s: float, few_s: float, many_s: float) -> CommunicationCosts:

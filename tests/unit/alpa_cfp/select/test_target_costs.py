@@ -3,6 +3,7 @@
 import pytest
 
 from alpa_cfp.costs import crossing_bytes
+from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.select.target_costs import target_costs
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
@@ -39,7 +40,7 @@ def test_a_chip_with_faster_links_communicates_faster() -> None:
 def test_each_kind_has_a_curve_for_each_group_of_axes(kind: str, name: str, shape: tuple[int, ...]) -> None:
     costs = target_costs(target(name), LogicalMesh(shape))[1]
     for group in {*shape, 16}:
-        line = costs.lines[kind, group]
+        line = costs.lines[CollectiveKey(kind, group)]
         assert line.bytes_s(crossing_bytes(kind, LARGE, group)) > 0
 
 
