@@ -88,19 +88,39 @@ def work_with_sharded_state(
             parts = sharding.mesh.num_devices // math.prod(axis.size for axis in sharding.axes)
             weights += [size] * len(update.weights)
             memory -= size * len(arrays) * (1 - 1 / parts)
-    weight_bytes = sum(weights)
-    if not weight_bytes:
+    if not sum(weights):
         return replace(work, memory_bytes=max(memory, 0.0))
-    sums = [each for each in work.collectives if each.kind == "all-reduce" and each.size_bytes >= weight_bytes]
     others = list(work.collectives)
-    if sums:
-        others.remove(sums[0])
-        rest = _without(sums[0], Collective.of_arrays("all-reduce", weights, sums[0].group_size))
-        scattered = Collective("reduce-scatter", weight_bytes, sums[0].group_size, is_aside=True)
+    for each, own in _sums_of(weights, [each for each in others if each.kind == "all-reduce"], parts):
+        others.remove(each)
+        rest = _without(each, Collective.of_arrays("all-reduce", own, each.group_size))
+        scattered = Collective("reduce-scatter", sum(own), each.group_size, is_aside=True)
         others += [scattered, *([rest] if rest.size_bytes else [])]
     gathered = Collective.of_arrays("all-gather", [size // parts for size in weights], parts)
     gathered = replace(gathered, is_aside=True)
     return replace(work, memory_bytes=max(memory, 0.0), collectives=(*others, gathered))
+
+
+def _sums_of(weights: Sequence[int], sums: Sequence[Collective], parts: int) -> list[tuple[Collective, list[int]]]:
+    """The all-reduces in which gradients are summed, each with the sizes of those that have room in it.
+
+    Args:
+        weights: The sizes of the gradients.
+        sums: All all-reduces of the block.
+        parts: The devices over which the state is split: mostly those over which gradients are summed.
+    """
+    left, found = sorted(weights, reverse=True), list[tuple[Collective, list[int]]]()
+    for each in sorted(sums, key=lambda each: (each.group_size != parts, -each.size_bytes)):
+        own, room = list[int](), each.size_bytes
+        for size in left:
+            if size <= room:
+                own.append(size)
+                room -= size
+        for size in own:
+            left.remove(size)
+        if own:
+            found.append((each, own))
+    return found
 
 
 def _without(collective: Collective, part: Collective) -> Collective:

@@ -3,22 +3,30 @@
 import dataclasses
 import math
 from collections import Counter
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.analysis.blocks import find_blocks
+from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
+from alpa_cfp.analysis.updates import Update, find_updates
 from alpa_cfp.candidates.block_candidates import distinct, find_block_candidates
+from alpa_cfp.costs import Work
 from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.planner.plan_programs import with_plan
 from alpa_cfp.spmd.module.hlo_module import HloModule
-from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.spmd.partition import Collective
+from alpa_cfp.spmd.propagation import donation_pairs
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
-from alpa_cfp.strategies.state_sharding import shard_further
-from unit.alpa_cfp.spmd.helpers import MESH_2X4, all_shardings, split
+from alpa_cfp.strategies.state_sharding import find_state_shardings, shard_further, work_with_sharded_state
+from unit.alpa_cfp.spmd.helpers import MESH_2X4, all_shardings, lower, split
 from unit.alpa_cfp.training_steps import (
     MESH,
     WIDTH,
@@ -29,6 +37,7 @@ from unit.alpa_cfp.training_steps import (
 )
 
 SHAPE = (16, 32)
+WHOLE_ZERO2 = BlockStrategy((None,), StateSharding.ZERO2)
 
 
 def data_parallel(state_sharding: StateSharding) -> HloModule:
@@ -36,6 +45,29 @@ def data_parallel(state_sharding: StateSharding) -> HloModule:
     blocks = two_layer_blocks()
     lefts = [next(i for i, f in enumerate(block.factors) if f.side is Side.LEFT) for block in blocks.blocks]
     return with_plan(two_layer_module(), blocks, MESH, [BlockStrategy((left,), state_sharding) for left in lefts])
+
+
+@dataclasses.dataclass(frozen=True)
+class Matrices:
+    """A step whose two weights, one of three times the size of the other, are whole on each device."""
+
+    blocks: Blocks
+    updates: tuple[Update, ...]
+    whole: tuple[ArraySharding, ...]
+    size_bytes: int
+
+
+def two_matrices() -> Matrices:
+    def step(v: Any, w: Any, m: Any, n: Any, x: Any) -> Any:
+        grads = jax.grad(lambda pair: jnp.mean(jnp.tanh(x @ pair[0]) @ pair[1]))((v, w))
+        m, n = 0.9 * m + grads[0], 0.9 * n + grads[1]
+        return v - m, w - n, m, n
+
+    v, w, x = (np.ones(shape, np.float32) for shape in ((64, 64), (64, 192), (64, 64)))
+    module = lower(step, (v, w, v, w, x), donated=(True,) * 4 + (False,))
+    blocks = find_blocks(read_graph(module.bytecode))
+    updates = tuple(find_updates(blocks.graph, donation_pairs(module)))
+    return Matrices(blocks, updates, (split(MESH, "", ""),) * 5, v.nbytes + w.nbytes)
 
 
 def communication(module: HloModule) -> Counter[str]:
@@ -91,6 +123,20 @@ def test_split_state_replaces_the_sum_of_gradients_by_a_reduce_scatter_and_an_al
     state_sharding: StateSharding,
 ) -> None:
     assert set(communication(data_parallel(state_sharding))) == {"reduce-scatter", "all-gather"}
+
+
+@pytest.mark.parametrize("sums", [(1,), (0.75, 0.25), (0.25, 0.75)])
+def test_gradients_that_are_summed_in_several_all_reduces_are_all_scattered(sums: tuple[float, ...]) -> None:
+    program = two_matrices()
+    state = find_state_shardings(
+        program.blocks, program.updates, [WHOLE_ZERO2] * len(program.blocks.blocks), program.whole
+    )
+    work = Work(0.0, 1e9, tuple(Collective("all-reduce", int(part * program.size_bytes), 8) for part in sums))
+    after = work_with_sharded_state(program.blocks.graph, program.updates, program.whole, state, work)
+    sizes = Counter[str]()
+    for each in after.collectives:
+        sizes[each.kind] += each.size_bytes
+    assert sizes == {"reduce-scatter": program.size_bytes, "all-gather": program.size_bytes // 8}
 
 
 def test_a_manual_sharding_of_state_stays() -> None:
