@@ -132,7 +132,7 @@ def totals_of(entries: Iterable[TimelineEntry]) -> tuple[KindTotal, ...]:
         return tuple(ordered)
     # One of `SEVERAL` may be needed for each queue.
     most = MOST_KINDS - 3
-    kept = {(each.queue, each.kind): each for each in ordered[:most]}
+    kept: dict[tuple[Queue, str], KindTotal] = {(each.queue, each.kind): each for each in ordered[:most]}
     for each in ordered[most:]:
         _add(kept, KindTotal(each.queue, SEVERAL, each.count, each.busy_ns, each.size_bytes, each.exposed_ns))
     return tuple(kept.values())
