@@ -82,7 +82,8 @@ def _legend(timeline: StepTimeline) -> Markup:
 
 
 def _lanes(timeline: StepTimeline) -> Markup:
-    lanes = [(queue, own) for queue in _LANES if (own := timeline.of_queue(queue))]
+    every: list[tuple[Queue, tuple[TimelineEntry, ...]]] = [(queue, timeline.of_queue(queue)) for queue in _LANES]
+    lanes = [(queue, own) for queue, own in every if own]
     end_ns = max([round(1e9 * timeline.step_s), *(own[-1].end_ns for _, own in lanes), 1])
     height = _SCALE + _LANE * len(lanes)
     drawn = [_scale(end_ns, height)]

@@ -100,14 +100,21 @@ def test_an_export_has_timelines_and_is_that_of_earlier_versions_without_any(tmp
     assert "timelines" not in export.read_text()
 
 
-@pytest.mark.parametrize("timelines", ['["a"]', '{"a": "{}"}', '{"a": 1}'])
-def test_an_export_with_something_else_for_timelines_is_refused(tmp_path: Path, timelines: str) -> None:
+@pytest.mark.parametrize(
+    ("timelines", "reason"),
+    [
+        ('["a"]', "its timelines are no object"),
+        ('{"a": "{}"}', "it must be the JSON text of one"),
+        ('{"a": 1}', "it must be the JSON text of one"),
+    ],
+)
+def test_an_export_with_something_else_for_timelines_is_refused(tmp_path: Path, timelines: str, reason: str) -> None:
     export = tmp_path / "profiles.json"
     content = (
         f'{{"format": "alpa_cfp profiles", "version": 1, "programs": {{}}, "profiles": [], "timelines": {timelines}}}'
     )
     export.write_text(content)
-    with ProfileDatabase.in_memory() as database, pytest.raises(ExchangeFormatError, match="timeline"):
+    with ProfileDatabase.in_memory() as database, pytest.raises(ExchangeFormatError, match=reason):
         database.import_json(export)
 
 

@@ -64,7 +64,10 @@ def timelines(draw: st.DrawFn) -> StepTimeline:
             own = (draw(sizes), draw(st.integers(1, 9)))
             entries.append(TimelineEntry(queue, kind, start_ns, now_ns, *own, exposed_ns=exposed_ns))
     entries.sort(key=lambda each: each.start_ns)
-    return StepTimeline(*draw(st.tuples(*[seconds] * 5)), tuple(entries), totals_of(entries), draw(st.integers(0, 3)))
+    return StepTimeline(
+        draw(seconds), draw(seconds), draw(seconds), draw(seconds), draw(seconds),
+        tuple(entries), totals_of(entries), draw(st.integers(0, 3)),
+    )  # fmt: skip
 
 
 @st.composite

@@ -109,6 +109,12 @@ def test_the_longest_timeline_is_not_long() -> None:
     assert len(timeline_text(found)) <= MOST_BYTES
 
 
+def test_more_entries_than_the_most_are_no_timeline() -> None:
+    entries = (TimelineEntry("computing", "a", 0, 0, 0),) * (MOST_ENTRIES + 1)
+    with pytest.raises(ValueError, match="there are at most 320 entries of 24 kinds"):
+        StepTimeline(1.0, 1.0, 0.0, 0.0, 0.0, entries, ())
+
+
 def test_entries_that_overlap_are_no_timeline() -> None:
     pair = (TimelineEntry("computing", "a", 0, 5, 0), TimelineEntry("computing", "b", 4, 6, 0))
     with pytest.raises(ValueError, match="it must start after those before it"):
