@@ -82,8 +82,11 @@ def _legend(timeline: StepTimeline) -> Markup:
 
 
 def _lanes(timeline: StepTimeline) -> Markup:
-    every: list[tuple[Queue, tuple[TimelineEntry, ...]]] = [(queue, timeline.of_queue(queue)) for queue in _LANES]
-    lanes = [(queue, own) for queue, own in every if own]
+    lanes = list[tuple[Queue, tuple[TimelineEntry, ...]]]()
+    for queue in _LANES:
+        own = timeline.of_queue(queue)
+        if own:
+            lanes.append((queue, own))
     end_ns = max([round(1e9 * timeline.step_s), *(own[-1].end_ns for _, own in lanes), 1])
     height = _SCALE + _LANE * len(lanes)
     drawn = [_scale(end_ns, height)]
