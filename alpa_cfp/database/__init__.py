@@ -21,6 +21,7 @@ from alpa_cfp.database.errors import (
     PruneError,
 )
 from alpa_cfp.database.opening import ENVIRONMENT_VARIABLE, database_path
+from alpa_cfp.database.timelines import StepTimeline
 from alpa_cfp.database.values import Collective, Failure, Profile, ProfileKey, Status, combined, utc_now
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "ProfileValueError",
     "PruneError",
     "Status",
+    "StepTimeline",
     "combined",
     "database_path",
     "utc_now",

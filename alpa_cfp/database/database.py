@@ -34,6 +34,7 @@ from alpa_cfp.database.errors import (
     not_kept_warning,
 )
 from alpa_cfp.database.schema import Record
+from alpa_cfp.database.timelines import StepTimeline, timeline_text
 from alpa_cfp.database.values import Profile, ProfileKey, Status, canonical_time, combined, session_order, text_digest
 
 logger = logging.getLogger(__name__)
@@ -120,11 +121,32 @@ class ProfileDatabase:
             text = next((text for text in unsaved if text is not None), None)
             return text if text is not None else self._read(lambda connection: schema.text_of(connection, digest))
 
-    def put(self, key: ProfileKey, profile: Profile, *, program_text: str | None = None) -> None:
+    def timeline(self, key: ProfileKey) -> StepTimeline | None:
+        """The timeline of a key's program, or None if none was put; of several the one with the smallest digest."""
+        with self._lock:
+            unsaved = [record.timeline for record in self._unsaved if record.key == key]
+            found = [self._read(lambda connection: schema.timeline_of(connection, key)), *unsaved]
+        return min(
+            (each for each in found if each is not None),
+            key=lambda each: text_digest(timeline_text(each)),
+            default=None,
+        )
+
+    def put(
+        self,
+        key: ProfileKey,
+        profile: Profile,
+        *,
+        program_text: str | None = None,
+        timeline: StepTimeline | None = None,
+    ) -> None:
         """Add a session to a key. It is on disk when this returns, or a warning was logged.
 
         Args:
+            key: the key.
+            profile: the profile of this session.
             program_text: the program's canonical text; kept once for all keys that have it.
+            timeline: the program's timeline; kept once for the key.
 
         Raises:
             ProfileValueError: the text is not the one that the key was made from.
@@ -133,7 +155,7 @@ class ProfileDatabase:
         _check_text(key, program_text)
         with self._lock:
             self._connection_for("put()")
-            self._unsaved.append(Record(key, profile, program_text))
+            self._unsaved.append(Record(key, profile, program_text, timeline))
             self._save()
 
     def keys(self, *, device_kind: str | None = None, jaxlib_version: str | None = None) -> list[ProfileKey]:
@@ -156,7 +178,12 @@ class ProfileDatabase:
         with self._lock:
             by_key = self._sessions_by_key(device_kind, jaxlib_version)
             texts = {key.program: self.program_text(key) for key in by_key}
-        text = exchange.export_text(by_key, {digest: text for digest, text in texts.items() if text is not None})
+            timelines = {key: self.timeline(key) for key in by_key}
+        text = exchange.export_text(
+            by_key,
+            {digest: text for digest, text in texts.items() if text is not None},
+            {key: timeline for key, timeline in timelines.items() if timeline is not None},
+        )
         exchange.write_export(Path(path), text)
         return sum(map(len, by_key.values()))
 
@@ -179,10 +206,14 @@ class ProfileDatabase:
         path = opening.database_path(other)
         with closing(opening.open_snapshot(path)) as source:
             try:
-                texts = {key.program: schema.text_of(source, key.program) for key in schema.all_keys(source)}
+                keys = schema.all_keys(source)
+                texts = {key.program: schema.text_of(source, key.program) for key in keys}
+                timelines = {key: schema.timeline_of(source, key) for key in keys}
             except ProfileValueError as error:
                 raise DatabaseDamagedError(path, str(error)) from error
-            records = [Record(key, profile, texts[key.program]) for key, profile in schema.all_sessions(source)]
+            records = [
+                Record(key, profile, texts[key.program], timelines[key]) for key, profile in schema.all_sessions(source)
+            ]
         with self._changing("merge()") as connection:
             return schema.insert(connection, records)
 

@@ -9,19 +9,28 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from alpa_cfp.database.encoding import key_fields, key_from, profile_fields, profile_from
 from alpa_cfp.database.errors import ExchangeFormatError, ProfileValueError
 from alpa_cfp.database.schema import Record
+from alpa_cfp.database.timelines import StepTimeline, timeline_from_text, timeline_text
 from alpa_cfp.database.values import Profile, ProfileKey, session_order, text_digest
 
 FORMAT = "alpa_cfp profiles"
 FORMAT_VERSION = 1
 
 
-def export_text(sessions: Mapping[ProfileKey, Sequence[Profile]], programs: Mapping[str, str]) -> str:
-    """The JSON text of sessions by key, and of the programs' texts by their digests."""
+def export_text(
+    sessions: Mapping[ProfileKey, Sequence[Profile]],
+    programs: Mapping[str, str],
+    timelines: Mapping[ProfileKey, StepTimeline] = MappingProxyType({}),
+) -> str:
+    """The JSON text of sessions and timelines by key, and of the programs' texts by their digests.
+
+    Timelines are texts in it, by the digests of their keys; without any the text is that of earlier versions.
+    """
     profiles = [
         {
             "key": key_fields(key),
@@ -30,6 +39,8 @@ def export_text(sessions: Mapping[ProfileKey, Sequence[Profile]], programs: Mapp
         for key in sorted(sessions)
     ]
     content = {"format": FORMAT, "version": FORMAT_VERSION, "programs": dict(programs), "profiles": profiles}
+    if timelines:
+        content["timelines"] = {key.digest: timeline_text(timeline) for key, timeline in timelines.items()}
     return json.dumps(content, sort_keys=True, ensure_ascii=True, allow_nan=False, indent=1) + "\n"
 
 
@@ -64,20 +75,25 @@ def read_export(path: Path) -> list[Record]:
     programs, profiles = content.get("programs"), content.get("profiles")
     if not isinstance(programs, dict) or not isinstance(profiles, list):
         raise ExchangeFormatError(path, "it lacks the object of programs or the list of profiles")
+    timelines = content.get("timelines", {})
+    if not isinstance(timelines, dict):
+        raise ExchangeFormatError(path, "its timelines are no object")
     try:
         for digest, text in programs.items():
             if not isinstance(text, str) or text_digest(text) != digest:
                 raise ProfileValueError(f"the text of program {digest}", text, "it must have that digest")
-        return [record for item in profiles for record in _records(item, programs)]
+        known = {key: timeline_from_text(text) for key, text in timelines.items()}
+        return [record for item in profiles for record in _records(item, programs, known)]
     except (ProfileValueError, TypeError) as error:
         raise ExchangeFormatError(path, str(error)) from error
 
 
-def _records(item: Any, programs: Mapping[str, str]) -> list[Record]:
+def _records(item: Any, programs: Mapping[str, str], timelines: Mapping[str, StepTimeline]) -> list[Record]:
     if not isinstance(item, dict) or set(item) != {"key", "sessions"} or not isinstance(item["sessions"], list):
         raise ProfileValueError("an item of profiles", item, "it must have a key and a list of sessions")
     key = key_from(item["key"])
-    return [Record(key, profile_from(session), programs.get(key.program)) for session in item["sessions"]]
+    text, timeline = programs.get(key.program), timelines.get(key.digest)
+    return [Record(key, profile_from(session), text, timeline) for session in item["sessions"]]
 
 
 def _umask() -> int:

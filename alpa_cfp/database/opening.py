@@ -183,6 +183,7 @@ def _open(path: Path, *, checks_writing: bool = False) -> sqlite3.Connection:
             else:
                 schema.check(connection, path)
                 _use_log(connection)
+                schema.migrate(connection)
         if checks_writing:
             with schema.transaction(connection):
                 pass  # permissions and locks show only when a write begins
@@ -200,6 +201,7 @@ def _copy(address: str, path: Path) -> sqlite3.Connection:
         copy = _connect(":memory:")
         try:
             source.backup(copy)
+            schema.migrate(copy)
         except BaseException:
             copy.close()
             raise

@@ -1,8 +1,9 @@
 """The tables of a profile database: making, checking, reading and changing them.
 
 Takes SQLite connections. Invariant: the content is two sets, one of sessions (a key and one profile of it) and one of
-programs' texts; a row's key is the digest of its content. Adding a row twice changes nothing, so the union of two
-databases does not depend on the order. Every function that changes something does so in one transaction.
+programs' texts; a row's key is the digest of its content. Beside them a key has at most one timeline; of two the one
+with the smaller digest stays. Adding a row twice changes nothing, so the union of two databases does not depend on the
+order. Every function that changes something does so in one transaction.
 
 Only features of SQLite 3.24 are used: distributions' Pythons are linked to old versions.
 """
@@ -16,11 +17,15 @@ from pathlib import Path
 
 from alpa_cfp.database.encoding import mesh_shape_from, mesh_shape_text, profile_from_text, profile_text
 from alpa_cfp.database.errors import DatabaseDamagedError, ProfileValueError
+from alpa_cfp.database.timelines import StepTimeline, timeline_from_text, timeline_text
 from alpa_cfp.database.values import Profile, ProfileKey, Status, text_digest
 
 APPLICATION_ID = 0x43465044  # "CFPD"; `file` and SQLite's own tools show it
-SCHEMA_VERSION = 1  # a higher one is a newer release's; there is no older one
+SCHEMA_VERSION = 2  # a higher one is a newer release's; version 1 had no timelines
 
+_TIMELINES = (
+    "CREATE TABLE IF NOT EXISTS timelines (key TEXT PRIMARY KEY NOT NULL, digest TEXT NOT NULL, timeline BLOB NOT NULL)"
+)
 _TABLES = (
     # No foreign keys: sessions and texts may come in any order, and prune removes what is left over.
     "CREATE TABLE programs (digest TEXT PRIMARY KEY NOT NULL, text BLOB NOT NULL)",
@@ -29,8 +34,9 @@ _TABLES = (
     "xla_flags TEXT NOT NULL)",
     "CREATE TABLE sessions (key TEXT NOT NULL, digest TEXT NOT NULL, created_at TEXT NOT NULL, status TEXT NOT NULL, "
     "profile TEXT NOT NULL, PRIMARY KEY (key, digest)) WITHOUT ROWID",
+    _TIMELINES,
 )
-_NAMES = {"programs", "keys", "sessions"}
+_NAMES = {1: {"programs", "keys", "sessions"}, 2: {"programs", "keys", "sessions", "timelines"}}
 _KEY_COLUMNS = "program, program_length, mesh_shape, hosts, device_kind, jaxlib_version, xla_flags"
 # SQLite's codes for a file that could not be reached; every other code is about the content.
 _ACCESS_CODES = {
@@ -50,11 +56,12 @@ _ACCESS_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One session of one key, with the program's text where it is known."""
+    """One session of one key, with the program's text and its timeline where they are known."""
 
     key: ProfileKey
     profile: Profile
     program_text: str | None = None
+    timeline: StepTimeline | None = None
 
 
 # The errors of reading a file. Python decodes SQLite's message, in which the bytes of a damaged schema may stand.
@@ -88,6 +95,14 @@ def create(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring a sound database to this version; does nothing where it has it already."""
+    if _pragma(connection, "user_version") < SCHEMA_VERSION:
+        with transaction(connection):
+            connection.execute(_TIMELINES)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
 def is_empty(connection: sqlite3.Connection) -> bool:
     """Whether a file is new: it has no tables and belongs to no application."""
     names = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -95,9 +110,9 @@ def is_empty(connection: sqlite3.Connection) -> bool:
 
 
 def check(connection: sqlite3.Connection, path: Path) -> None:
-    """Check that this is a sound database of this version.
+    """Check that this is a sound database of this version, or of an earlier one.
 
-    Reads the whole file except the programs' texts, whose digests are checked when they are read.
+    Reads the whole file except the programs' texts and the timelines, whose digests are checked when they are read.
 
     Raises:
         DatabaseDamagedError, ProfileValueError, UnicodeDecodeError: it is not.
@@ -110,7 +125,7 @@ def check(connection: sqlite3.Connection, path: Path) -> None:
     if version > SCHEMA_VERSION:
         reason = f"its schema is version {version}, from a newer release; this one knows version {SCHEMA_VERSION}"
         raise DatabaseDamagedError(path, reason)
-    if version < 1 or not {name for (name,) in connection.execute("SELECT name FROM sqlite_master")} >= _NAMES:
+    if version < 1 or not {name for (name,) in connection.execute("SELECT name FROM sqlite_master")} >= _NAMES[version]:
         raise DatabaseDamagedError(path, "it lacks tables that every profile database has")
     problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
@@ -156,6 +171,8 @@ def insert(connection: sqlite3.Connection, records: Iterable[Record]) -> int:
             ).rowcount
             if record.program_text is not None:
                 _insert_text(connection, record.key.program, record.program_text)
+            if record.timeline is not None:
+                _insert_timeline(connection, digest, record.timeline)
     return new
 
 
@@ -163,6 +180,15 @@ def _insert_text(connection: sqlite3.Connection, digest: str, text: str) -> None
     if connection.execute("SELECT 1 FROM programs WHERE digest = ?", (digest,)).fetchone() is None:
         packed = zlib.compress(text.encode())
         connection.execute("INSERT INTO programs (digest, text) VALUES (?, ?)", (digest, packed))
+
+
+def _insert_timeline(connection: sqlite3.Connection, key: str, timeline: StepTimeline) -> None:
+    text = timeline_text(timeline)
+    connection.execute(
+        "INSERT INTO timelines (key, digest, timeline) VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE "
+        "SET digest = excluded.digest, timeline = excluded.timeline WHERE excluded.digest < digest",
+        (key, text_digest(text), zlib.compress(text.encode())),
+    )
 
 
 def sessions_of(connection: sqlite3.Connection, key: ProfileKey) -> list[Profile]:
@@ -191,14 +217,22 @@ def all_keys(connection: sqlite3.Connection) -> list[ProfileKey]:
 def text_of(connection: sqlite3.Connection, program: str) -> str | None:
     """The text of a program by its digest, or None if it was not given; ProfileValueError if it has changed."""
     row = connection.execute("SELECT text FROM programs WHERE digest = ?", (program,)).fetchone()
-    if row is None:
-        return None
+    return None if row is None else _unpacked(f"the text of program {program}", row[0], program)
+
+
+def timeline_of(connection: sqlite3.Connection, key: ProfileKey) -> StepTimeline | None:
+    """The timeline of a key, or None if it was not given; ProfileValueError if it has changed."""
+    row = connection.execute("SELECT timeline, digest FROM timelines WHERE key = ?", (key.digest,)).fetchone()
+    return None if row is None else timeline_from_text(_unpacked(f"the timeline {row[1]}", *row))
+
+
+def _unpacked(what: str, packed: bytes, digest: str) -> str:
     try:
-        text = zlib.decompress(row[0]).decode()
+        text = zlib.decompress(packed).decode()
     except (TypeError, UnicodeDecodeError, zlib.error):
         text = None
-    if text is None or text_digest(text) != program:
-        raise ProfileValueError(f"the text of program {program}", text, "it must have that digest")
+    if text is None or text_digest(text) != digest:
+        raise ProfileValueError(what, text, "it must have that digest")
     return text
 
 
@@ -207,7 +241,7 @@ def remove(
 ) -> int:
     """Remove the sessions of `keys` that are older than `before` and have this status; None for any.
 
-    Keys without sessions and programs without keys go with them. Gives the number of sessions.
+    Keys without sessions, and programs and timelines without keys, go with them. Gives the number of sessions.
     """
     removed = 0
     with transaction(connection):
@@ -219,6 +253,7 @@ def remove(
                 statement, values = f"{statement} AND status = ?", [*values, status]
             removed += connection.execute(statement, values).rowcount
         connection.execute("DELETE FROM keys WHERE digest NOT IN (SELECT key FROM sessions)")
+        connection.execute("DELETE FROM timelines WHERE key NOT IN (SELECT digest FROM keys)")
         connection.execute("DELETE FROM programs WHERE digest NOT IN (SELECT program FROM keys)")
     return removed
 

@@ -93,6 +93,7 @@ class PlanEvidence:
             programs_measured=self.programs_measured,
             gap_s=self.search.gap_s if math.isfinite(self.search.gap_s) else None,
             caveats=tuple(self.caveats),
+            timeline=self.plan.timeline,
         )
 
     def _kind(self, first: BlockCandidates, name: str, trained: frozenset[int], problem: SearchProblem) -> BlockKind:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from alpa_cfp.codec import MAY_BE_MISSING, OMIT_DEFAULT
+from alpa_cfp.database import StepTimeline
 
 # What a mesh axis splits in a block: samples (or positions) of activations; heads of attention; experts, which weights
 # have too; "batch": heads or experts, if it is not known which; weights by column (their outputs); weights by row
@@ -194,6 +195,8 @@ class PlanReport:
         gap_s: Upper bound on how much faster the best plan could be predicted than the one that the search found; 0 if
             the search was exact, None if it proved no bound.
         caveats: Fallbacks and omissions of the planner.
+        timeline: The step of one device, as modelled from the compiled program; None if the plan is for devices that
+            are here, or was not compiled.
 
     Raises:
         ValueError: a block's strategy or a move's block does not exist.
@@ -208,6 +211,7 @@ class PlanReport:
     programs_measured: int
     gap_s: float | None = field(default=0.0, metadata=OMIT_DEFAULT)
     caveats: tuple[Caveat, ...] = field(default=(), metadata=OMIT_DEFAULT)
+    timeline: StepTimeline | None = field(default=None, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         for block in self.blocks:

@@ -273,7 +273,7 @@ def _new_plan(
             blocks, block_candidates, mesh, plan_search, profiles, programs.whole, programs.of_micro_batch,
             option.refine, option.samples, option.baselines, programs.shorter,
         )  # fmt: skip
-        measured = refinement.best(budget) if target is None else best_whole(refinement, budget)
+        measured = refinement.best(budget) if target is None else best_whole(refinement, budget, profiles.timeline)
         tried = tuple((refinement.tried | {measured.solution.choices: measured}).values())
     solution = measured.solution
     if target is not None and profiles is not None:

@@ -79,12 +79,13 @@ class Session:
         if options.costs == "replay":
             kind = device_kind_of(devices.target) if isinstance(devices, TargetDevices) else None
             recorded_on = recorded_devices(self.database, mesh.shape, device_kind=options.device_kind or kind)
-            return TrackedSource(recorded_on, recorded(recorded_on, self.database), options.samples)
+            profiles = recorded(recorded_on, self.database)
+            return TrackedSource(recorded_on, profiles, options.samples, self.database.timeline)
         profiler = self._profiler(devices, mesh)
         profiles: ProfileSource = partial(profiler.measure_within, budget or TimeBudget())
         if options.costs == "compile":
             profiles = modelled(profiles)
-        return TrackedSource(profiler.devices, profiles, options.samples)
+        return TrackedSource(profiler.devices, profiles, options.samples, self.database.timeline)
 
     def expect(self, devices: Devices, mesh: LogicalMesh, programs: Sequence[HloModule]) -> None:
         """Begin with what is measured first, if costs are measured, while planning goes on.

@@ -228,7 +228,7 @@ class Profiler:
             first_line = profile.failure_message.partition("\n")[0]
             logger.warning("a program cannot be profiled (%s): %s", profile.failure, first_line)
         if finished.is_permanent:
-            self._database.put(key, profile, program_text=text)
+            self._database.put(key, profile, program_text=text, timeline=finished.timeline)
         else:
             self._unrecorded[key] = profile
 

@@ -58,6 +58,7 @@ def of_plan(plan: Plan, *, blocks: Collection[int] | None = None) -> dict[str, A
         "tried": [asdict(each) for each in report.tried],
         "segments": [each for each in segments if each["blocks"]],
         "moves": moves,
+        "timeline": None if report.timeline is None else asdict(report.timeline),
     }
 
 

@@ -13,6 +13,7 @@ from alpa_cfp.plan.plan import Plan
 from alpa_cfp.report import html_tables, words
 from alpa_cfp.report.html_drawing import Drawing
 from alpa_cfp.report.html_model import model
+from alpa_cfp.report.html_queues import queues
 from alpa_cfp.report.html_timeline import timeline
 from alpa_cfp.report.markup import Markup, element, join
 from alpa_cfp.report.text import costs, explain, step
@@ -53,7 +54,8 @@ def _content(plan: Plan) -> Markup:
     memory = f"Predicted for a device: {words.memory(plan.memory.state, plan.memory.saved, plan.memory.transient)}."
     return join(
         (
-            _section("tried", "Plans timed end to end", html_tables.tried(drawing)),
+            _section("tried", html_tables.title_of_tried(drawing), html_tables.tried(drawing)),
+            *([_section("queues", "One device's step, modelled", queues(report.timeline))] if report.timeline else []),
             _section(
                 "time",
                 "Predicted time, in program order",

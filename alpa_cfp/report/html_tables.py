@@ -26,8 +26,13 @@ def tried(drawing: Drawing) -> Markup:
     found = words.found(drawing.plan)
     head = ("Plan", found.capitalize(), "Predicted", f"{found.capitalize()} over predicted", "Against the fastest")
     head += ("Memory", "Collectives")
-    title = "Plans compiled whole" if words.is_modelled(drawing.plan) else "Plans timed end to end"
-    return table(head, [_tried(each, longest, fastest, found) for each in plans], "<>><<>>", title)
+    rows = [_tried(each, longest, fastest, found) for each in plans]
+    return table(head, rows, "<>><<>>", title_of_tried(drawing))
+
+
+def title_of_tried(drawing: Drawing) -> str:
+    """What was done with the whole plans."""
+    return "Plans compiled whole" if words.is_modelled(drawing.plan) else "Plans timed end to end"
 
 
 def _tried(each: TriedPlan, longest: float, fastest: float | None, found: str) -> tuple[str | Markup, ...]:
@@ -95,7 +100,7 @@ def strip(drawing: Drawing) -> Markup:
     parts = [(used.colour, used.letter, used.text, used.time_s) for used in drawing.used.values()]
     parts.append(("move", "moves", "moves between blocks", moves_s(report)))
     parts.append(("start", "start", "starting the program", report.overhead_s))
-    return _strip(parts, total, quantities.time)
+    return strip_of(parts, total, quantities.time)
 
 
 def memory_strip(drawing: Drawing) -> Markup:
@@ -106,10 +111,17 @@ def memory_strip(drawing: Drawing) -> Markup:
         ("c1", "backward pass", "kept for the backward pass", float(memory.saved)),
         ("c2", "peak transient", "the most that is needed for a short time", float(memory.transient)),
     ]
-    return _strip(parts, float(memory.total), quantities.size)
+    return strip_of(parts, float(memory.total), quantities.size)
 
 
-def _strip(parts: Sequence[tuple[str, str, str, float]], total: float, amount: Callable[[float], str]) -> Markup:
+def strip_of(parts: Sequence[tuple[str, str, str, float]], total: float, amount: Callable[[float], str]) -> Markup:
+    """A bar of parts.
+
+    Args:
+        parts: The colour of each, its short and its full name, and its amount.
+        total: The sum of all.
+        amount: Writes an amount.
+    """
     drawn = []
     for colour, short, text, part in parts:
         if total <= 0 or part <= 0:

@@ -24,12 +24,17 @@ function followLinks() {
   openTarget();
 }
 
-function showTips(chart) {
+function makeTip() {
   const tip = document.createElement("div");
   tip.id = "tip";
   tip.setAttribute("role", "tooltip");
   tip.hidden = true;
   document.body.append(tip);
+  return tip;
+}
+
+// Of these the tab key reaches one, and the arrow keys go to the others.
+function showTips(bars, tip) {
   const hide = () => { tip.hidden = true; };
   const show = (link) => {
     tip.textContent = link.dataset.tip;
@@ -41,10 +46,12 @@ function showTips(chart) {
     tip.style.left = `${left}px`;
     tip.style.top = `${above > 8 ? above : bar.bottom + 8}px`;
   };
-  const bars = all("a[data-tip]", chart);
   bars.forEach((link, number) => {
     // It would show a second time.
-    link.querySelector("title").remove();
+    const title = link.querySelector("title");
+    title.remove();
+    link.dataset.tip ??= title.textContent;
+    if (!link.hasAttribute("aria-label")) link.setAttribute("aria-label", link.dataset.tip.replaceAll("\n", ", "));
     link.tabIndex = number === 0 ? 0 : -1;
     link.addEventListener("pointerenter", () => show(link));
     link.addEventListener("pointerleave", hide);
@@ -75,23 +82,52 @@ function pointOut() {
   }
 }
 
-function openAll() {
-  const heading = document.getElementById("model-title");
-  if (!heading) return;
+function addTools(heading, named) {
   const tools = document.createElement("span");
   tools.className = "tools";
-  for (const [text, open] of [["Open all", true], ["Close all", false]]) {
+  const buttons = named.map(([text, act]) => {
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = text;
-    button.addEventListener("click", () => { for (const each of all("#model details")) each.open = open; });
-    tools.append(button);
-  }
+    button.addEventListener("click", act);
+    return button;
+  });
+  tools.append(...buttons);
   heading.before(tools);
+  return buttons;
 }
 
-const chart = document.getElementById("timeline");
-if (chart) showTips(chart);
+function openAll() {
+  const heading = document.getElementById("model-title");
+  if (!heading) return;
+  const set = (open) => { for (const each of all("#model details")) each.open = open; };
+  addTools(heading, [["Open all", () => set(true)], ["Close all", () => set(false)]]);
+}
+
+function zoom() {
+  const heading = document.getElementById("queues-title");
+  if (!heading) return;
+  const drawn = document.getElementById("lanes"), frame = drawn.parentElement;
+  const buttons = addTools(heading, [
+    ["Zoom in", () => show(2 * times)], ["Zoom out", () => show(times / 2)], ["Whole step", () => show(1)],
+  ]);
+  let times = 1;
+  const show = (wanted) => {
+    // What is in the middle stays there.
+    const middle = (frame.scrollLeft + frame.clientWidth / 2) / times;
+    times = Math.min(Math.max(wanted, 1), 64);
+    drawn.style.width = `${100 * times}%`;
+    drawn.dataset.zoom = `${times >= 4 ? "fine" : ""} ${times >= 16 ? "finest" : ""}`;
+    frame.scrollLeft = middle * times - frame.clientWidth / 2;
+    buttons.forEach((button, number) => { button.disabled = number ? times === 1 : times === 64; });
+  };
+  show(1);
+}
+
+const tip = makeTip();
+showTips(all("#timeline a[data-tip]"), tip);
+for (const lane of all("#lanes .lane")) showTips(all(".entry", lane), tip);
+zoom();
 pointOut();
 openAll();
 followLinks();

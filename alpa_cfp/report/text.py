@@ -50,12 +50,14 @@ def explain(plan: Plan, *, blocks: Collection[int] | None = None, everything: bo
 def heading(plan: Plan) -> list[str]:
     """The plan as a whole."""
     report = plan.account
+    timeline = report.timeline if report else None
     blocks = quantities.plural(len(plan.strategies), "block")
     of_kinds = f" of {quantities.plural(len(report.kinds), 'kind')}" if report else ""
     named = f": {words.axes_of_mesh(plan.mesh_shape, report.axis_names)}" if report else ""
     return [
         f"Plan for {quantities.a_mesh(plan.mesh_shape)}{named}. {blocks}{of_kinds}.",
         f"  step    {step(plan)}",
+        *([f"  queues  {words.overlap(timeline)}; modelled"] if timeline else []),
         f"  memory  {needed(plan)}",
         f"  costs   {costs(plan)}",
         *([f"  search  {searched(plan)}"] if searched(plan) else []),

@@ -5,11 +5,11 @@ Takes programs; gives their profiles, measured on a mesh's devices or recorded i
 its program ran again since, as a whole plan, or not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey
+from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey, StepTimeline
 from alpa_cfp.profiling import DeviceDescription, key_of, replay
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
@@ -38,14 +38,21 @@ class TrackedSource:
         devices: The devices of the profiles.
         profiles: The source.
         samples: How often a candidate runs.
+        timelines: Gives the timelines of programs that were modelled, by their keys.
 
     Attributes:
         devices: As given.
         keys: The keys of all profiles that were requested.
     """
 
-    def __init__(self, devices: DeviceDescription, profiles: ProfileSource, samples: int) -> None:
-        self.devices, self._profiles, self._samples = devices, profiles, samples
+    def __init__(
+        self,
+        devices: DeviceDescription,
+        profiles: ProfileSource,
+        samples: int,
+        timelines: Callable[[ProfileKey], StepTimeline | None] = lambda _: None,
+    ) -> None:
+        self.devices, self._profiles, self._samples, self._timelines = devices, profiles, samples, timelines
         self.keys: list[ProfileKey] = []
 
     def __call__(self, modules: Sequence[HloModule], samples: Samples = None, /) -> Sequence[Profile | None]:
@@ -54,6 +61,10 @@ class TrackedSource:
         if samples is not None:
             return found
         return [each and replace(each, samples_s=each.samples_s[: self._samples]) for each in found]
+
+    def timeline(self, module: HloModule) -> StepTimeline | None:
+        """The timeline of a program that was modelled; None if it has none, or was recorded by an earlier version."""
+        return self._timelines(key_of(module, self.devices)[0])
 
 
 def modelled(profiles: ProfileSource) -> ProfileSource:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.candidates.block_candidates import BlockCandidates
+from alpa_cfp.database import StepTimeline
 from alpa_cfp.errors import NoRunnablePlanError
 from alpa_cfp.quantities import ordinal
 from alpa_cfp.search import MemoryBudgetError, Solution
@@ -61,6 +62,7 @@ class MeasuredPlan:
         failure: Why it could not be run, if it was tried.
         name: Its name among the plans that were tried: "best predicted", "2nd predicted", "data parallel".
         selection_s: The step time from the samples that decide the choice; None if it was not run.
+        timeline: The modelled timeline of its whole program; None if it has none.
     """
 
     solution: Solution
@@ -70,6 +72,7 @@ class MeasuredPlan:
     failure: str = ""
     name: str = ""
     selection_s: float | None = None
+    timeline: StepTimeline | None = None
 
 
 @dataclass(frozen=True)

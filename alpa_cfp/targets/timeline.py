@@ -11,7 +11,7 @@ What communicates takes cores and bandwidth away from what computes; that is not
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -66,6 +66,7 @@ class Entry:
         start_s, end_s: From the step's start.
         kind: `product`, `fusion`, ..., the collective's kind, or `loop` for the further trips of one.
         size_bytes: What it moves, or what a device gives into a collective.
+        exposed_s: Of a collective its last seconds, in which the computation waits for it.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Entry:
     end_s: float
     kind: str
     size_bytes: int
+    exposed_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +124,33 @@ def walk(
     """
     walker = _Walker(module, work_of, collective_s, copying_s)
     end = walker.walk(module.computations[module.entry], _Clock())
-    end = end.waiting_for_communication(end.communicated_until_s)
-    entries = tuple(sorted(walker.entries, key=lambda entry: (entry.start_s, entry.end_s)))
+    end = walker.wait(end, end.communicated_until_s)
+    entries = _with_exposure(sorted(walker.entries, key=lambda entry: (entry.start_s, entry.end_s)), walker.waits)
     unknown = tuple(dict.fromkeys(walker.unknown_loops))
     # Sums of floats: where nothing is hidden, the difference may be a little below zero.
     hidden_s = max(0.0, end.communicating_s - end.exposed_s)
     return Timeline(end.now_s, end.computing_s, end.communicating_s, hidden_s, end.copies_s, entries, unknown)
+
+
+def _with_exposure(entries: Sequence[Entry], waits: Sequence[tuple[float, float]]) -> tuple[Entry, ...]:
+    """The entries, in their order, with what the computation waits for each.
+
+    A wait ends when a collective does, so what is exposed of a collective is its end.
+
+    Args:
+        entries: In the order of their starts.
+        waits: From when until when the computation waits for communication, in order.
+    """
+    found, at = list[Entry](), 0
+    for entry in entries:
+        if entry.queue != "communicating":
+            found.append(entry)
+            continue
+        while at < len(waits) and waits[at][1] <= entry.start_s:
+            at += 1
+        start_s = max(waits[at][0], entry.start_s) if at < len(waits) else entry.end_s
+        found.append(replace(entry, exposed_s=max(0.0, entry.end_s - start_s)))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +203,7 @@ class _Walker:
     collective_s: Callable[[CollectiveOp], float]
     copying_s: Copied
     entries: list[Entry] = field(default_factory=list)
+    waits: list[tuple[float, float]] = field(default_factory=list)
     unknown_loops: list[str] = field(default_factory=list)
     is_silent: bool = False
     works: dict[tuple[str, str], Work] = field(default_factory=dict)
@@ -191,6 +215,12 @@ class _Walker:
         for each in computation.instructions:
             clock = self._step(computation, each, clock, pending)
         return clock
+
+    def wait(self, clock: _Clock, until_s: float) -> _Clock:
+        """The clock when the communicating queue has done what it has until then."""
+        if until_s > clock.now_s and not self.is_silent:
+            self.waits.append((clock.now_s, until_s))
+        return clock.waiting_for_communication(until_s)
 
     def _step(self, computation: Computation, each: Instruction, clock: _Clock, pending: _Pending) -> _Clock:
         opcode = each.opcode
@@ -232,7 +262,7 @@ class _Walker:
         self._note(each.name, "communicating", start_s, start_s + seconds, op.kind, op.operand_bytes)
         communicating_s = clock.communicating_s + seconds
         after = replace(clock, communicated_until_s=start_s + seconds, communicating_s=communicating_s)
-        return after.waiting_for_communication(start_s + seconds) if is_waiting else after
+        return self.wait(after, start_s + seconds) if is_waiting else after
 
     def _start(self, computation: Computation, each: Instruction, clock: _Clock, pending: _Pending) -> _Clock:
         kind = each.opcode.removesuffix(_START)
@@ -258,7 +288,7 @@ class _Walker:
         queue, end_s = pending.pop(self._started(computation, each.operands[0]), (None, 0.0))
         if queue is None:
             raise ScheduleError.not_started(each.name)
-        return clock.waiting_for_copy(end_s) if queue == "copying" else clock.waiting_for_communication(end_s)
+        return clock.waiting_for_copy(end_s) if queue == "copying" else self.wait(clock, end_s)
 
     def _fusion(
         self,
@@ -303,13 +333,15 @@ class _Walker:
 
     def _longest(self, branches: tuple[Computation, ...], clock: _Clock) -> _Clock:
         """The clock after the branch that takes longest, of which alone the entries stay."""
-        longest, noted, before = clock, list[Entry](), len(self.entries)
+        longest, noted, waited = clock, list[Entry](), list[tuple[float, float]]()
+        entries, waits = len(self.entries), len(self.waits)
         for branch in branches:
             after = self.walk(branch, clock)
             if after.now_s >= longest.now_s:
-                longest, noted = after, self.entries[before:]
-            del self.entries[before:]
+                longest, noted, waited = after, self.entries[entries:], self.waits[waits:]
+            del self.entries[entries:], self.waits[waits:]
         self.entries += noted
+        self.waits += waited
         return longest
 
     def _started(self, computation: Computation, name: str) -> str:

@@ -1,5 +1,7 @@
 """Plans for devices that are not here are made of programs that their compilers compile."""
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +61,34 @@ def test_a_plan_has_the_modelled_step_and_the_compilers_memory_and_says_that_not
     assert "measured" not in plan.explain().partition("What the planner")[0].replace("nothing was measured", "")
     with pytest.raises(PlanError, match="without devices"):
         plan.jit(step)
+
+
+def test_a_plan_has_the_timeline_of_its_whole_program_and_its_report_draws_it(name: str, options: PlanOptions) -> None:
+    plan = planned(name, options)
+    assert plan.account is not None
+    timeline = plan.account.timeline
+    assert timeline is not None
+    assert timeline.step_s == plan.measured_s
+    assert timeline.computing_s + timeline.exposed_s + timeline.copies_s == pytest.approx(timeline.step_s)
+    assert timeline.of_queue("communicating")
+    exposed_ns = sum(each.exposed_ns for each in timeline.entries)
+    assert exposed_ns == pytest.approx(1e9 * timeline.exposed_s, abs=len(timeline.entries))
+    assert Plan.from_json(plan.to_json()) == plan
+    assert "runs beside computation" in plan.explain()
+    assert "Communication, modelled" in plan.report()
+
+
+def test_a_replay_of_what_was_recorded_without_timelines_gives_the_plan_without_one(
+    name: str, options: PlanOptions
+) -> None:
+    plan = planned(name, options)
+    assert plan.account is not None
+    with closing(sqlite3.connect(str(options.database))) as connection, connection:
+        connection.execute("DROP TABLE timelines")
+        connection.execute("PRAGMA user_version = 1")
+    again = planned(name, replace(options, costs="replay"))
+    assert again == replace(plan, account=replace(plan.account, timeline=None))
+    assert "queues" not in again.explain()
 
 
 def test_a_plan_is_made_again_of_what_was_compiled_byte_for_byte(name: str, options: PlanOptions) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Literal, get_args
 
-from alpa_cfp.database import Failure, Profile, utc_now
+from alpa_cfp.database import Failure, Profile, StepTimeline, utc_now
 from alpa_cfp.spmd.distributed.host_place import HostPlace
 
 Stage = Literal["compile", "run", "inspect"]
@@ -105,11 +105,13 @@ class Finished:
 
     Attributes:
         is_permanent: False for a failure that the program did not cause; such a profile is not recorded.
+        timeline: Of a program whose time was modelled.
     """
 
     index: int
     profile: Profile
     is_permanent: bool = True
+    timeline: StepTimeline | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,12 @@ from functools import partial
 
 import jax
 
-from alpa_cfp.database import Profile
 from alpa_cfp.errors import CFPError
 from alpa_cfp.profiling.process import serving
 from alpa_cfp.profiling.process.group import cores
 from alpa_cfp.profiling.process.protocol import MessageConnection, ProgressFile, Ready, TaskDone
 from alpa_cfp.profiling.process.setups import set_up_jax
-from alpa_cfp.profiling.targets.tasks import do_task
+from alpa_cfp.profiling.targets.tasks import Compiled, do_task
 from alpa_cfp.targets.modelled_program import modelled_program
 from alpa_cfp.targets.topology import devices_of
 
@@ -33,10 +32,10 @@ def _serve(connection: MessageConnection, progress: ProgressFile) -> None:
         connection.send(Ready(refusal=str(error)))
         return
     connection.send(Ready())
-    profiles: dict[bytes, Profile] = {}
+    known: dict[bytes, Compiled] = {}
     modelled = partial(modelled_program, target=setup.target, devices=devices)
     while True:
-        for event in do_task(connection.recv(), modelled, cores(), profiles, progress.write):
+        for event in do_task(connection.recv(), modelled, cores(), known, progress.write):
             connection.send(event)
         connection.send(TaskDone())
 

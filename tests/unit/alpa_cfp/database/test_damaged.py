@@ -119,7 +119,7 @@ def run_sql(path: Path, *statements: str) -> None:
 DAMAGE: dict[str, tuple[tuple[str, ...], str]] = {
     "foreign": (("PRAGMA application_id = 1234",), "of another application"),
     "unnamed": (("PRAGMA application_id = 0",), "of another application"),
-    "newer": (("PRAGMA user_version = 2",), "its schema is version 2, from a newer release"),
+    "newer": (("PRAGMA user_version = 3",), "its schema is version 3, from a newer release"),
     "no_version": (("PRAGMA user_version = 0",), "lacks tables"),
     "no_table": (("DROP TABLE sessions",), "lacks tables"),
     "no_column": (("DROP TABLE keys", "CREATE TABLE keys (x)"), "no such column"),

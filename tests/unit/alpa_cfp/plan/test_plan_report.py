@@ -40,6 +40,11 @@ def test_a_report_that_is_read_back_is_an_equal_one(report: PlanReport) -> None:
     assert decode(PlanReport, json.loads(json.dumps(encode(report)))) == report
 
 
+def test_a_report_without_a_timeline_is_written_as_by_earlier_versions() -> None:
+    assert "timeline" not in encode(REPORT)
+    assert decode(PlanReport, encode(REPORT)).timeline is None
+
+
 def _damaged(path: tuple[Any, ...], value: Any) -> Any:
     content = json.loads(json.dumps(encode(REPORT)))
     *before, last = path

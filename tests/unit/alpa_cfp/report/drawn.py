@@ -1,7 +1,11 @@
 """Plan reports drawn at random, for properties that hold for every report."""
 
+from typing import get_args
+
 from hypothesis import strategies as st
 
+from alpa_cfp.database import StepTimeline
+from alpa_cfp.database.timelines import Queue, TimelineEntry, totals_of
 from alpa_cfp.plan.plan_report import Alternative, BlockKind, BlockReport, Communication, Move, PlanReport, TriedPlan
 
 seconds = st.floats(0, 1e6)
@@ -48,6 +52,25 @@ tried = st.builds(
 
 
 @st.composite
+def timelines(draw: st.DrawFn) -> StepTimeline:
+    """Entries that follow each other in each queue."""
+    entries = list[TimelineEntry]()
+    for queue in get_args(Queue):
+        now_ns = 0
+        for kind in draw(st.lists(st.text(max_size=9), max_size=3)):
+            start_ns = now_ns + draw(sizes)
+            now_ns = start_ns + draw(sizes)
+            exposed_ns = draw(st.integers(0, now_ns - start_ns)) if queue == "communicating" else 0
+            own = (draw(sizes), draw(st.integers(1, 9)))
+            entries.append(TimelineEntry(queue, kind, start_ns, now_ns, *own, exposed_ns=exposed_ns))
+    entries.sort(key=lambda each: each.start_ns)
+    return StepTimeline(
+        draw(seconds), draw(seconds), draw(seconds), draw(seconds), draw(seconds),
+        tuple(entries), totals_of(entries), draw(st.integers(0, 3)),
+    )  # fmt: skip
+
+
+@st.composite
 def plan_reports(draw: st.DrawFn) -> PlanReport:
     """A report with valid indices."""
     its_kinds = tuple(draw(st.lists(kinds, min_size=1, max_size=2)))
@@ -68,4 +91,5 @@ def plan_reports(draw: st.DrawFn) -> PlanReport:
         tuple(draw(st.lists(tried, max_size=2))),
         draw(seconds),
         draw(sizes),
+        timeline=draw(st.none() | timelines()),
     )

@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from alpa_cfp.database import StepTimeline
+from alpa_cfp.database.timelines import TimelineEntry, totals_of
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_report import (
     Alternative,
@@ -205,3 +207,26 @@ def plan_of(report: PlanReport | None, program: str = "ab" * 32, blocks: int = 3
         needed_bytes=whole.needed_bytes if whole else None,
         account=report,
     )
+
+
+def queues(layers: int = 4) -> StepTimeline:
+    """The modelled step of a few layers: each gathers weights beside the products before it, and waits for a sum."""
+    entries, now_ns = list[TimelineEntry](), 0
+    for number in range(layers):
+        if number:
+            entries.append(TimelineEntry("communicating", "all-gather", now_ns, now_ns + 30_000, 8 * MB))
+        for kind, took_ns, size in (("product", 80_000, 48 * MB), ("fusion", 20_000, 16 * MB)):
+            entries.append(TimelineEntry("computing", kind, now_ns, now_ns + took_ns, size))
+            now_ns += took_ns
+        start_ns, now_ns = now_ns - 10_000, now_ns + 40_000
+        entries.append(TimelineEntry("communicating", "all-reduce", start_ns, now_ns, 32 * MB, exposed_ns=40_000))
+    entries.sort(key=lambda each: (each.start_ns, each.end_ns))
+    computing_s, communicating_s, exposed_s = layers * 100e-6, layers * 80e-6 - 30e-6, layers * 40e-6
+    found, hidden_s = tuple(entries), communicating_s - exposed_s
+    return StepTimeline(computing_s + exposed_s, computing_s, communicating_s, hidden_s, 0.0, found, totals_of(found))
+
+
+def modelled(timeline: StepTimeline | None = None) -> Plan:
+    """A plan for a target, of which the compiled program has this timeline, or that of a few layers."""
+    plan = plan_of(replace(gpt(), timeline=timeline or queues()))
+    return replace(plan, costs="compile")

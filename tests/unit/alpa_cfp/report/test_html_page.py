@@ -7,9 +7,16 @@ import pytest
 
 from alpa_cfp.plan.plan_report import Caveat, PlanReport
 from alpa_cfp.report.html_page import html_page
-from unit.alpa_cfp.report.reports import gpt, hostile, moe, plan_of, unmeasured
+from unit.alpa_cfp.report.reports import gpt, hostile, moe, plan_of, queues, unmeasured
 
-ACCOUNTS = {"gpt": gpt(2), "deep": gpt(24), "moe": moe(), "unmeasured": unmeasured(), "none": None}
+ACCOUNTS = {
+    "gpt": gpt(2),
+    "deep": gpt(24),
+    "moe": moe(),
+    "unmeasured": unmeasured(),
+    "none": None,
+    "queues": replace(gpt(), timeline=queues()),
+}
 # Elements and attributes that make a browser ask for something.
 LOADING = {"link", "img", "iframe", "object", "embed", "video", "audio", "source", "image", "use", "base", "form"}
 ADDRESSES = {"src", "srcset", "action", "data", "xlink:href", "background", "poster", "formaction"}

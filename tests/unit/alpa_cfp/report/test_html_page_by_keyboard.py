@@ -6,7 +6,7 @@ import pytest
 
 from alpa_cfp.report.html_page import html_page
 from unit.alpa_cfp.report.devtools import BROWSER, NO_BROWSER, Page, opened
-from unit.alpa_cfp.report.reports import gpt, plan_of
+from unit.alpa_cfp.report.reports import gpt, modelled, plan_of
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
 
@@ -130,3 +130,48 @@ def test_buttons_of_the_legend_are_pressed_by_keys(page: Page) -> None:
     page.press(" ")
     assert page.says(f"{FOCUSED}.getAttribute('aria-pressed')") == "false"
     assert page.says("document.querySelectorAll('.dim').length") == 0
+
+
+LANES = "[...document.querySelectorAll('#lanes .lane')]"
+DRAWN = "document.getElementById('lanes')"
+
+
+@pytest.fixture(scope="module")
+def queues(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    path = tmp_path_factory.mktemp("queues") / "plan.html"
+    path.write_text(html_page(modelled()), encoding="utf-8")
+    with opened(path) as page:
+        yield page
+
+
+def test_the_tab_key_reaches_each_lane_once_and_arrows_go_along_it(queues: Page) -> None:
+    reached = list[int]()
+    for _ in range(100):
+        queues.press("Tab")
+        lane = queues.says(f"{LANES}.indexOf({FOCUSED}.closest('.lane'))")
+        reached += [lane] if lane >= 0 else []
+        if lane == 1:
+            break
+    assert reached == [0, 1]
+    queues.press("ArrowRight")
+    assert queues.says(f"{TIP}.textContent").startswith("all-gather, 0.0300 ms modelled\n0.0300 ms beside computation")
+    assert queues.says(f"{FOCUSED}.getAttribute('aria-label')").startswith("all-gather, 0.0300 ms modelled, 0.0300 ms")
+    queues.press("Escape")
+    assert queues.says(f"{TIP}.hidden")
+
+
+def test_buttons_make_the_queues_wider_with_a_finer_scale_and_whole_again(queues: Page) -> None:
+    def button(number: int) -> str:
+        return f"document.querySelectorAll('#queues .tools button')[{number}]"
+
+    whole = f"{DRAWN}.getBoundingClientRect().width"
+    lines = f"(getComputedStyle({DRAWN}.querySelector('.tick.fine')).display !== 'none')"
+    before = queues.says(whole)
+    assert queues.says(f"{button(1)}.disabled && !{lines}")
+    for _ in range(2):
+        queues.says(f"{button(0)}.click()")
+    assert queues.says(whole) == pytest.approx(4 * before)
+    assert queues.says(lines)
+    queues.says(f"{button(2)}.click()")
+    assert queues.says(whole) == pytest.approx(before)
+    assert not queues.says("document.documentElement.dataset.error ?? ''")

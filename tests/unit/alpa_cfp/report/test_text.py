@@ -7,7 +7,7 @@ import pytest
 
 from alpa_cfp.plan.plan_report import Caveat, PlanReport
 from alpa_cfp.report.text import explain
-from unit.alpa_cfp.report.reports import gpt, moe, plan_of, unmeasured
+from unit.alpa_cfp.report.reports import gpt, modelled, moe, plan_of, queues, unmeasured
 
 
 def test_the_heading_says_mesh_step_and_memory() -> None:
@@ -16,6 +16,18 @@ def test_the_heading_says_mesh_step_and_memory() -> None:
     assert said[1] == "  step    8.42 ms measured, 8.10 ms predicted (3.8% too low)"
     assert said[2].startswith("  memory  900 MB on a device by the compiled program; predicted ")
     assert said[3] == "  costs   measured on the mesh; 54 programs profiled or looked up"
+
+
+def test_what_a_modelled_step_hides_of_its_communication_is_one_line() -> None:
+    (line,) = [line for line in explain(modelled()).splitlines() if line.startswith("  queues")]
+    hidden = "of which 0.130 ms (45%) runs beside computation"
+    assert line == f"  queues  computation 0.400 ms, communication 0.290 ms, {hidden}; modelled"
+
+
+def test_a_modelled_step_without_communication_says_so_and_one_that_waits_for_copies_says_for_how_long() -> None:
+    alone = replace(queues(), communicating_s=0.0, hidden_s=0.0, copies_s=1e-5)
+    said = "  queues  computation 0.400 ms, no communication, copies are waited for 0.0100 ms; modelled\n"
+    assert said in explain(modelled(alone))
 
 
 def test_the_text_of_a_deep_model_is_as_long_as_that_of_a_shallow_one() -> None:

@@ -7,12 +7,13 @@ from typing import cast
 
 import pytest
 
-from alpa_cfp.database import Profile, utc_now
+from alpa_cfp.database import Profile, StepTimeline, utc_now
 from alpa_cfp.errors import NoRunnablePlanError
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.search import MemoryBudgetError, MemoryUse, Solution
 from alpa_cfp.select.refinement import MeasuredPlan, Refinement
 from alpa_cfp.select.whole_plan import best_whole
+from alpa_cfp.spmd.module.hlo_module import HloModule
 
 FAILED = Profile(status="failed", created_at=utc_now(), failure="crashed", failure_message="it did")
 
@@ -52,8 +53,12 @@ class Plans:
         return [Profile(status="measured", created_at=utc_now(), samples_s=(9.0,), compile_s=0.1, **sizes)]
 
 
+def timeline_of(program: HloModule) -> StepTimeline:
+    return StepTimeline(float(cast(int, program)), 0.0, 0.0, 0.0, 0.0, (), ())
+
+
 def chosen(plans: Plans, budget_bytes: int | None) -> MeasuredPlan:
-    return best_whole(cast(Refinement, plans), budget_bytes)
+    return best_whole(cast(Refinement, plans), budget_bytes, timeline_of)
 
 
 FAST_AND_SMALL = (plan(0, 1.0, 100), plan(1, 2.0, 50))
@@ -62,6 +67,13 @@ FAST_AND_SMALL = (plan(0, 1.0, 100), plan(1, 2.0, 50))
 def test_a_plan_has_the_seconds_and_the_memory_of_its_whole_program() -> None:
     found = chosen(Plans(FAST_AND_SMALL, {0: 110, 1: 60}), None)
     assert (found.solution.choices, found.measured_s, found.needed_bytes) == ((0,), 9.0, 110)
+
+
+def test_a_plan_has_the_timeline_of_its_own_whole_program() -> None:
+    for budget_bytes, number in ((None, 0.0), (105, 1.0)):
+        found = chosen(Plans(FAST_AND_SMALL, {0: 110, 1: 60}), budget_bytes).timeline
+        assert found is not None
+        assert found.step_s == number
 
 
 def test_a_plan_that_needs_more_whole_than_the_budget_is_not_taken() -> None:

@@ -93,6 +93,22 @@ def test_what_is_not_hidden_is_waited_for() -> None:
     ]
 
 
+def exposed(found: Timeline) -> list[tuple[str, float]]:
+    return [(each.name, each.exposed_s) for each in found.entries if each.queue == "communicating"]
+
+
+def test_what_is_waited_for_of_a_collective_is_its_end() -> None:
+    """The second one is done before it is waited for; of the first one 3 s are not hidden."""
+    lines = (start("s"), kernel("k"), done("d", "s"), start("t"), kernel("l"), kernel("m"), kernel("n"), done("e", "t"))
+    assert exposed(timeline(*lines)) == [("s", 3), ("t", 0)]
+
+
+def test_who_waits_for_a_collective_waits_for_those_before_it() -> None:
+    found = timeline(start("s"), start("t"), kernel("k"), done("e", "t"), done("d", "s"), kernel("l"))
+    assert exposed(found) == [("s", 3), ("t", 5)]
+    assert sum(seconds for _, seconds in exposed(found)) == found.communicating_s - found.hidden_s
+
+
 def test_a_pair_that_the_compiler_marks_as_synchronous_hides_nothing() -> None:
     config = ', backend_config={"collective_backend_config":{"is_sync":true}}'
     found = timeline(start("s", config=config), kernel("k"), done("d", "s"))
