@@ -35,17 +35,17 @@ class Link:
         name: For readers: "NVLink 4".
         kind: "nvlink", "pcie" or "network".
         bytes_per_s: What one device sends while it receives as much, by the vendor's figures.
-        latency_s: Of one hop of a ring of NCCL with the LL protocol: what NCCL's own tables have.
         reduces: Whether the switch adds numbers up (NVLink SHARP).
         shared_by: How many neighbouring devices have one adapter together; `bytes_per_s` is the part of one.
+        extra_latency_s: What a hop takes beyond NCCL's own tables, which are of NVLink, PCIe and InfiniBand.
     """
 
     name: str
     kind: LinkKind
     bytes_per_s: float
-    latency_s: float
     reduces: bool = False
     shared_by: int = 1
+    extra_latency_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +257,9 @@ def _link(fields: Fields) -> Link:
         fields.text("name", "for readers"),
         cast(LinkKind, fields.one_of("kind", get_args(LinkKind))),
         fields.number("bytes_per_s"),
-        fields.number("latency_s"),
         fields.truth("reduces") if "reduces" in fields else False,
         fields.whole("shared_by") if "shared_by" in fields else 1,
+        fields.number("extra_latency_s") if "extra_latency_s" in fields else 0.0,
     )
     fields.end()
     return link

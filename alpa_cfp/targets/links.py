@@ -28,7 +28,7 @@ def interconnect_of(target: Target) -> Interconnect:
     generation = _GENERATIONS.get(int(capability.partition(".")[0] or 0))
     if generation is None or inner is None or outer is None:
         raise TargetError.no_links(chip.name, capability, tuple(_GENERATIONS))
-    # NCCL's tables have the latencies of links.
-    within = HostLink("pcie" if inner.kind == "pcie" else "nvlink", inner.bytes_per_s, reduces=inner.reduces)
-    between = Network(outer.bytes_per_s * outer.shared_by, devices_per_nic=outer.shared_by)
+    kind = "pcie" if inner.kind == "pcie" else "nvlink"
+    within = HostLink(kind, inner.bytes_per_s, inner.extra_latency_s, reduces=inner.reduces)
+    between = Network(outer.bytes_per_s * outer.shared_by, outer.extra_latency_s, outer.shared_by)
     return GpuInterconnect(generation, target.hosts, target.devices_per_host, within, between)

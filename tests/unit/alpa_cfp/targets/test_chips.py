@@ -76,7 +76,6 @@ def test_every_chip_names_its_sources_and_has_the_parts_of_its_kind(name: str) -
 def test_devices_of_a_host_reach_each_other_faster_than_other_hosts(name: str) -> None:
     chip = Chip.named(name)
     assert chip.inner.bytes_per_s > chip.outer.bytes_per_s
-    assert chip.inner.latency_s < chip.outer.latency_s
 
 
 def test_a_chip_goes_to_another_process_and_can_be_a_key() -> None:

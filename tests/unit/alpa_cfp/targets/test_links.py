@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from alpa_cfp.targets.errors import TargetError
-from alpa_cfp.targets.interconnect import GpuInterconnect, TorusInterconnect
+from alpa_cfp.targets.interconnect import GpuInterconnect, TorusInterconnect, collective_s
 from alpa_cfp.targets.links import interconnect_of
 from alpa_cfp.targets.target import target
 
@@ -29,6 +29,16 @@ def test_gpus_without_nvlink_share_what_they_have() -> None:
     assert found.host_link.kind == "pcie"
     assert found.network is not None
     assert (found.network.devices_per_nic, found.network.bytes_per_s) == (8, 25e9)
+
+
+def test_what_a_network_takes_beyond_the_tables_of_nccl_makes_collectives_between_hosts_longer() -> None:
+    known = target("a100:2x8")
+    assert known.chip.outer is not None
+    slower = replace(known.chip, outer=replace(known.chip.outer, extra_latency_s=75e-6))
+    plain, found = (interconnect_of(replace(known, chip=chip)) for chip in (known.chip, slower))
+    everywhere, within = [tuple(range(16))], [tuple(range(8)), tuple(range(8, 16))]
+    assert collective_s("all-reduce", 1024, everywhere, found) > collective_s("all-reduce", 1024, everywhere, plain)
+    assert collective_s("all-reduce", 1024, within, found) == collective_s("all-reduce", 1024, within, plain)
 
 
 def test_a_slice_of_tpus_is_a_torus_whose_large_dims_are_rings() -> None:
