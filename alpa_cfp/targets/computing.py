@@ -12,20 +12,15 @@ and "tile quantization" in NVIDIA's guide to matrix multiplication performance).
 sizes, with or without splitting what is summed over.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil
 from typing import Protocol
 
 from alpa_cfp.targets.errors import RateError
-from alpa_cfp.targets.hlo_text import (
-    MAIN_MEMORY,
-    Computation,
-    HloTextError,
-    Instruction,
-    ScheduledModule,
-    Shape,
-)
+from alpa_cfp.targets.hlo_text import MAIN_MEMORY, Computation, Instruction, ScheduledModule
+from alpa_cfp.targets.products import Product, products_of
+from alpa_cfp.targets.traffic import moved_bytes
 
 # Rows and columns of the tiles that kernels of matrix products have (CUTLASS has these for tensor cores).
 _TILES = ((256, 128), (128, 256), (128, 128), (64, 256), (128, 64), (64, 128), (64, 64))
@@ -42,10 +37,6 @@ _FREE = frozenset(
     }
 )
 _FREE_CALLS = frozenset({"ConcatBitcast", "AllocateBuffer", "AssumeGatherIndicesInBound", "Sharding"})
-_RENAMING = frozenset({"bitcast", "reshape"})
-_SLICING = frozenset({"slice", "dynamic-slice", "gather"})
-_WRITING_IN_PLACE = {"dynamic-update-slice": 1, "scatter": 2}
-_CUBLAS, _CONVOLUTION = "__cublas", "__cudnn$conv"
 # Where a chip has no rate of its own for a type, that of the next: tensor cores round float32 by default, and what is
 # narrower than they know is widened.
 _RATES_INSTEAD: Mapping[str, tuple[str, ...]] = {
@@ -111,28 +102,6 @@ class Efficiency:
     border: float = 20.5
     overlap: float = 0.68
     launch_s: float = 2e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A matrix product, or a convolution as one.
-
-    Attributes:
-        batch: How many.
-        rows, columns, contracted: Its sizes: (rows x contracted) times (contracted x columns).
-        element_type: Of what is multiplied: `tf32` for float32 that may be rounded.
-    """
-
-    batch: int
-    rows: int
-    columns: int
-    contracted: int
-    element_type: str
-
-    @property
-    def flops(self) -> float:
-        """Multiplications and additions."""
-        return 2.0 * self.batch * self.rows * self.columns * self.contracted
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,178 +189,3 @@ def _peak(chip: Chip, element_type: str) -> float:
         if name in chip.flops_per_s:
             return chip.flops_per_s[name]
     raise RateError(chip.kind, element_type, tuple(chip.flops_per_s))
-
-
-def products_of(module: ScheduledModule, computation: Computation, instruction: Instruction) -> Iterator[Product]:
-    """The products that an instruction computes, those inside of fusions too.
-
-    Raises:
-        HloTextError: the compiler's configuration of a product cannot be read.
-    """
-    if instruction.opcode == "fusion":
-        for called in module.called_by(instruction):
-            for each in called.instructions:
-                yield from products_of(module, called, each)
-        return
-    target = instruction.custom_call_target
-    make = None
-    if instruction.opcode == "dot":
-        make = _dot
-    elif target.startswith(_CUBLAS):
-        make = _cublas
-    elif instruction.opcode == "convolution" or target.startswith(_CONVOLUTION):
-        make = _convolution
-    if make is not None:
-        try:
-            yield make(instruction, computation.operands_of(instruction))
-        except (IndexError, ValueError, ZeroDivisionError) as error:
-            problem = f"its sizes do not make a product ({error})"
-            raise HloTextError.at(instruction.line, instruction.name, problem) from error
-
-
-def _dot(instruction: Instruction, operands: tuple[Instruction, ...]) -> Product:
-    sides = [
-        (instruction.numbers(f"{side}_batch_dims"), instruction.numbers(f"{side}_contracting_dims"))
-        for side in ("lhs", "rhs")
-    ]
-    return _matrix_product(operands, sides, "high" in instruction.attributes.get("operand_precision", ""))
-
-
-def _cublas(instruction: Instruction, operands: tuple[Instruction, ...]) -> Product:
-    config = instruction.backend_config().get("gemm_backend_config", {})
-    dims = config.get("dot_dimension_numbers", {})
-    sides = [
-        tuple(tuple(map(int, dims.get(f"{side}_{kind}_dimensions", ()))) for kind in ("batch", "contracting"))
-        for side in ("lhs", "rhs")
-    ]
-    precision = config.get("precision_config", {}).get("operand_precision", ())
-    return _matrix_product(operands, sides, any(each != "DEFAULT" for each in precision))
-
-
-def _matrix_product(
-    operands: tuple[Instruction, ...], sides: list[tuple[tuple[int, ...], ...]], exact: bool
-) -> Product:
-    """A product of the first two operands, of each of which `sides` has the batch dims and the contracted ones."""
-    free = list[int]()
-    for operand, (batch, contracted) in zip(operands, sides, strict=False):
-        dims = operand.shapes[0].dims
-        free.append(prod(size for dim, size in enumerate(dims) if dim not in batch and dim not in contracted))
-    left, (batch, contracted) = operands[0].shapes[0], sides[0]
-    sizes = prod(left.dims[dim] for dim in batch), prod(left.dims[dim] for dim in contracted)
-    return Product(sizes[0], free[0], free[1], sizes[1], _multiplied(left, exact))
-
-
-def _convolution(instruction: Instruction, operands: tuple[Instruction, ...]) -> Product:
-    """A convolution as the product of its positions, its output features, and what is summed for each.
-
-    cuDNN's calls have the labels of the forward one, whichever of input, kernel and output they compute.
-    """
-    first, second, result = operands[0].shapes[0], operands[1].shapes[0], instruction.shapes[0]
-    target = instruction.custom_call_target
-    exact = "high" in instruction.attributes.get("operand_precision", "")
-    labels = instruction.attributes.get("dim_labels", "").replace("->", "_").split("_")
-    kernel = result if "BackwardFilter" in target else second
-    output = first if "BackwardInput" in target else second if "BackwardFilter" in target else result
-    features = kernel.dims[labels[1].index("o")]
-    summed, positions = kernel.elements // features, output.elements // features
-    if "BackwardFilter" in target:
-        rows, columns, contracted = features, summed, positions
-    elif "BackwardInput" in target:
-        taken = kernel.dims[labels[1].index("i")]
-        rows, columns = result.elements // result.dims[labels[0].index("f")], taken
-        # Of a strided one only some positions of the kernel meet an output.
-        contracted = ceil(output.elements * summed / (rows * columns))
-    else:
-        rows, columns, contracted = positions, features, summed
-    return Product(1, rows, columns, contracted, _multiplied(first, exact))
-
-
-def _multiplied(shape: Shape, exact: bool) -> str:
-    return "tf32" if shape.element_type == "f32" and not exact else shape.element_type
-
-
-def moved_bytes(module: ScheduledModule, computation: Computation, instruction: Instruction) -> dict[int, int]:
-    """The bytes that an instruction reads and writes, by the memory that they are in.
-
-    Of what it slices or gathers it reads what it takes, and of what it updates in place it writes what is new.
-    """
-    moved = {MAIN_MEMORY: 0}
-    if instruction.opcode == "fusion":
-        (called,) = module.called_by(instruction)
-        reads = _reads(module, called)
-        results = _results(called)
-    else:
-        reads = [
-            _read_by(module, computation, instruction, position, operand.size_bytes)
-            for position, operand in enumerate(computation.operands_of(instruction))
-        ]
-        results = [_written(computation, instruction)] if len(instruction.shapes) == 1 else []
-    seen: dict[str, int] = {}
-    for operand, read in zip(computation.operands_of(instruction), reads, strict=False):
-        # What stands among the operands twice is read once.
-        further = max(0, read - seen.get(operand.name, 0))
-        seen[operand.name] = seen.get(operand.name, 0) + further
-        space = operand.shapes[0].memory_space if operand.shapes else MAIN_MEMORY
-        moved[space] = moved.get(space, 0) + further
-    shapes = instruction.shapes
-    if instruction.custom_call_target.startswith(("__cublas", "__cudnn")):
-        # The last one is room for the kernel to work in.
-        shapes = shapes[: max(1, len(shapes) - 1)]
-    written = results if len(results) == len(shapes) else [shape.size_bytes for shape in shapes]
-    for shape, size_bytes in zip(shapes, written, strict=True):
-        moved[shape.memory_space] = moved.get(shape.memory_space, 0) + size_bytes
-    return moved
-
-
-def _reads(module: ScheduledModule, called: Computation) -> list[int]:
-    """The bytes that a fusion reads of each of its parameters."""
-    users: dict[str, list[tuple[Instruction, int]]] = {}
-    for each in called.instructions:
-        for position, name in enumerate(each.operands):
-            users.setdefault(name, []).append((each, position))
-
-    def read(name: str, size_bytes: int) -> int:
-        found = 0
-        for user, position in users.get(name, ()):
-            if user.opcode in _RENAMING:
-                found += read(user.name, size_bytes)
-            elif not (user.opcode == "tuple" and user.name == called.root):
-                found += _read_by(module, called, user, position, size_bytes)
-        return min(found, size_bytes)
-
-    return [read(each.name, each.size_bytes) for each in called.parameters]
-
-
-def _read_by(
-    module: ScheduledModule, computation: Computation, user: Instruction, position: int, size_bytes: int
-) -> int:
-    """The bytes that an instruction reads of the operand at `position`."""
-    if position == 0 and user.opcode in _SLICING:
-        return min(size_bytes, user.size_bytes)
-    if position == 0 and user.opcode in _WRITING_IN_PLACE:
-        # What is added to is read; what is overwritten is not.
-        return _written(computation, user) if user.opcode == "scatter" else 0
-    if user.opcode == "fusion":
-        (called,) = module.called_by(user)
-        return _reads(module, called)[position]
-    return size_bytes
-
-
-def _results(called: Computation) -> list[int]:
-    """The bytes that a fusion writes of each of its results; what it only passes on is there already."""
-    root = called.by_name[called.root]
-    written = list[int]()
-    for part in called.operands_of(root) if root.opcode == "tuple" else (root,):
-        found = part
-        while found.opcode in _RENAMING:
-            found = called.by_name[found.operands[0]]
-        written.append(0 if found.opcode == "parameter" else _written(called, found))
-    return written
-
-
-def _written(computation: Computation, instruction: Instruction) -> int:
-    place = _WRITING_IN_PLACE.get(instruction.opcode)
-    # A scatter of several arrays is rare enough to count it as a whole.
-    if place is None or len(instruction.operands) <= place or len(instruction.shapes) > 1:
-        return instruction.size_bytes
-    return computation.by_name[instruction.operands[place]].size_bytes

@@ -1,36 +1,24 @@
 """The scheduled program of a compiler, read from its text.
 
 Takes the text of a compiled module, of XLA:GPU or of a TPU (`compiled.as_text()`); gives its computations with their
-instructions in the order of the schedule: shapes, operands, called computations, groups of devices, trip counts. It
-reads line by line and keeps attributes as texts until someone asks. Invariants: an instruction's operands stand before
-it in its computation, and every computation that is called exists; a text that says otherwise is refused with its line.
-The time to read is proportional to the text.
+instructions in the order of the schedule: shapes, operands, called computations. It reads line by line and keeps
+attributes as texts until someone asks. Invariants: an instruction's operands stand before it in its computation, and
+every computation that is called exists; a text that says otherwise is refused with its line. The time to read is
+proportional to the text.
 
 The grammar is XLA's (openxla/xla, `xla/hlo/parser/hlo_parser.cc`), as far as scheduled modules use it.
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
 
-import numpy as np
-
-from alpa_cfp.spmd.compile.collectives import groups_on_mesh
 from alpa_cfp.targets.errors import SHOWN, HloTextError
 
-Groups = tuple[tuple[int, ...], ...]
-
-# What communicates, beside its -start and -done.
-COLLECTIVES = frozenset(
-    {
-        *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
-        *("collective-permute", "collective-broadcast"),
-    }
-)
 # The memory in which arrays of a program are; TPUs have others on the chip, which texts number from 1.
 MAIN_MEMORY = 0
 # Space 5 is the host's (openxla/xla, `xla/layout.h`); others are of the chip.
@@ -45,8 +33,6 @@ _QUOTED_OR_ROUND = re.compile(r'"(?:[^"\\]|\\.)*"|[()]')
 _QUOTED_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[{}()\[\]]|, ')
 _MEMORY_SPACE = re.compile(r"S\((\d+)\)")
 _NUMBER = re.compile(r"\d+")
-_IOTA_GROUPS = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?$")
-_GROUP = re.compile(r"\{([\d,]*)\}")
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 _NOT_IN_MEMORY = frozenset({"token", "opaque"})
 _WITHOUT_OPERANDS = frozenset({"constant", "parameter", "iota"})
@@ -313,116 +299,3 @@ def _attributes(line: str, position: int) -> dict[str, str]:
     parts.append(line[start:])
     pairs = (part.partition("=") for part in parts if part)
     return {key: value for key, _, value in pairs}
-
-
-def replica_groups(instruction: Instruction, num_devices: int) -> Groups:
-    """The groups of a collective, expanded; of a `collective-permute` the pairs (source, target).
-
-    Groups in iota form, `[4,2]<=[2,4]T(1,0)`, are the devices 0, 1, ... in an array of the second shape, its dims in
-    the order that `T` has, cut into rows of the first shape (openxla/xla, `xla/hlo/ir/tile_assignment.h`). Groups along
-    axes, `mesh['x'=2,'y'=4] {'y'}`, are the rows of the devices in an array of the mesh's sizes along these axes.
-    Without groups, all devices are one.
-
-    Raises:
-        HloTextError: they are written in another way.
-    """
-    if "source_target_pairs" in instruction.attributes:
-        numbers = instruction.numbers("source_target_pairs")
-        return tuple(zip(numbers[::2], numbers[1::2], strict=True))
-    text = instruction.attributes.get("replica_groups", "{}")
-    if text == "{}":
-        return (tuple(range(num_devices)),)
-    if iota := _IOTA_GROUPS.match(text):
-        groups, devices, order = ([int(size) for size in (each or "").split(",") if size] for each in iota.groups())
-        if prod(groups) == prod(devices) and sorted(order or range(len(devices))) == list(range(len(devices))):
-            expanded = np.arange(prod(devices)).reshape(devices).transpose(order or None).reshape(-1, groups[-1])
-            return tuple(tuple(map(int, row)) for row in expanded)
-    elif (on_mesh := groups_on_mesh(text)) is not None:
-        mesh, axes = on_mesh
-        return tuple(map(tuple, mesh.groups(axes)))
-    elif text.startswith("{{") and (found := _GROUP.findall(text[1:-1])):
-        return tuple(tuple(map(int, group.split(","))) for group in found if group)
-    raise HloTextError.at(instruction.line, text, "its replica_groups are written in a way that is not known")
-
-
-def trip_count(module: ScheduledModule, computation: Computation, loop: Instruction) -> int | None:
-    """How often a `while` of `computation` does its body; None where the text does not tell.
-
-    XLA:GPU says it. Of TPUs' loops it is worked out, if a counter starts at a constant, the body adds a constant to it,
-    and the condition compares it with a constant, as `jax.lax.scan` makes loops.
-
-    Raises:
-        HloTextError: it has no condition or no body.
-    """
-    known = loop.backend_config().get("known_trip_count")
-    if known is not None:
-        return int(known["n"])
-    names = loop.called("condition") + loop.called("body")
-    if len(names) != 2:
-        raise HloTextError.at(loop.line, loop.name, "the loop does not have a condition and a body")
-    condition, body = (module.computations[name] for name in names)
-    test = condition.by_name[condition.root]
-    init = computation.by_name[loop.operands[0]]
-    after = body.by_name[body.root]
-    if test.opcode != "compare" or "tuple" not in (init.opcode, after.opcode) or init.opcode != after.opcode:
-        return None
-    index = _element(condition, test.operands[0])
-    if index is None:
-        return None
-    limit = _constant(condition, test.operands[1])
-    passed = _element(condition, test.operands[1])
-    if limit is None and passed is not None and _element(body, after.operands[passed]) == passed:
-        limit = _constant(computation, init.operands[passed])
-    start, step = _constant(computation, init.operands[index]), _step(body, after.operands[index], index)
-    if limit is None or start is None or not step:
-        return None
-    direction = test.attributes.get("direction", "")
-    beyond = {"LT": limit, "LE": limit + 1, "GT": limit, "GE": limit - 1, "NE": limit}.get(direction)
-    return None if beyond is None else max(0, -((start - beyond) // step))
-
-
-def _element(computation: Computation, name: str) -> int | None:
-    """Which element of the computation's one parameter an instruction is, through copies of it."""
-    found = _source(computation, name)
-    if found.opcode != "get-tuple-element" or computation.by_name[found.operands[0]].opcode != "parameter":
-        return None
-    return found.numbers("index")[0]
-
-
-def _constant(computation: Computation, name: str) -> int | None:
-    found = _source(computation, name)
-    try:
-        return int(found.literal) if found.opcode == "constant" else None
-    except ValueError:
-        return None
-
-
-def _step(body: Computation, name: str, index: int) -> int | None:
-    """What an iteration adds to the counter that is element `index`."""
-    found = _source(body, name)
-    if found.opcode not in ("add", "subtract") or len(found.operands) != 2:
-        return None
-    left, right = found.operands
-    if _element(body, left) == index:
-        step = _constant(body, right)
-    elif _element(body, right) == index and found.opcode == "add":
-        step = _constant(body, left)
-    else:
-        return None
-    return -step if step is not None and found.opcode == "subtract" else step
-
-
-def _source(computation: Computation, name: str) -> Instruction:
-    found = computation.by_name[name]
-    while found.opcode in ("copy", "bitcast", "convert", "reshape"):
-        found = computation.by_name[found.operands[0]]
-    return found
-
-
-def collective_of(computations: Sequence[Computation]) -> tuple[Computation, Instruction] | None:
-    """The first collective in computations, with the one that it stands in."""
-    for computation in computations:
-        for each in computation.instructions:
-            if each.opcode in COLLECTIVES:
-                return computation, each
-    return None

@@ -9,7 +9,8 @@ import math
 
 from alpa_cfp.errors import OptionError
 from alpa_cfp.spmd.module import partitioned
-from alpa_cfp.targets.nccl import GpuInterconnect, Groups, HostLink, Network, nccl_s
+from alpa_cfp.targets.gpu_links import GpuInterconnect, HostLink, Network
+from alpa_cfp.targets.nccl import Groups, nccl_s
 from alpa_cfp.targets.torus import Slices, TorusInterconnect, torus_s
 
 __all__ = [

@@ -7,8 +7,8 @@ the coordinates of a torus row by row.
 from typing import Final
 
 from alpa_cfp.targets.errors import TargetError
+from alpa_cfp.targets.gpu_links import Generation
 from alpa_cfp.targets.interconnect import GpuInterconnect, HostLink, Interconnect, Network, TorusInterconnect
-from alpa_cfp.targets.nccl import Generation
 from alpa_cfp.targets.target import Target
 
 # The generations of GPUs whose constants NCCL has, by the first number of their compute capability.

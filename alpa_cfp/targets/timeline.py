@@ -15,18 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from alpa_cfp.targets.clock import Clock
 from alpa_cfp.targets.computing import Work
 from alpa_cfp.targets.errors import ScheduleError
-from alpa_cfp.targets.hlo_text import (
-    COLLECTIVES,
-    Computation,
-    Groups,
-    Instruction,
-    ScheduledModule,
-    collective_of,
-    replica_groups,
-    trip_count,
-)
+from alpa_cfp.targets.hlo_collectives import COLLECTIVES, Groups, collective_of, replica_groups
+from alpa_cfp.targets.hlo_loops import trip_count
+from alpa_cfp.targets.hlo_text import Computation, Instruction, ScheduledModule
 
 Queue = Literal["computing", "communicating", "copying"]
 Walked = Callable[[ScheduledModule, Computation, Instruction], Work]
@@ -123,7 +117,7 @@ def walk(
         HloTextError: the groups of a collective cannot be read.
     """
     walker = _Walker(module, work_of, collective_s, copying_s)
-    end = walker.walk(module.computations[module.entry], _Clock())
+    end = walker.walk(module.computations[module.entry], Clock())
     end = walker.wait(end, end.communicated_until_s)
     entries = _with_exposure(sorted(walker.entries, key=lambda entry: (entry.start_s, entry.end_s)), walker.waits)
     unknown = tuple(dict.fromkeys(walker.unknown_loops))
@@ -153,43 +147,6 @@ def _with_exposure(entries: Sequence[Entry], waits: Sequence[tuple[float, float]
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Clock:
-    """The queues at a place in the schedule.
-
-    Attributes:
-        now_s: When the computing queue is there.
-        communicated_until_s, copied_until_s: When the other queues will have done what they have by now.
-        computing_s, communicating_s: What they did.
-        exposed_s, copies_s: What the computing queue waited for communication, and for copies.
-    """
-
-    now_s: float = 0.0
-    communicated_until_s: float = 0.0
-    copied_until_s: float = 0.0
-    computing_s: float = 0.0
-    communicating_s: float = 0.0
-    exposed_s: float = 0.0
-    copies_s: float = 0.0
-
-    def waiting_for_communication(self, until_s: float) -> "_Clock":
-        # What is waited for was enqueued before, so the communicating queue is never idle meanwhile.
-        waited_s = max(0.0, until_s - self.now_s)
-        return replace(self, now_s=self.now_s + waited_s, exposed_s=self.exposed_s + waited_s)
-
-    def waiting_for_copy(self, until_s: float) -> "_Clock":
-        waited_s = max(0.0, until_s - self.now_s)
-        return replace(self, now_s=self.now_s + waited_s, copies_s=self.copies_s + waited_s)
-
-    def again(self, before: "_Clock", times: int) -> "_Clock":
-        """This clock after all that was done since `before` is done so many times more."""
-        grown = {name: getattr(self, name) + times * (getattr(self, name) - getattr(before, name)) for name in _TOTALS}
-        passed_s = grown["now_s"] - self.now_s
-        later = {name: getattr(self, name) + passed_s for name in ("communicated_until_s", "copied_until_s")}
-        return _Clock(**grown, **later)
-
-
-_TOTALS = ("now_s", "computing_s", "communicating_s", "exposed_s", "copies_s")
 # When what was started will be done, by the name of its start.
 _Pending = dict[str, tuple[Queue, float]]
 
@@ -209,20 +166,20 @@ class _Walker:
     works: dict[tuple[str, str], Work] = field(default_factory=dict)
     fused: dict[str, tuple[Computation, Instruction] | None] = field(default_factory=dict)
 
-    def walk(self, computation: Computation, clock: _Clock) -> _Clock:
+    def walk(self, computation: Computation, clock: Clock) -> Clock:
         """The clock after a computation that begins at `clock`."""
         pending: _Pending = {}
         for each in computation.instructions:
             clock = self._step(computation, each, clock, pending)
         return clock
 
-    def wait(self, clock: _Clock, until_s: float) -> _Clock:
+    def wait(self, clock: Clock, until_s: float) -> Clock:
         """The clock when the communicating queue has done what it has until then."""
         if until_s > clock.now_s and not self.is_silent:
             self.waits.append((clock.now_s, until_s))
         return clock.waiting_for_communication(until_s)
 
-    def _step(self, computation: Computation, each: Instruction, clock: _Clock, pending: _Pending) -> _Clock:
+    def _step(self, computation: Computation, each: Instruction, clock: Clock, pending: _Pending) -> Clock:
         opcode = each.opcode
         if opcode.removesuffix(_DONE) in _NOT_TIMED:
             raise ScheduleError.not_timed(each.name, opcode)
@@ -244,7 +201,7 @@ class _Walker:
             return self._fusion(computation, each, found, clock, pending)
         return self._compute(computation, each, clock)
 
-    def _compute(self, computation: Computation, each: Instruction, clock: _Clock) -> _Clock:
+    def _compute(self, computation: Computation, each: Instruction, clock: Clock) -> Clock:
         key = computation.name, each.name
         work = self.works.get(key)
         if work is None:
@@ -255,7 +212,7 @@ class _Walker:
         self._note(each.name, "computing", clock.now_s, after.now_s, work.kind or each.opcode, work.moved_bytes)
         return after
 
-    def _communicate(self, each: Instruction, op: CollectiveOp, clock: _Clock, *, is_waiting: bool) -> _Clock:
+    def _communicate(self, each: Instruction, op: CollectiveOp, clock: Clock, *, is_waiting: bool) -> Clock:
         """Enqueue a collective behind those before it; its end is the new clock's `communicated_until_s`."""
         seconds = self.collective_s(op)
         start_s = max(clock.now_s, clock.communicated_until_s)
@@ -264,7 +221,7 @@ class _Walker:
         after = replace(clock, communicated_until_s=start_s + seconds, communicating_s=communicating_s)
         return self.wait(after, start_s + seconds) if is_waiting else after
 
-    def _start(self, computation: Computation, each: Instruction, clock: _Clock, pending: _Pending) -> _Clock:
+    def _start(self, computation: Computation, each: Instruction, clock: Clock, pending: _Pending) -> Clock:
         kind = each.opcode.removesuffix(_START)
         within = collective_of(self.module.called_by(each)) if kind == "async" else None
         if kind in COLLECTIVES or within is not None:
@@ -284,7 +241,7 @@ class _Walker:
             pending[each.name] = "copying", end_s
         return after
 
-    def _done(self, computation: Computation, each: Instruction, clock: _Clock, pending: _Pending) -> _Clock:
+    def _done(self, computation: Computation, each: Instruction, clock: Clock, pending: _Pending) -> Clock:
         queue, end_s = pending.pop(self._started(computation, each.operands[0]), (None, 0.0))
         if queue is None:
             raise ScheduleError.not_started(each.name)
@@ -295,9 +252,9 @@ class _Walker:
         computation: Computation,
         each: Instruction,
         found: tuple[Computation, Instruction],
-        clock: _Clock,
+        clock: Clock,
         pending: _Pending,
-    ) -> _Clock:
+    ) -> Clock:
         """A fusion that is a collective, or an end of one."""
         called, collective = found
         targets = {inner.custom_call_target for inner in called.instructions}
@@ -313,7 +270,7 @@ class _Walker:
             op = replace(op, kind="reduce-scatter")
         return self._communicate(each, op, clock, is_waiting=True)
 
-    def _loop(self, computation: Computation, each: Instruction, clock: _Clock) -> _Clock:
+    def _loop(self, computation: Computation, each: Instruction, clock: Clock) -> Clock:
         (body,) = (self.module.computations[name] for name in each.called("body"))
         trips = trip_count(self.module, computation, each)
         if trips is None:
@@ -331,7 +288,7 @@ class _Walker:
         self._note(f"{each.name}, {trips - 1} more trips", "computing", first.now_s, last.now_s, "loop", 0)
         return last
 
-    def _longest(self, branches: tuple[Computation, ...], clock: _Clock) -> _Clock:
+    def _longest(self, branches: tuple[Computation, ...], clock: Clock) -> Clock:
         """The clock after the branch that takes longest, of which alone the entries stay."""
         longest, noted, waited = clock, list[Entry](), list[tuple[float, float]]()
         entries, waits = len(self.entries), len(self.waits)

@@ -8,18 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.targets.computing import (
-    Efficiency,
-    Product,
-    RateError,
-    Work,
-    computing_work,
-    copying_s,
-    moved_bytes,
-    product_s,
-    products_of,
-)
-from alpa_cfp.targets.hlo_text import HloTextError, read_scheduled
+from alpa_cfp.targets.computing import Efficiency, Work, computing_work, copying_s, product_s
+from alpa_cfp.targets.errors import HloTextError, RateError
+from alpa_cfp.targets.hlo_text import read_scheduled
+from alpa_cfp.targets.products import Product, products_of
+from alpa_cfp.targets.traffic import moved_bytes
 
 HEADER = "HloModule jit_step, is_scheduled=true"
 # Everything that a chip has, so that seconds can be worked out by hand.

@@ -7,15 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.targets.hlo_text import (
-    HloTextError,
-    Instruction,
-    ScheduledModule,
-    Shape,
-    read_scheduled,
-    replica_groups,
-    trip_count,
-)
+from alpa_cfp.targets.errors import HloTextError
+from alpa_cfp.targets.hlo_collectives import replica_groups
+from alpa_cfp.targets.hlo_loops import trip_count
+from alpa_cfp.targets.hlo_text import Instruction, ScheduledModule, Shape, read_scheduled
 
 HEADER = "HloModule jit_step, is_scheduled=true, entry_computation_layout={()->f32[]}"
 

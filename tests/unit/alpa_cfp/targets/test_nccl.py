@@ -5,7 +5,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from alpa_cfp.errors import OptionError
-from alpa_cfp.targets.nccl import GpuInterconnect, HostLink, Network, nccl_s
+from alpa_cfp.targets.gpu_links import GpuInterconnect, HostLink, Network
+from alpa_cfp.targets.nccl import nccl_s
 
 SIZES = st.integers(0, 2**33)
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
