@@ -18,9 +18,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from alpa_cfp.errors import CFPError
-
 T = TypeVar("T")
+
+_OWN = ("alpa_cfp.", "alpa_on_jax.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ def _answer(connection: Connection, call: str, errors: str) -> None:
     try:
         function, args = pickle.loads(Path(call).read_bytes())
         outcome = Outcome(function(*args))
-    except CFPError as error:
-        outcome = Outcome(None, str(error))
     except Exception as error:  # noqa: BLE001 - whatever it is, it costs this cell alone
-        outcome = Outcome(None, f"{type(error).__name__}: {error}")
+        # The words of this project's own errors say enough.
+        is_own = type(error).__module__.startswith(_OWN)
+        outcome = Outcome(None, str(error) if is_own else f"{type(error).__name__}: {error}")
     connection.send(outcome)
