@@ -3,8 +3,8 @@
 Takes a training step written for alpa, a target and shapes of arguments; gives the composed costs of Alpa's candidate
 stages, and the stages that Alpa's dynamic programme chooses by them. Alpa cuts the step into layers and enumerates
 candidates as ever; each part of the target (1x1, 1x2, ... one host, several hosts) is a target of its own, for which
-the segments of stages are compiled and modelled. Invariants: nothing runs, and no mesh is launched; while stages are
-planned, alpa's functions that are watched give what they always give.
+the segments of stages are compiled and modelled. Invariants: nothing runs, no whole stage is compiled and no mesh
+is launched; afterwards alpa's functions that were watched are its own again.
 
 Tested with alpa 0.2.3, of which it touches `VirtualPhysicalMesh` and, in `stage_construction`, `get_compute_cost`,
 `training_dp` and `inference_dp`.
@@ -15,7 +15,7 @@ import dataclasses
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import alpa
 import numpy as np
@@ -25,7 +25,6 @@ from alpa.pipeline_parallel import stage_construction
 from alpa_cfp.alpa.method import CFPPipeshardParallel
 from alpa_cfp.alpa.option import CFPOption
 from alpa_cfp.errors import NoDevicesError, OptionError
-from alpa_cfp.plan.plan import Plan
 from alpa_cfp.targets.errors import TargetError
 from alpa_cfp.targets.target import Target
 from alpa_on_jax.in_process.place import host_here
@@ -55,13 +54,11 @@ class TargetStages:
     Attributes:
         candidates: Each run of layers on each submesh on which it can be a stage, under its best logical mesh.
         stages: Those that Alpa chose, in the order of layers.
-        plans: CFP's plan of each of them, with its account.
         num_micro_batches: The micro-batches of a step.
     """
 
     candidates: tuple[StageCost, ...]
     stages: tuple[StageCost, ...]
-    plans: tuple[Plan, ...]
     num_micro_batches: int
 
     @property
@@ -113,10 +110,10 @@ def plan_stages(
     parallel: Any = alpa.parallelize(
         step, static_argnums=(), donate_argnums=donate_argnums, batch_argnums=batch_argnums, method=method
     )
-    with _watched() as seen, contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(_StagesPlanned):
+    with _watched() as seen, contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(_StagesChosenError):
         parallel.get_executable(*args)
     stages = tuple(seen.cost(*place) for place in seen.chosen)
-    return TargetStages(seen.candidates(), stages, tuple(option.plans[-len(stages) :]), num_micro_batches)
+    return TargetStages(seen.candidates(), stages, num_micro_batches)
 
 
 def _check(on: Target, option: CFPOption, stage_option: Any) -> None:
@@ -134,8 +131,8 @@ def _check(on: Target, option: CFPOption, stage_option: Any) -> None:
         )
 
 
-class _StagesPlanned(Exception):
-    """Ends alpa's compiling where it would launch meshes: the stages are chosen and planned."""
+class _StagesChosenError(Exception):
+    """Ends alpa's compiling once the stages are chosen: it would go on to compile them, and to launch meshes."""
 
 
 class _Part(VirtualPhysicalMesh):
@@ -165,10 +162,6 @@ class _Part(VirtualPhysicalMesh):
         sizes = f"{mesh.num_hosts}x{mesh.num_devices_per_host}"
         own = (mesh.host_ids, mesh.host_info, mesh.num_devices_per_host, self, mesh.devices)
         return _Part(Target.of(self.target.chip, sizes), *own)
-
-    def get_physical_mesh_group(self, sliced_virtual_meshes: Any) -> NoReturn:
-        del sliced_virtual_meshes
-        raise _StagesPlanned
 
 
 @dataclass
@@ -202,7 +195,7 @@ class _Seen:
 
 @contextlib.contextmanager
 def _watched() -> Iterator[_Seen]:
-    """Note what alpa does to choose stages, for the time of the context."""
+    """Note what alpa does to choose stages, for the time of the context, and end it there."""
     seen, module = _Seen(), cast(Any, stage_construction)
     before = {name: getattr(module, name) for name in ("get_compute_cost", "training_dp", "inference_dp")}
 
@@ -217,9 +210,11 @@ def _watched() -> Iterator[_Seen]:
     def chooses(name: str) -> Callable[..., Any]:
         def choose(*args: Any) -> Any:
             result = before[name](*args)
+            if result[1] is None:  # alpa says so
+                return result
             # Alpa's ranges end behind the last layer.
-            seen.chosen = tuple((int(a), int(b) - 1, int(mesh), int(way)) for (a, b), mesh, way in result[1] or ())
-            return result
+            seen.chosen = tuple((int(a), int(b) - 1, int(mesh), int(way)) for (a, b), mesh, way in result[1])
+            raise _StagesChosenError
 
         return choose
 

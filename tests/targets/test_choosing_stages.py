@@ -29,7 +29,7 @@ def test_candidate_stages_are_compiled_for_parts_of_the_target(tmp_path: Path, m
     assert {each.submesh for each in found.candidates} == {(1, 1), (1, 2)}
     # Each kernel takes 2 us to start, by the model.
     assert all(1e-5 < each.cost_s < 1e-2 for each in found.candidates)
-    assert {plan.costs for plan in found.plans} == {"compile"}
+    assert sum(hosts * devices for hosts, devices in (stage.submesh for stage in found.stages)) == 2
     with ProfileDatabase.open(database, readonly=True) as profiles:
         kinds = {key.device_kind.partition(",")[0] for key, _ in profiles.items()}
     assert kinds == {"h100:1x1", "h100:1x2"}
