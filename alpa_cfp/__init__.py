@@ -7,13 +7,23 @@ from alpa_cfp.lazily import lazily
 if TYPE_CHECKING:
     from alpa_cfp.alpa.method import CFPPipeshardParallel, CFPShardParallel
     from alpa_cfp.alpa.option import CFPOption
+    from alpa_cfp.alpa.target_stages import plan_stages
     from alpa_cfp.jit.autoshard import autoshard
     from alpa_cfp.plan.plan import Plan
     from alpa_cfp.planner.options import PlanOptions
     from alpa_cfp.targets.target import target
 
 __version__ = "0.1.0"
-__all__ = ["CFPOption", "CFPPipeshardParallel", "CFPShardParallel", "Plan", "PlanOptions", "autoshard", "target"]
+__all__ = [
+    "CFPOption",
+    "CFPPipeshardParallel",
+    "CFPShardParallel",
+    "Plan",
+    "PlanOptions",
+    "autoshard",
+    "plan_stages",
+    "target",
+]
 
 # They import alpa and jax.
 __getattr__ = lazily(
@@ -25,6 +35,7 @@ __getattr__ = lazily(
         "Plan": "alpa_cfp.plan.plan",
         "PlanOptions": "alpa_cfp.planner.options",
         "autoshard": "alpa_cfp.jit.autoshard",
+        "plan_stages": "alpa_cfp.alpa.target_stages",
         "target": "alpa_cfp.targets.target",
     },
 )

@@ -9,38 +9,19 @@ costs one line.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
 
-from alpa_cfp import quantities, target
+from alpa_cfp import quantities
 from alpa_cfp.targets.modelled_program import MODEL
+from alpa_cfp_bench.targets.case import TargetCase
+from alpa_cfp_bench.targets.comparison import CFP, ILP, METHODS, Limits, rows_of_case
+from alpa_cfp_bench.targets.rankings import behind, geometric_mean, rankings, steps_of
+from alpa_cfp_bench.workloads import published
 from benchmarks import runner
 from benchmarks.reports import Row
 from benchmarks.runner import Benchmark, one_row
-from benchmarks.target_methods import (
-    Case,
-    Modelled,
-    Outcome,
-    Planned,
-    Traced,
-    apart,
-    by_cfp,
-    by_hand,
-    by_ilp,
-    by_propagation,
-    ilp_settings,
-    model_flops_utilisation,
-    modelled,
-    program_digest,
-    traced,
-)
-from benchmarks.target_rankings import behind, geometric_mean, rankings, steps_of
 
-CFP, ILP, PROPAGATION = "CFP", "Alpa's ILP", "propagation"
-_HAND = ("data parallel", "ZeRO-2", "ZeRO-3", "Megatron")
-METHODS = (CFP, ILP, *_HAND, PROPAGATION)
 CASES = (
     *(f"gpt/{size}@h100:1x8" for size in ("1.3B", "2.6B", "6.7B")),
     *(f"{model}@h100:1x8" for model in ("llama/7B", "moe/1.3B", "moe/2.4B", "wide_resnet/1B", "wide_resnet/2B")),
@@ -65,23 +46,6 @@ _HEADER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a comparison may use.
-
-    Attributes:
-        limit_s: Of one planning or compiling.
-        database: CFP's profiles; None for an empty one for each case.
-        shapes: The logical meshes that CFP plans for, of those of the devices.
-        ilp_settings: How many settings of Alpa's ILP are tried; None for all.
-    """
-
-    limit_s: float
-    database: Path | None = None
-    shapes: Literal["given", "all"] = "all"
-    ilp_settings: int | None = None
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare the methods on the cases that the command line names."""
     parser = runner.parser(__doc__, limit_s=900.0)
@@ -92,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ilp-settings", type=int, help="how many of Alpa's ILP are tried (default: all)")
     options = parser.parse_args(argv)
     try:
-        cases = [Case.of(text) for text in options.cases]
+        cases = [case_of(text) for text in options.cases]
     except ValueError as error:
         parser.error(str(error))
     shapes = "given" if options.mesh_given else "all"
@@ -101,96 +65,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return Benchmark("targets", _TEXT, _HEADER, one_row(_cells), verdict).run(results, options)
 
 
-def rows_of_case(case: Case, methods: Sequence[str], limits: Limits) -> Iterator[Row]:
-    """A row for each method."""
-    step = apart(traced, case, limit_s=limits.limit_s)
-    if step.value is None:
-        yield from (_row(case, None, method, Outcome(None, step.failure), None) for method in methods)
-        return
-    known = dict[str, Outcome[Modelled]]()
-    for method, plans in _plans(case, step.value, methods, limits):
-        results = [(plan, _modelled(case, plan, known, limits)) for plan in plans]
-        plan, outcome = min(results, key=lambda each: _rank(case, each[1]))
-        row = _row(case, step.value, method, plan, outcome)
-        if len(results) > 1:
-            row["planning_s"] = sum(each.value.planning_s for each, _ in results if each.value is not None)
-            row["settings"] = [_setting(each, found) for each, found in results]
-        yield row
+def case_of(text: str) -> TargetCase:
+    """The case that a text names: "gpt/1.3B@h100:1x8", or with another mesh "gpt/1.3B@h100:1x8@2x4".
 
-
-def _plans(
-    case: Case, step: Traced, methods: Sequence[str], limits: Limits
-) -> Iterator[tuple[str, list[Outcome[Planned]]]]:
-    """The plans of each method, of which the fastest counts."""
-    limit_s, wanted = limits.limit_s, target(case.target)
-    if CFP in methods:
-        yield CFP, [apart(by_cfp, case, step, limits.database, limits.shapes, limit_s=limit_s)]
-    if ILP in methods:
-        settings = ilp_settings(wanted.num_devices, wanted.hosts)[: limits.ilp_settings]
-        yield ILP, [apart(by_ilp, case, step, *setting, limit_s=limit_s) for setting in settings]
-    hand = [name for name in _HAND if name in methods]
-    if "Megatron" in hand and len(case.mesh) > 1:
-        hand.append(f"Megatron along axis {len(case.mesh) - 1}, data parallel")
-    if hand:
-        found = apart(by_hand, case, step, hand, limit_s=limit_s)
-        for name in hand:
-            plan = (found.value or {}).get(name)
-            yield name, [Outcome(plan, found.failure or "no such plan, or it is one of those above")]
-    if PROPAGATION in methods:
-        yield PROPAGATION, [apart(by_propagation, case, step, limit_s=limit_s)]
-
-
-def _modelled(
-    case: Case, plan: Outcome[Planned], known: dict[str, Outcome[Modelled]], limits: Limits
-) -> Outcome[Modelled]:
-    """What the compiler and the model say of a plan; equal programs are compiled once."""
-    if plan.value is None:
-        return Outcome(None, plan.failure)
-    digest = program_digest(plan.value)
-    if digest not in known:
-        known[digest] = apart(modelled, plan.value.module, case.target, limit_s=limits.limit_s)
-    return known[digest]
-
-
-def _rank(case: Case, outcome: Outcome[Modelled]) -> tuple[bool, bool, float]:
-    """Plans that fit before others, then the fastest."""
-    found = outcome.value
+    Raises:
+        ValueError: there is no such model, or the text has no target.
+        TargetError: there is no such target, or mesh of it.
+    """
+    name, *places = text.split("@")
+    suite, _, size = name.partition("/")
+    found = published.SUITES.get(suite, {}).get(size)
     if found is None:
-        return True, True, 0.0
-    return False, found.memory_bytes > target(case.target).chip.memory_bytes, found.step_s
-
-
-def _setting(plan: Outcome[Planned], outcome: Outcome[Modelled]) -> dict[str, Any]:
-    """What came of one setting of a method."""
-    found = {"failure": outcome.failure} if outcome.value is None else outcome.value.to_json()
-    return found if plan.value is None else found | {"setting": plan.value.said, "planning_s": plan.value.planning_s}
-
-
-def _row(
-    case: Case, step: Traced | None, method: str, plan: Outcome[Planned], outcome: Outcome[Modelled] | None
-) -> Row:
-    row: Row = {
-        "case": str(case),
-        "suite": case.model.suite,
-        "name": case.model.name,
-        "target": case.target,
-        "mesh": quantities.shape(case.mesh),
-        "samples": case.model.samples,
-        "method": method,
-        "model": MODEL,
-        "failure": plan.failure if outcome is None else outcome.failure,
-        "fits": False,
-    }
-    if step is not None:
-        row |= {"parameters": step.parameters, "flops": step.flops, "trace_s": step.trace_s}
-    if plan.value is not None:
-        row |= {"planning_s": plan.value.planning_s, "said": plan.value.said}
-    if step is not None and outcome is not None and outcome.value is not None:
-        found = outcome.value
-        row |= found.to_json()
-        row["mfu"] = model_flops_utilisation(case, step.flops, found.step_s)
-        row["fits"] = found.memory_bytes <= target(case.target).chip.memory_bytes
-    return row
+        known = ", ".join(f"{suite}/{size}" for suite, cases in published.SUITES.items() for size in cases)
+        raise ValueError(f"there is no model {name}; there are {known}")
+    if len(places) not in (1, 2):
+        raise ValueError(f"{text} is no model@target, nor model@target@mesh")
+    mesh = tuple(int(size) for size in places[1].split("x")) if len(places) > 1 else ()
+    return TargetCase.on(found, places[0], mesh)
 
 
 def verdict(rows: Sequence[Row]) -> str:

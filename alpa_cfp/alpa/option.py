@@ -224,10 +224,12 @@ class CFPOption(AutoShardingOption):
 def _plan_request(request: seam.PlanRequest) -> "PlanRequest":
     """Alpa's request as one of the planner; a submesh of one axis has it as the second."""
     from alpa_cfp.alpa.devices import AlpaDevices  # not at the top: see above
-    from alpa_cfp.planner.request import PlanRequest
+    from alpa_cfp.planner.request import PlanRequest, TargetDevices
 
     logical_mesh = request.logical_mesh
     shape = tuple(int(size) for size in logical_mesh.shape)
-    is_submesh = getattr(logical_mesh, "virtual_mesh", None) is not None
+    virtual = getattr(logical_mesh, "virtual_mesh", None)
+    is_submesh, part = virtual is not None, getattr(virtual, "target", None)  # see `target_stages`
     mesh = LogicalMesh((1, math.prod(shape)) if is_submesh and max(shape) == math.prod(shape) else shape)
-    return PlanRequest(mesh, AlpaDevices(logical_mesh), request.num_micro_batches, request.memory_budget_bytes)
+    devices = AlpaDevices(logical_mesh) if part is None else TargetDevices(part)
+    return PlanRequest(mesh, devices, request.num_micro_batches, request.memory_budget_bytes)

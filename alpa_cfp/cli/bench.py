@@ -1,6 +1,7 @@
 """`alpa-cfp bench`: compares methods on a model and a mesh, and writes the result as a table, JSON and a picture.
 
-Exit code 0: every method gave the result of the serial run; 1: one did not; 2: wrong use.
+With `--target` nothing runs, and `cli.bench_targets` has the rest. Exit code 0: every method gave the result of the
+serial run; 1: one did not; 2: wrong use.
 """
 
 import argparse
@@ -10,11 +11,13 @@ import sys
 from pathlib import Path
 
 from alpa_cfp import quantities
-from alpa_cfp.cli import pipelines
+from alpa_cfp.cli import bench_targets, pipelines
 from alpa_cfp.cli.cluster import add_cluster, devices_of, read_cluster
 from alpa_cfp.cli.files import check_are_different, check_can_write
 from alpa_cfp.cli.process import UserError, interrupted_afterwards
+from alpa_cfp.cli.targets import add_target
 from alpa_cfp.cli.workload import (
+    DEFAULT_MESH,
     add_workload,
     check_can_draw,
     check_database,
@@ -45,6 +48,7 @@ examples:
   alpa-cfp bench --method pipeshard --mesh 1x4 --micro-batches 4      pipelines of two stages in this process
   alpa-cfp bench --method pipeshard --ray 10.0.0.1:6379 --micro-batches 4 --reports stages
   alpa-cfp bench --size layers=4 hidden=256 --micro-batches 2 --json result.json --picture result.png
+  alpa-cfp bench --target h100:1x8 --model gpt-1.3b   on eight H100 that are not here: compiled for them, and modelled
 
 On a CPU as many virtual devices are made as the mesh needs. Exit code 0: every method gives what one device gives
 without parallelism; 1: one does not; 2: something on the command line cannot be; 130: Ctrl-C. What CFP has measured by
@@ -64,6 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_workload(parser)
     add_cluster(parser)
+    add_target(parser)
+    bench_targets.add_limits(parser)
+    parser.set_defaults(mesh=None)  # with a target it is that of the hosts
     pipelines.add_pipelines(parser)
     parser.add_argument(
         "--methods", nargs="+", metavar="METHOD", help="some of those below (default: all that run there, each once)"
@@ -71,9 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rounds",
         type=int,
-        default=Effort().rounds,
         metavar="N",
-        help="steps timed of each copy (default %(default)s)",
+        help=f"steps timed of each copy (default {Effort().rounds})",
     )
     parser.add_argument(
         "--copies", type=int, metavar="N",
@@ -92,12 +98,17 @@ def run(arguments: argparse.Namespace) -> int:
         UserError: the command line is wrong.
     """
     of_pipelines = pipelines.is_pipeline(arguments)
+    if arguments.target is not None:
+        return bench_targets.run(arguments)
+    bench_targets.check_are_here(arguments)
+    arguments.mesh = arguments.mesh or DEFAULT_MESH
     case = read_workload(arguments)
     cluster = read_cluster(arguments, case)
     for name in ("rounds", "copies"):
         if (number := getattr(arguments, name)) is not None and number < 1:
             raise UserError(f"--{name} is {number}, and must be at least 1")
     if of_pipelines:
+        arguments.rounds = arguments.rounds or Effort().rounds
         return pipelines.run(arguments, case, cluster, WRONG_RESULT)
     methods = _methods(arguments.methods, cluster)
     if arguments.save_plan is not None and "cfp" not in methods:
@@ -134,7 +145,7 @@ def _compare(
         from alpa_cfp_bench.running import compare, steps_of
         from alpa_cfp_bench.table import lines
 
-    effort = Effort(arguments.rounds, arguments.copies or Effort().copies, seed=arguments.seed)
+    effort = Effort(arguments.rounds or Effort().rounds, arguments.copies or Effort().copies, seed=arguments.seed)
     with devices_of(case, cluster) as devices, Progress(steps_of(methods, effort)) as progress:
         option = CFPOption(
             database=arguments.database,

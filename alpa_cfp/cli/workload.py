@@ -21,6 +21,7 @@ from alpa_cfp_bench.workloads.sizes import SIZES, TINY, Size, mesh_shape
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Size))
 _OF_TEXT, _OF_IMAGES = ("batch", "hidden", "layers", "heads", "sequence", "vocabulary"), ("batch", "image", "channels")
+DEFAULT_MESH = "2x4"
 # The fields of a size that each model uses.
 FIELDS_OF = {
     "gpt": _OF_TEXT,
@@ -47,9 +48,9 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="gpt", metavar="NAME", help=f"one of {', '.join(SIZES)} (default gpt)")
     parser.add_argument(
         "--mesh",
-        default="2x4",
+        default=DEFAULT_MESH,
         metavar="AxB",
-        help="the devices as a mesh of two axes, such as 2x4 or 1x8 (default 2x4)",
+        help=f"the devices as a mesh of two axes, such as 2x4 or 1x8 (default {DEFAULT_MESH})",
     )
     parser.add_argument(
         "--size", nargs="+", default=[], metavar="NAME=N",
@@ -86,12 +87,21 @@ def read_workload(arguments: argparse.Namespace) -> Case:
     model, mesh, count = arguments.model, arguments.mesh, arguments.micro_batches
     if model not in SIZES:
         raise UserError(f"there is no model {model!r}: --model takes one of {', '.join(SIZES)}")
-    if not re.fullmatch(r"[1-9]\d{0,4}x[1-9]\d{0,4}", mesh):
-        raise UserError(f"{mesh!r} is no mesh: --mesh takes two sizes of at least 1, such as 2x4 or 1x8")
+    check_mesh(mesh)
     size = read_size(model, arguments.size)
     if count is not None and (count < 1 or size.batch % count):
         raise UserError(f"a batch of {size.batch} samples cannot be cut into {count} equal parts (--micro-batches)")
     return Case(model, mesh, size, None if count == 1 else count)
+
+
+def check_mesh(mesh: str) -> None:
+    """Checks the text of a mesh.
+
+    Raises:
+        UserError: it has not two sizes.
+    """
+    if not re.fullmatch(r"[1-9]\d{0,4}x[1-9]\d{0,4}", mesh):
+        raise UserError(f"{mesh!r} is no mesh: --mesh takes two sizes of at least 1, such as 2x4 or 1x8")
 
 
 def start(case: Case, cluster: Cluster | None = None) -> None:

@@ -7,7 +7,7 @@ if costs are composed, since measurements of one stage count for later ones.
 from dataclasses import dataclass, field
 from typing import Any
 
-from alpa_cfp.planner.request import Devices
+from alpa_cfp.planner.request import Devices, TargetDevices
 from alpa_cfp.planner.session import Session
 from alpa_cfp.select.calibration import calibration_programs
 from alpa_cfp.spmd.module.stage_programs import NO_LIMIT_BYTES
@@ -28,7 +28,8 @@ class StageSession(Session):
         if key not in self._cost_models:
             memory_bytes = self._memory_bytes(devices)
             self.expect(devices, mesh, calibration_programs(mesh))
-            self._cost_models[key] = StageCostModel(mesh, memory_bytes, self.source(devices, mesh))
+            target = devices.target if isinstance(devices, TargetDevices) else None
+            self._cost_models[key] = StageCostModel(mesh, memory_bytes, self.source(devices, mesh), target)
         return self._cost_models[key]
 
     def _memory_bytes(self, devices: Devices) -> int:
@@ -36,6 +37,8 @@ class StageSession(Session):
         options = self.options
         if options.memory_budget_bytes is not None:
             return options.memory_budget_bytes
+        if isinstance(devices, TargetDevices):
+            return devices.memory_bytes()
         if options.costs != "measure":
             return NO_LIMIT_BYTES
         if devices.key not in self._memory_bytes_of:

@@ -30,9 +30,11 @@ from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.select.profiles import compiled_collectives, failure_of
 from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge, find_boundaries
+from alpa_cfp.select.target_costs import target_costs
 from alpa_cfp.spmd.module.stage_programs import BoundaryShardings, PhaseCost
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
+from alpa_cfp.targets.target import Target
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +104,8 @@ class StageCostModel:
         mesh: The logical mesh.
         device_bytes: The memory that a device may hold.
         source: The source of profiles; None if all costs are estimates.
-        rates: The rates of the mesh by its calibration programs.
+        target: The target whose mesh it is, for which segments are compiled and modelled; None for devices.
+        rates: The rates of the mesh by its calibration programs; of a target, by its chip and links.
         fitted: The rates fitted to all measured segments.
         correction: For each kind of block its measured time over its estimated time.
     """
@@ -110,6 +113,7 @@ class StageCostModel:
     mesh: LogicalMesh
     device_bytes: int
     source: TrackedSource | None
+    target: Target | None = None
     rates: Rates = field(default_factory=Rates, init=False)
     fitted: Rates = field(default_factory=Rates, init=False)
     correction: dict[Kind, float] = field(default_factory=dict, init=False)
@@ -182,7 +186,10 @@ class StageCostModel:
 
     def _calibrate(self) -> None:
         """Measure the rates of the mesh, once."""
-        if self.source is not None and not self._is_calibrated:
+        if self.target is not None and not self._is_calibrated:
+            self.rates, _ = target_costs(self.target, self.mesh)
+            self.fitted = self.rates
+        elif self.source is not None and not self._is_calibrated:
             self.rates = self.fitted = rates_of(self.mesh, self.source(calibration_programs(self.mesh)), self._caveats)
         self._is_calibrated = True
 

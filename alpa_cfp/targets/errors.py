@@ -55,6 +55,14 @@ class TargetError(CFPError, ValueError):
         )
 
     @classmethod
+    def no_parts(cls, target: str) -> "TargetError":
+        """Stages of a pipeline have parts of a target, and there are none of a slice."""
+        return cls(
+            f"stages of a pipeline cannot have parts of {target}: libtpu compiles for whole slices only. Give a target "
+            "of GPUs, or plan the step on the whole slice by autoshard"
+        )
+
+    @classmethod
     def no_links(cls, chip: str, capability: str, known: Sequence[int]) -> "TargetError":
         """What collectives take on a chip cannot be modelled."""
         return cls(

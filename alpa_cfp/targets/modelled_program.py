@@ -37,6 +37,7 @@ class ModelledProgram:
             those of outputs that are in the arguments' place.
         collectives: The collectives of a run.
         is_read: Whether they were read from the compiled program, because the compiler has partitioned it.
+        compiled: What the compiler made: the program and, where there is one, the sum of gradients once a step.
     """
 
     step_s: float
@@ -47,6 +48,7 @@ class ModelledProgram:
     temporary_bytes: int
     collectives: tuple[Collective, ...]
     is_read: bool
+    compiled: tuple[Compiled, ...] = ()
 
 
 def modelled_program(module: HloModule, target: Target, devices: Devices) -> ModelledProgram:
@@ -70,12 +72,11 @@ def modelled_program(module: HloModule, target: Target, devices: Devices) -> Mod
         with_aliases(module, program), devices, one_program_per_device=replicas, combine_sums=combines
     )
     timeline = timeline_of(compiled, target, program.mesh.num_devices)
-    step_s = timeline.step_s
+    step_s, once = timeline.step_s, tuple[Compiled, ...]()
     if unreduced_results(program):
         bytecode = grad_sync_bytecode(program, module.shape.results)
-        step_s += timeline_of(
-            compile_for(bytecode, devices, one_program_per_device=True), target, program.mesh.num_devices
-        ).step_s
+        once = (compile_for(bytecode, devices, one_program_per_device=True),)
+        step_s += timeline_of(once[0], target, program.mesh.num_devices).step_s
     return ModelledProgram(
         step_s,
         timeline,
@@ -85,6 +86,7 @@ def modelled_program(module: HloModule, target: Target, devices: Devices) -> Mod
         compiled.temporary_bytes,
         program.collectives if replicas else collectives_of_hlo(compiled.text),
         not replicas,
+        (compiled, *once),
     )
 
 

@@ -12,8 +12,12 @@ _HERE = "InThisProcess"
 
 def virtual_mesh(virtual_mesh_class: Any) -> Any:
     """This process' devices, as alpa's `VirtualPhysicalMesh` of one host."""
-    host = {hosts.KEY: IP, hosts.ADDRESS: IP, _HERE: True}
-    return virtual_mesh_class([0], [host], len(jax.local_devices()))
+    return virtual_mesh_class([0], [host_here()], len(jax.local_devices()))
+
+
+def host_here() -> dict[str, Any]:
+    """A host of this process, as alpa's virtual meshes describe hosts."""
+    return {hosts.KEY: IP, hosts.ADDRESS: IP, _HERE: True}
 
 
 def is_here(mesh: Any) -> bool:

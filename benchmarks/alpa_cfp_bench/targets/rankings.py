@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from alpa_cfp.targets.computing import Work, computing_work, copying_s
 from alpa_cfp.targets.hlo_text import Computation, Instruction, ScheduledModule, read_scheduled
@@ -18,7 +19,9 @@ from alpa_cfp.targets.links import interconnect_of
 from alpa_cfp.targets.target import Target
 from alpa_cfp.targets.timeline import CollectiveOp, walk
 from alpa_cfp.targets.topology import Compiled
-from benchmarks.reports import Row
+
+# What came of a method: at least "method", "fits" and, if it was modelled, "step_s" and "scenarios_s".
+Row = dict[str, Any]
 
 # Methods that differ by less have no order.
 TIE = 0.01
@@ -101,6 +104,15 @@ def geometric_mean(ratios: Sequence[float]) -> float:
     return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
 
 
+def _in_words(steps_s: Mapping[str, float]) -> str:
+    """The methods, the fastest first: "a < b ~ c", of which the last two differ by no more than `TIE`."""
+    words, before_s = "", 0.0
+    for name in order_of(steps_s):
+        sign = (" < " if steps_s[name] > (1 + TIE) * before_s else " ~ ") if words else ""
+        words, before_s = f"{words}{sign}{name}", steps_s[name]
+    return words
+
+
 def rankings(rows: Sequence[Row]) -> str:
     """Sentences on the order of one case's methods in all scenarios."""
     steps = steps_of(rows)
@@ -114,5 +126,5 @@ def rankings(rows: Sequence[Row]) -> str:
         if changed or other[winner] * (1 + TIE) < other[best]:
             pairs = ", ".join(f"{second} passes {first}" for first, second in changed)
             words.append(f"with {scenario} {pairs}" if pairs else f"with {scenario} {winner} is first")
-    order = " < ".join(order_of(steps))
+    order = _in_words(steps)
     return f"{order}; {'; '.join(words)}." if words else f"{order}, in all scenarios."
