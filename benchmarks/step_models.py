@@ -8,14 +8,16 @@ replicas of data parallelism do the same beside each other. A step is
 
 which is GPipe's and 1F1B's formula for stages of equal length (Narayanan et al., "Efficient Large-Scale Language Model
 Training on GPU Clusters", section 2.2). The slowest stage is the last one: the head's products with the vocabulary take
-far longer than the embedding's look-up, and stages between have neither. Sends are the activations to the next stage
-and their gradients back, each by the collectives' model, and nothing hides them. The sum of gradients over data
-parallelism is one collective by that model, after the last micro-batch (with ZeRO-1 a reduce-scatter, and an all-gather
-of the weights), as in the published runs, none of which overlaps it. The update is one compiled program over all
-numbers of a device. The sum of the gradients of GPT's one table over both ends of a pipeline is not counted.
+far longer than the embedding's look-up, and stages between have neither. `by_stages_s` is the same with each stage as
+long as it is: the sum of all stages + (micro-batches - 1) x the slowest one (Zheng et al., "Alpa", equation 2), the
+others being their layers alone. Sends are the activations to the next stage and their gradients back, each by the
+collectives' model, and nothing hides them. The sum of gradients over data parallelism is one collective by that model,
+after the last micro-batch (with ZeRO-1 a reduce-scatter, and an all-gather of the weights), as in the published runs,
+none of which overlaps it. The update is one compiled program over all numbers of a device. The sum of the gradients of
+GPT's one table over both ends of a pipeline is not counted.
 
-Stages of more than `_DEEP` layers are extrapolated on a line from programs of `_FEW` layers. Invariant: nothing of the
-model is fitted to what is compared here.
+A stage is extrapolated on a line from programs of `_FEW` layers, between which only whole layers differ. Invariant:
+nothing of the model is fitted to what is compared here.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +33,6 @@ from benchmarks.step_programs import Stage, micro_batch_program, update_program,
 
 _BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 _FEW = (2, 4)
-_DEEP = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +65,19 @@ class ModelledStep:
 
     Attributes:
         step_s: Its seconds.
+        by_stages_s: The same where each stage is as long as it is.
         micro_batch: Of the slowest stage.
         sends_s: Of a micro-batch, to the next stage and back.
         sum_s: Of the gradients over data parallelism, and of gathering weights.
         update_s: Of the optimizer.
-        extrapolated: Whether the micro-batch is extrapolated from fewer layers.
     """
 
     step_s: float
+    by_stages_s: float
     micro_batch: Seconds
     sends_s: float
     sum_s: float
     update_s: float
-    extrapolated: bool
 
 
 def modelled_step(row: Measured) -> ModelledStep:
@@ -86,15 +87,24 @@ def modelled_step(row: Measured) -> ModelledStep:
         jax.errors.JaxRuntimeError: a program cannot be compiled.
         CFPError: the model has no seconds for something.
     """
-    sizes, layers = row.parallelism, row.model.layers // row.parallelism.pipeline
-    stages = stages_of(row.model.layers, sizes.pipeline)
-    micro_batch, sends_s = _micro_batch(row, stages[-1]), 2 * send_s(row)
+    sizes, stages = row.parallelism, stages_of(row.model.layers, row.parallelism.pipeline)
+    few, more = (_micro_batch(row, replace(stages[-1], layers=layers)) for layers in _FEW)
+    slowest = few.extrapolated(more, _FEW, stages[-1].layers)
+    layer_s = (more.step_s - few.step_s) / (_FEW[1] - _FEW[0])
+    sends_s = 2 * send_s(row)
     numbers = max(_numbers(row, stage) for stage in stages)
     sum_s = gradient_sum_s(row, numbers)
     own = -(-numbers // sizes.data) if row.training.splits_state else numbers
-    update_s = _update_s(row.devices, own, row.training)
-    step_s = pipeline_s(micro_batch.step_s, sends_s, row.micro_batches, sizes.pipeline) + sum_s + update_s
-    return ModelledStep(step_s, micro_batch, sends_s, sum_s, update_s, layers > _DEEP)
+    once_s = sum_s + _update_s(row.devices, own, row.training)
+    others_s = (sizes.pipeline - 1) * (layer_s * stages[-1].layers + sends_s)
+    return ModelledStep(
+        pipeline_s(slowest.step_s, sends_s, row.micro_batches, sizes.pipeline) + once_s,
+        pipeline_s(slowest.step_s, sends_s, row.micro_batches, 1) + others_s + once_s,
+        slowest,
+        sends_s,
+        sum_s,
+        once_s - sum_s,
+    )
 
 
 def pipeline_s(micro_batch_s: float, sends_s: float, micro_batches: int, stages: int) -> float:
@@ -103,7 +113,7 @@ def pipeline_s(micro_batch_s: float, sends_s: float, micro_batches: int, stages:
 
 
 def stages_of(layers: int, stages: int) -> tuple[Stage, ...]:
-    """The ends of a pipeline of equal layers, of which the last is the slowest stage: it has the head's products."""
+    """The ends of a pipeline of equal layers; without a pipeline the one stage that is both."""
     each = layers // stages
     if stages == 1:
         return (Stage(each, first=True, last=True),)
@@ -157,15 +167,9 @@ def _numbers(row: Measured, stage: Stage) -> int:
 
 
 def _micro_batch(row: Measured, stage: Stage) -> Seconds:
-    def seconds(layers: int) -> Seconds:
-        # The depth of the whole model has no part in a stage's program.
-        model, own = replace(row.model, layers=0), replace(stage, layers=layers)
-        return _compiled(model, row.training, own, row.vocabulary, row.micro_batch, row.parallelism.tensor, row.devices)
-
-    if stage.layers <= _DEEP:
-        return seconds(stage.layers)
-    few, more = _FEW
-    return seconds(few).extrapolated(seconds(more), _FEW, stage.layers)
+    # The depth of the whole model has no part in a stage's program.
+    model = replace(row.model, layers=0)
+    return _compiled(model, row.training, stage, row.vocabulary, row.micro_batch, row.parallelism.tensor, row.devices)
 
 
 @cache

@@ -201,6 +201,16 @@ def left_out(path: Path = NUMBERS) -> list[LeftOut]:
     return [LeftOut(**fields) for fields in tomllib.loads(path.read_text())["left_out"]]
 
 
+def fastest(rows: Sequence[Measured]) -> list[Measured]:
+    """Of the rows of one plan for one step that with the micro-batch that was measured to be the fastest."""
+    found: dict[tuple[object, ...], Measured] = {}
+    for row in rows:
+        key = (row.compared_with, row.parallelism)
+        if key not in found or row.seconds < found[key].seconds:
+            found[key] = row
+    return list(found.values())
+
+
 def pairs(plans: Sequence[Compared], differs: float = DIFFERS) -> list[Pair]:
     """The pairs of plans of unlike sizes whose measured times differ by more than a share of the shorter one.
 

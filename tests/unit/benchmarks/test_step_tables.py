@@ -54,7 +54,11 @@ def result(sizes: tuple[int, int, int], measured_s: float, modelled_s: float | N
     """A row of the benchmark's results; without `modelled_s` it could not be made."""
     found = {"source": "a", "address": "", "model": "m", "target": "h100:1x4", "step": "8 samples", "batch": 8}
     found |= {"parallelism": list(sizes), "micro_batch": 1, "measured_s": measured_s, "failure": ""}
-    return found | ({"failure": "why"} if modelled_s is None else {"modelled_s": modelled_s}) | fields
+    return (
+        found
+        | ({"failure": "why"} if modelled_s is None else {"modelled_s": modelled_s, "by_stages_s": modelled_s})
+        | fields
+    )
 
 
 def written(path: Path, rows: list[list[float]], **fields: Any) -> Path:
@@ -135,6 +139,12 @@ def test_a_pair_agrees_where_the_slower_plan_is_modelled_slower(measured: float,
         assert found[0].agrees == ((measured > 1) == (modelled > 1) and modelled != 1)
 
 
+def test_of_each_plan_the_micro_batch_that_was_fastest_is_compared() -> None:
+    rows = [row(1, 4, 1, seconds=2.0), row(1, 4, 1, micro_batch=2, seconds=1.5), row(4, 1, 1, seconds=3.0)]
+    elsewhere = row(1, 4, 1, seconds=9.0, step="another")
+    assert step_numbers.fastest([*rows, elsewhere]) == [rows[1], rows[2], elsewhere]
+
+
 def test_the_share_of_no_pairs_is_none() -> None:
     assert step_numbers.agreement([]) is None
 
@@ -142,6 +152,18 @@ def test_the_share_of_no_pairs_is_none() -> None:
 @given(micro_batches=st.integers(1, 64), stages=st.integers(1, 32))
 def test_a_pipeline_takes_as_many_turns_as_micro_batches_and_stages_less_one(micro_batches: int, stages: int) -> None:
     assert step_models.pipeline_s(1.0, 0.5, micro_batches, stages) == (micro_batches + stages - 1) * 1.5
+
+
+def test_a_step_has_turns_of_the_slowest_stage_or_each_stage_as_long_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A layer takes 1 s, and the head 2 s.
+    monkeypatch.setattr(
+        step_models, "_micro_batch", lambda _, stage: Seconds(stage.layers + 2.0 * stage.last, 0.0, 0.0, 0.0, 0.0)
+    )
+    monkeypatch.setattr(step_models, "_update_s", lambda *_: 0.0)
+    found = step_models.modelled_step(row(1, 1, 4, model=replace(ROWS[0].model, layers=12)))
+    turns = 8 + 3
+    assert found.step_s == pytest.approx(turns * (5 + found.sends_s))
+    assert found.by_stages_s == pytest.approx(8 * 5 + 3 * 3 + turns * found.sends_s)
 
 
 def test_without_a_pipeline_nothing_is_sent_and_the_stage_is_the_model() -> None:
@@ -219,9 +241,9 @@ def test_a_row_that_was_not_made_is_listed_with_its_reason() -> None:
 
 def test_a_row_is_told_with_all_parts_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     part = Seconds(0.2, 0.15, 0.1, 0.05, 3.0)
-    found = ModelledStep(1.5, part, 0.01, 0.02, 0.03, extrapolated=True)
+    found = ModelledStep(1.5, 1.4, part, 0.01, 0.02, 0.03)
     monkeypatch.setattr(step_tables, "modelled_step", lambda _: found)
     made = step_tables._result(row())
     cells = step_tables._cells(made)
     assert len(cells) == len(step_tables._HEADER)
-    assert cells[7:14] == ["1500.0", "+50%", "~200.0", "100.0", "50.0", "10.0", "20.0"]
+    assert cells[7:15] == ["1500.0", "+50%", "1400.0", "200.0", "100.0", "50.0", "10.0", "20.0"]
