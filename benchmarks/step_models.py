@@ -48,10 +48,10 @@ class Seconds:
     def extrapolated(self, deeper: "Seconds", layers: tuple[int, int], wanted: int) -> "Seconds":
         """Those of `wanted` layers, on the line through these of layers[0] and `deeper` ones of layers[1]."""
         share = (wanted - layers[0]) / (layers[1] - layers[0])
-        return Seconds(
-            *(a + share * (b - a) for a, b in zip(self.modelled, deeper.modelled, strict=True)),
-            self.compile_s + deeper.compile_s,
+        step_s, computing_s, communicating_s, hidden_s = (
+            few + share * (more - few) for few, more in zip(self.modelled, deeper.modelled, strict=True)
         )
+        return Seconds(step_s, computing_s, communicating_s, hidden_s, self.compile_s + deeper.compile_s)
 
     @property
     def modelled(self) -> tuple[float, float, float, float]:
