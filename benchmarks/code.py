@@ -20,7 +20,10 @@ _WORDS = frozenset({"cli", "doctor", "report", "spmd"})
 # Benchmarks that the planner has no part in, by how their names begin.
 _WITHOUT_PLANNER = ("dispatch", "gradient_accumulation", "ilp_growth", "ray_faults", "ray_meshes", "transport")
 # What belongs to a benchmark under a name of its own.
-_PARTS = {"collective_models": ("collective_numbers",)}
+_PARTS = {
+    "collective_models": ("collective_numbers",),
+    "step_tables": ("step_numbers", "step_programs", "step_models"),
+}
 _DIGITS = 16
 
 
