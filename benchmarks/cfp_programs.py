@@ -31,6 +31,7 @@ from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.compile.executable import Client
+from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import StateSharding
@@ -87,7 +88,9 @@ def module_of(name: str, function: Callable[..., Any], state: Any, batch: Any, p
     lowered = step.trace(state, batch).lower(lowering_platforms=(platform,))
     states, batches = (len(jax.tree.leaves(each)) for each in (state, batch))
     text = str(lowered.compiler_ir("stablehlo"))
-    return HloModule.from_stablehlo(name, text, (True,) * states + (False,) * batches)
+    module = HloModule.from_stablehlo(name, text, (True,) * states + (False,) * batches)
+    module.combiner_limits = CombinerLimits.on(platform)
+    return module
 
 
 def step_of(name: str, size: Size, mesh_shape: tuple[int, ...]) -> Step:

@@ -140,7 +140,8 @@ def _candidate(
     program = module.partitioned
     assert program is not None
     local = read_local(program.counted)
-    memory = memory_of(local, backward_inputs.inputs, backward_inputs.rematerialised)
+    in_place = [result for result, _ in donation_pairs(subprogram.module)]
+    memory = memory_of(local, backward_inputs.inputs, backward_inputs.rematerialised, in_place)
     work = work_of(program.counted, local)
     # XLA mostly partitions better than is predicted.
     lower_bound = work if program.prediction is None else work_of(program, read_local(program))

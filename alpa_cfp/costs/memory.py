@@ -2,14 +2,20 @@
 
 Takes one device's program of a block, forward and backward, and its backward inputs: the arguments that come from the
 backward pass of later blocks, and those that come from rematerialisation. Gives the bytes saved for the backward pass,
-those rematerialised in it, and the peak of all others. Values that XLA recomputes rather than saves do not count.
-Invariant: no value is counted twice.
+those rematerialised in it, and the peak of all others. What is computed inside the ops that use it has no
+memory (`buffers`). Invariant: no value is counted twice.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from alpa_cfp.costs.buffers import Buffers, find_buffers
 from alpa_cfp.costs.work import LocalOp, LocalProgram
+from alpa_cfp.spmd.ir.op_kinds import ELEMENTWISE
+
+# Ops whose result may take the buffer of an operand that nothing else needs.
+_IN_PLACE = ELEMENTWISE | {"stablehlo.all_reduce"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,12 @@ class BlockMemory:
     transient_bytes: int
 
 
-def memory_of(program: LocalProgram, late: Collection[int], repeated: Collection[int] = ()) -> BlockMemory:
+def memory_of(
+    program: LocalProgram,
+    late: Collection[int],
+    repeated: Collection[int] = (),
+    in_place: Collection[int] = (),
+) -> BlockMemory:
     """The memory of a block.
 
     Args:
@@ -35,18 +46,24 @@ def memory_of(program: LocalProgram, late: Collection[int], repeated: Collection
         late: Numbers of the arguments that come from the backward pass.
         repeated: Numbers of the arguments of rematerialisation: those that it computes from, or that it has computed
             elsewhere. Nothing is saved if both are empty.
+        in_place: Numbers of the results that take the buffers of arguments.
     """
     program = _by_pass(program, late, repeated)
     backward_start = _first_use(program, late)
     repeat_start = min(backward_start, _first_use(program, repeated))
-    returned = set(program.returned)
-    available = set(range(program.arguments)) | returned
-    saved = _live_after(program, range(repeat_start), available)
-    computed_again = _live_after(program, range(repeat_start, backward_start), available)
+    backward = {value for op in program.ops[backward_start:] for value in op.results}
+    # Gradients of what blocks hand on: nobody else counts them.
+    gradients = backward.intersection(program.returned) - {program.returned[number] for number in in_place}
+    held = set(program.returned) - gradients
+    buffers = find_buffers(program.ops, program.sizes, range(program.arguments), held)
+    elsewhere = set(range(program.arguments)) | held
+    saved = _live_after(program, buffers, range(repeat_start), elsewhere)
+    computed_again = _live_after(program, buffers, range(repeat_start, backward_start), elsewhere)
+    to_end = frozenset[int]().union(*(buffers.sources[value] for value in gradients))
     return BlockMemory(
-        sum(program.sizes[value] for value in saved),
-        sum(program.sizes[value] for value in computed_again),
-        _peak(program, saved | computed_again | returned),
+        sum(buffers.sizes[value] for value in saved),
+        sum(buffers.sizes[value] for value in computed_again),
+        _peak(program, buffers, saved | computed_again | elsewhere - {*late}, to_end, backward_start),
     )
 
 
@@ -88,45 +105,42 @@ def _first_use(program: LocalProgram, arguments: Collection[int]) -> int:
     return min((program.users[value][0] for value in arguments if program.users[value]), default=len(program.ops))
 
 
-def _last_use(program: LocalProgram, value: int) -> int:
-    users = program.users[value]
-    return users[-1] if users else -1
+def _live_after(program: LocalProgram, buffers: Buffers, part: range, elsewhere: Collection[int]) -> set[int]:
+    """The buffers written in a part of the program that are read after it, and are not counted elsewhere."""
+    written = (value for op in program.ops[part.start : part.stop] for value in op.results)
+    return {value for value in written if value not in elsewhere and buffers.last_use[value] >= part.stop}
 
 
-def _live_after(program: LocalProgram, part: range, available: set[int]) -> set[int]:
-    """The values made in a part of the program that are held for the ops after it.
+def _peak(
+    program: LocalProgram, buffers: Buffers, elsewhere: Collection[int], to_end: Collection[int], backward_start: int
+) -> int:
+    """The most bytes that are live at once, of buffers that are not counted elsewhere.
 
     Args:
         program: The program.
-        part: The part's ops.
-        available: The values that are held in any case. The values that are held for the ops after the part, and those
-            that are cheap to compute from available ones, are added.
+        buffers: Its buffers.
+        elsewhere: Those that are counted elsewhere.
+        to_end: Those that are needed behind the program.
+        backward_start: The op with which the arguments come that are not counted elsewhere.
     """
-    live = {
-        value
-        for op in program.ops[part.start : part.stop]
-        for value in op.results
-        if value not in available and _last_use(program, value) >= part.stop
-    }
-    for op in program.ops[part.start : part.stop]:
-        if op.is_cheap and available.issuperset(op.operands):
-            available.update(op.results)
-            live.difference_update(op.results)
-        else:
-            available.update(live.intersection(op.results))
-    return live
-
-
-def _peak(program: LocalProgram, elsewhere: Collection[int]) -> int:
-    """The most bytes that are live at once, of values that are neither arguments nor counted elsewhere."""
     ends: dict[int, list[int]] = {}
+    sizes = buffers.sizes
+
+    def begin(values: Sequence[int], first: int) -> int:
+        for value in values:
+            last = len(program.ops) if value in to_end else buffers.last_use[value]
+            ends.setdefault(max(first, last), []).append(value)
+        return sum(sizes[value] for value in values)
+
+    given = [value for value in range(program.arguments) if value not in elsewhere and program.users[value]]
     alive = peak = 0
     for number, op in enumerate(program.ops):
-        if not op.is_cheap:
-            for value in op.results:
-                if value not in elsewhere:
-                    alive += program.sizes[value]
-                    ends.setdefault(max(number, _last_use(program, value)), []).append(value)
-        peak = max(peak, alive)
-        alive -= sum(program.sizes[value] for value in ends.pop(number, ()))
+        alive += begin(given, number) if number == backward_start else 0
+        written = [value for value in op.results if value not in elsewhere and buffers.sources[value] == {value}]
+        replaced = Counter[int]()
+        if op.name in _IN_PLACE:
+            replaced = Counter(sizes[value] for value in written) & Counter(sizes[v] for v in ends.get(number, ()))
+        alive += begin(written, number)
+        peak = max(peak, alive - sum(replaced.elements()))
+        alive -= sum(sizes[value] for value in ends.pop(number, ()))
     return peak

@@ -51,19 +51,26 @@ class MemoryBudgetError(SearchError):
     """No plan fits the memory budget.
 
     Fields: `least_bytes`, the memory of the plan that needs least; `budget_bytes`; `dominated_by`, the kind of memory
-    (of `KINDS`) that takes most of it; `largest`, the name of the variable that takes most of that kind.
+    (of `KINDS`) that takes most of it; `largest`, the name of the variable that takes most of that kind; `compiled`,
+    the name of the least plan if `least_bytes` is what the compiler says of it, "" if that is predicted.
     """
 
     def __init__(
-        self, least_bytes: int, budget_bytes: int, kind_bytes: tuple[int, int, int], largest: tuple[str, ...]
+        self,
+        least_bytes: int,
+        budget_bytes: int,
+        kind_bytes: tuple[int, int, int],
+        largest: tuple[str, ...],
+        compiled: str = "",
     ) -> None:
         """
         Args:
-            least_bytes, budget_bytes: As the fields.
+            least_bytes, budget_bytes, compiled: As the fields.
             kind_bytes: The least plan's bytes of each of `KINDS`.
             largest: For each of `KINDS` the variable that takes most of it.
         """
-        self._arguments = (least_bytes, budget_bytes, kind_bytes, largest)
+        self._arguments = (least_bytes, budget_bytes, kind_bytes, largest, compiled)
+        self.compiled = compiled
         self.least_bytes = least_bytes
         self.budget_bytes = budget_bytes
         # The first of equals, so that the message is the same each time.
@@ -71,18 +78,12 @@ class MemoryBudgetError(SearchError):
         self.dominated_by = KINDS[dominant]
         self.largest = largest[dominant]
         parts = ", ".join(f"{kind} {size:,}" for kind, size in zip(KINDS, kind_bytes, strict=True))
+        source = f"That is what the compiler says of that plan ({compiled}). " if compiled else ""
         super().__init__(
             f"no plan fits: the one that needs least memory takes {least_bytes:,} bytes a device, the budget is "
-            f"{budget_bytes:,} ({least_bytes - budget_bytes:,} too few). Of these are {parts}; {self.dominated_by} "
-            f"dominates, most of it in {self.largest}. What helps: {_KNOBS[self.dominated_by]}."
+            f"{budget_bytes:,} ({least_bytes - budget_bytes:,} too few). {source}Of these are {parts}; "
+            f"{self.dominated_by} dominates, most of it in {self.largest}. What helps: {_KNOBS[self.dominated_by]}."
         )
-
-    def scaled(self, budget_bytes: int) -> "MemoryBudgetError":
-        """The error for another budget, if all sizes change as it does."""
-        least, budget, kinds, largest = self._arguments
-        factor = budget_bytes / budget
-        state, saved, transient = (round(factor * size) for size in kinds)
-        return MemoryBudgetError(round(factor * least), budget_bytes, (state, saved, transient), largest)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Ray sends errors between processes; the arguments are not the message.

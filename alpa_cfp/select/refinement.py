@@ -38,6 +38,8 @@ _PLAUSIBLE = 1.15
 # The most times that the search is repeated with the times of whole plans, and the plans that are then timed at once.
 _CORRECTIONS, _AT_ONCE = 3, 3
 _ATTEMPTS = 4
+# The baselines that are compiled before it is said that no plan fits.
+_SMALLEST = 3
 # Step times within this factor count as equal after the last round, and so do memories within the second factor.
 _ALIKE = 1.01
 _ALIKE_MEMORY = 1.05
@@ -114,7 +116,8 @@ class Refinement:
 
         Raises:
             NoRunnablePlanError: none of the plans could be compiled and run end to end.
-            MemoryBudgetError: no plan fits into the budget; it names the measured need of the smallest one.
+            MemoryBudgetError: no plan fits into the budget; it names what the compiler says of the smallest of those
+                that were compiled: the one that is predicted to need least, and the smallest baselines, among them.
         """
         if budget_bytes is None:
             return self._fastest(self._run(self.search.best(self.count, None)))
@@ -141,8 +144,7 @@ class Refinement:
                 if fallback is not None:
                     self.search.caveats.warn(_FALLBACK)
                     return fallback
-                compiled = (each for each in tried if each.needed_bytes)
-                raise _budget_error(min(compiled, key=lambda each: each.needed_bytes or 0), budget_bytes)
+                return self._smallest(budget_bytes)
             if fitting:
                 fallback = self._fastest(fitting)
             ratio = _memory_ratio(worst) / _RESERVE
@@ -157,8 +159,26 @@ class Refinement:
         )
         least = self._fastest(self._run(self._least(budget_bytes), 0))
         if least.needed_bytes is not None and least.needed_bytes > budget_bytes:
-            raise _budget_error(least, budget_bytes)
+            return self._smallest(budget_bytes)
         return least
+
+    def _smallest(self, budget_bytes: int) -> MeasuredPlan:
+        """The fastest plan that fits of all that were tried, and of the baselines that are predicted to need least.
+
+        Predictions are not exact, so that the smallest plan need not be the one that is predicted to be.
+
+        Raises:
+            MemoryBudgetError: none fits.
+        """
+        by_hand = sorted(self._baselines().values(), key=lambda plan: (plan.memory.total, plan.choices))[:_SMALLEST]
+        new = [plan for plan in by_hand if plan.choices not in self.tried and math.isfinite(plan.time_s)]
+        if new:
+            self._run(new, 0)
+        compiled = [each for each in self.tried.values() if each.needed_bytes and not each.failure]
+        fitting = [each for each in compiled if (each.needed_bytes or 0) <= budget_bytes]
+        if fitting:
+            return self._fastest(fitting)
+        raise budget_error(min(compiled, key=lambda each: each.needed_bytes or 0), budget_bytes)
 
     def _least(self, budget_bytes: int) -> Sequence[Solution]:
         """The plan that is predicted to need least memory."""
@@ -318,9 +338,9 @@ def _memory_ratio(each: MeasuredPlan) -> float:
     return (each.needed_bytes or 0) / max(each.solution.memory.total, 1)
 
 
-def _budget_error(least: MeasuredPlan, budget_bytes: int) -> MemoryBudgetError:
-    """The error with the memory of the compiled program; its parts are the predicted ones, scaled to it."""
+def budget_error(least: MeasuredPlan, budget_bytes: int) -> MemoryBudgetError:
+    """Returns the error with the memory of the compiled program; its parts are the predicted ones, scaled to it."""
     memory, needed = least.solution.memory, least.needed_bytes or 0
     state, saved = (int(part * needed / max(memory.total, 1)) for part in (memory.state, memory.saved))
     parts = (state, saved, needed - state - saved)
-    return MemoryBudgetError(needed, budget_bytes, parts, ("the whole program",) * 3)
+    return MemoryBudgetError(needed, budget_bytes, parts, ("the whole program",) * 3, least.name or "best predicted")

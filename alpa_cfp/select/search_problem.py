@@ -6,16 +6,17 @@ other costs, from where the one leaves them to where the other needs them. Invar
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from alpa_cfp.analysis.backward import backward_start, rematerialised_ranges
 from alpa_cfp.analysis.blocks import Blocks
-from alpa_cfp.analysis.graph import BARRIER, Graph, itemsize
+from alpa_cfp.analysis.graph import Graph, itemsize
 from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.costs import CommunicationCosts, resharding_matrices
+from alpa_cfp.costs.buffers import Buffers, find_buffers
 from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.search import Edge, SearchProblem, Variable
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -56,9 +57,9 @@ class Boundaries:
         state: For each block and each candidate, the bytes that a device holds during the whole step: parameters
             that this block uses first, and results.
         activation_bytes: For each block and each candidate, the bytes of its outputs that the backward pass needs.
-        repeating: For each block, whether the largest of `rematerialised_ranges` recomputes it. The values of one
-            such range exist at the same time, and are freed before the next range begins, so they count for one
-            range. In the other ranges they count as transient memory of their block.
+        repeated_share: The part of what all ranges of `rematerialised_ranges` compute again that is there at once. The
+            values of one range exist at the same time, and are freed before the next range begins: the largest range
+            counts, and each range has a part in that, so that a plan of unequal layers counts as their mean.
         crossings: The resharding between blocks.
         places: The sharding in which each value leaves its block; for a parameter, that of its first use.
         arrays: The number of the program's arguments and results.
@@ -66,7 +67,7 @@ class Boundaries:
 
     state: tuple[np.ndarray, ...]
     activation_bytes: tuple[np.ndarray, ...]
-    repeating: tuple[bool, ...]
+    repeated_share: float
     crossings: tuple[ReshardingEdge, ...]
     places: dict[int, BoundaryValue]
     arrays: int
@@ -86,14 +87,18 @@ def find_boundaries(
     graph = blocks.graph
     sources, uses = _sources_and_uses(module, graph, block_candidates)
     turn = backward_start(blocks)
-    parts = rematerialised_ranges(blocks)
-    repeated = max(parts, key=lambda part: _size(graph, _kept(graph, part)), default=range(turn, turn))
-    kept = [*_kept(graph, range(turn)), *_kept(graph, repeated)]
-    state, activation_bytes = (
-        _bytes(graph, block_candidates, sources, values) for values in (_held(module, graph), kept)
+    kept = _Kept.of(graph, sources)
+    state, saved = (
+        _bytes(graph, block_candidates, sources, values)
+        for values in (_full(graph, _held(module, graph)), kept.after(range(turn)))
     )
-    in_repeated = {blocks.block_of_op[op] for op in repeated}
-    repeating = tuple(block.block in in_repeated for block in block_candidates)
+    parts = [kept.after(part) for part in rematerialised_ranges(blocks)]
+    sizes = [sum(math.prod(graph.shape(value)) * size for value, size in each.items()) for each in parts]
+    share = max(sizes, default=0) / max(sum(sizes), 1)
+    again = _bytes(graph, block_candidates, sources, {value: size for each in parts for value, size in each.items()})
+    activation_bytes = tuple(
+        once + np.ceil(share * repeated).astype(np.int64) for once, repeated in zip(saved, again, strict=True)
+    )
     matrices: dict[tuple[int, int], dict[CollectiveKey, np.ndarray]] = {}
     weights = set(graph.parameters) | {graph.origin(graph.results[result]) for result, _ in donation_pairs(module)}
     for value, end in uses:
@@ -114,7 +119,7 @@ def find_boundaries(
         for pair, by_key in sorted(matrices.items())
     )
     arrays = len(graph.parameters) + len(graph.results)
-    return Boundaries(state, activation_bytes, repeating, crossings, sources, arrays)
+    return Boundaries(state, activation_bytes, share, crossings, sources, arrays)
 
 
 def make_problem(
@@ -169,13 +174,13 @@ def _variable(block: BlockCandidates, boundaries: Boundaries, times_s: Sequence[
         np.array(each)
         for each in zip(*((m.saved_bytes, m.repeated_bytes, m.transient_bytes) for m in memories), strict=True)
     )
-    counts = boundaries.repeating[block.block]
+    repeated = np.ceil(boundaries.repeated_share * repeated)
     return Variable(
         _name(block.block),
         times_s,
         state_bytes=boundaries.state[block.block],
-        saved_bytes=boundaries.activation_bytes[block.block] + saved + repeated * counts,
-        transient_bytes=transient + repeated * (not counts),
+        saved_bytes=boundaries.activation_bytes[block.block] + saved + repeated,
+        transient_bytes=transient,
     )
 
 
@@ -214,25 +219,61 @@ def _held(module: HloModule, graph: Graph) -> list[int]:
     return list(dict.fromkeys((*graph.parameters, *results)))
 
 
-def _kept(graph: Graph, part: range) -> list[int]:
-    """The values made in a part of the program that are needed behind it."""
-    values = (value for op in graph.ops[part.start : part.stop] for value in op.results if op.name != BARRIER)
-    return [value for value in values if (users := graph.values[value].users) and users[-1] >= part.stop]
+def _full(graph: Graph, values: Iterable[int]) -> dict[int, float]:
+    """The bytes of an element of values."""
+    return {value: itemsize(graph.values[value].dtype) for value in values}
 
 
-def _size(graph: Graph, values: Sequence[int]) -> int:
-    return sum(math.prod(graph.shape(value)) * itemsize(graph.values[value].dtype) for value in values)
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The values of a program that have buffers, and how long these are needed."""
+
+    graph: Graph
+    buffers: Buffers
+
+    @classmethod
+    def of(cls, graph: Graph, sources: Collection[int]) -> "_Kept":
+        """The buffers of a program.
+
+        Args:
+            graph: The program.
+            sources: The values at boundaries of blocks: only of these it is known here what a device holds.
+        """
+        known = {*sources, *graph.parameters}
+        sizes = [math.prod(value.shape) * itemsize(value.dtype) for value in graph.values]
+
+        def must_stay(value: int, read: frozenset[int]) -> bool:
+            return value in sources and not known.issuperset(read)
+
+        return cls(graph, find_buffers(graph.ops, sizes, graph.parameters, graph.results, must_stay))
+
+    def after(self, part: range) -> dict[int, float]:
+        """The values made in a part of the program that are needed behind it, with the bytes of an element."""
+        values = (value for op in self.graph.ops[part.start : part.stop] for value in op.results)
+        needed = [value for value in values if self.buffers.last_use[value] >= part.stop]
+        elements = (max(math.prod(self.graph.shape(value)), 1) for value in needed)
+        return {value: self.buffers.sizes[value] / count for value, count in zip(needed, elements, strict=True)}
 
 
 def _bytes(
-    graph: Graph, block_candidates: Sequence[BlockCandidates], sources: dict[int, BoundaryValue], values: Sequence[int]
+    graph: Graph,
+    block_candidates: Sequence[BlockCandidates],
+    sources: dict[int, BoundaryValue],
+    values: Mapping[int, float],
 ) -> tuple[np.ndarray, ...]:
-    """For each block and candidate, the bytes on a device of those of `values` whose sharding the block decides."""
+    """For each block and candidate, the bytes on a device of those of `values` whose sharding the block decides.
+
+    Args:
+        graph: The program.
+        block_candidates: The candidates of its blocks.
+        sources: The sharding of values.
+        values: The bytes that an element takes.
+    """
     totals = [np.zeros(len(block.candidates), np.int64) for block in block_candidates]
-    for value in values:
+    for value, size in values.items():
         source = sources.get(value)
         if source is not None:
-            shape, size = graph.shape(value), itemsize(graph.values[value].dtype)
-            sizes = [math.prod(sharding.local_shape(shape)) * size for sharding in source.shardings]
+            shape = graph.shape(value)
+            sizes = [math.ceil(math.prod(sharding.local_shape(shape)) * size) for sharding in source.shardings]
             totals[source.block] += np.array(sizes, np.int64)
     return tuple(totals)

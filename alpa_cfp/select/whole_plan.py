@@ -7,14 +7,14 @@ program.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from alpa_cfp.database import Profile, StepTimeline
 from alpa_cfp.errors import NoRunnablePlanError
 from alpa_cfp.search import MemoryBudgetError
 from alpa_cfp.select.profiles import failure_of
-from alpa_cfp.select.refinement import MeasuredPlan, Refinement
+from alpa_cfp.select.refinement import MeasuredPlan, Refinement, budget_error
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
@@ -35,25 +35,47 @@ def best_whole(refinement: Refinement, budget_bytes: int | None, timeline_of: Ti
 
     Raises:
         NoRunnablePlanError: no plan's whole program can be compiled.
-        MemoryBudgetError: no plan fits; see `Refinement.best`.
+        MemoryBudgetError: no plan fits; it names what the compiler says of the smallest plan's whole program.
     """
-    limit, needed = budget_bytes, 0
+    limit, whole, failed = budget_bytes, list[MeasuredPlan](), None
     for _ in range(_ATTEMPTS):
         try:
             best = refinement.best(limit)
         except MemoryBudgetError as error:
-            if limit == budget_bytes or budget_bytes is None:
+            if budget_bytes is None:
                 raise
-            # By what whole programs need beyond what shorter ones say.
-            raise error.scaled(budget_bytes) from error
+            failed = error
+            break
         found = _first_whole(refinement, best, limit, timeline_of)
-        needed = found.needed_bytes or 0
-        if budget_bytes is None or limit is None or needed <= budget_bytes:
+        if budget_bytes is None or limit is None or (found.needed_bytes or 0) <= budget_bytes:
             return found
+        whole.append(found)
+        needed = found.needed_bytes or 0
         logger.info("CFP: the whole program needs %.3f of the budget; searching again", needed / budget_bytes)
         limit = int(limit * _RESERVE * budget_bytes / needed)
     assert budget_bytes is not None
-    raise MemoryBudgetError(needed, budget_bytes, (0, 0, needed), ("the whole program",) * 3)
+    smallest = _smallest(refinement, whole, timeline_of)
+    if smallest is None:
+        raise failed or NoRunnablePlanError(["no plan's memory is known"])
+    if (smallest.needed_bytes or 0) <= budget_bytes:
+        return smallest
+    raise budget_error(smallest, budget_bytes)
+
+
+def _smallest(refinement: Refinement, whole: Sequence[MeasuredPlan], timeline_of: TimelineOf) -> MeasuredPlan | None:
+    """The plan that needs least by its whole program: of those that were compiled, and the smallest by shorter ones.
+
+    None if nothing was compiled.
+
+    Raises:
+        NoRunnablePlanError: its whole program cannot be compiled, nor that of another.
+    """
+    known = {each.solution.choices for each in whole}
+    tried = [each for each in refinement.tried.values() if each.needed_bytes and not each.failure]
+    least = min(tried, key=lambda each: each.needed_bytes or 0, default=None)
+    if least is not None and least.solution.choices not in known:
+        whole = [*whole, _first_whole(refinement, least, None, timeline_of)]
+    return min(whole, key=lambda each: each.needed_bytes or 0, default=None)
 
 
 def _first_whole(

@@ -7,7 +7,9 @@ UNLIMITED_BYTES = 1 << 60  # what alpa sets where it sets no limit
 # To copy more than so much takes longer than a communication of its own.
 SCATTERED_TOGETHER_BYTES = 1 << 20
 # What XLA's own combiners put together on GPUs (openxla/xla, `xla/service/collective_utils.h`).
-_OVERLAPPED_BYTES = 30 << 20
+_SUMMED_BYTES = 30 << 20
+# By a GPT of 1.3 billion parameters, compiled for 8 H100: ZeRO-2 is modelled 3% slower with 30 MB, ZeRO-3 without limit.
+_GATHERED_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class CombinerLimits:
         """The limits for devices of a platform ("cpu", "gpu", "tpu") of a program that names none.
 
         On CPUs a collective keeps all devices waiting, so that fewer are better. Elsewhere it runs beside what
-        computes: gradients that all wait for the last of them would run beside nothing.
+        computes: gradients that all wait for the last of them would run beside nothing. Weights may be gathered for a
+        few layers together.
         """
-        return cls() if platform == "cpu" else cls(_OVERLAPPED_BYTES, _OVERLAPPED_BYTES)
+        return cls() if platform == "cpu" else cls(_GATHERED_BYTES, _SUMMED_BYTES)

@@ -167,12 +167,16 @@ def by_ilp(case: TargetCase, step: Traced, mesh: tuple[int, int], mixed: bool, s
     """
     del case
     started = time.perf_counter()
-    wrapped = WrappedHlo(HloModule.from_serialized(step.module))
+    traced_module = HloModule.from_serialized(step.module)
+    wrapped = WrappedHlo(replace(traced_module))
     logical = LogicalDeviceMesh(None, np.arange(prod(mesh)).reshape(mesh), _ALPHA, _BETA)
     option = alpa.AutoShardingOption(prefer_reduce_scatter=scatter, allow_mixed_mesh_shape=mixed)
     run_auto_sharding_pass(wrapped, logical, "single", 1, option)
     words = [quantities.shape(mesh), *["mixed"] * mixed, *["reduce-scatter"] * scatter]
-    return Planned.of(wrapped.get_module(), started, " ".join(words))
+    planned = wrapped.get_module()
+    # Alpa's pass sets none; all methods have their collectives combined alike.
+    planned.combiner_limits = traced_module.combiner_limits
+    return Planned.of(planned, started, " ".join(words))
 
 
 def by_propagation(case: TargetCase, step: Traced) -> Planned:

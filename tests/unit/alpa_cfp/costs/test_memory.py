@@ -17,14 +17,36 @@ def test_a_result_of_the_forward_pass_that_the_backward_pass_uses_is_saved() -> 
     assert memory_of(made, {2}).saved_bytes == 10
 
 
-def test_what_is_returned_is_counted_where_it_goes() -> None:
+def test_what_is_returned_in_place_of_an_argument_or_to_later_blocks_is_counted_where_it_goes() -> None:
+    # Of h and dw only the cotangent is left, which comes from the backward pass and is freed.
     made = program((DOT, (0, 1)), (DOT, (3, 2)), arguments=3, returned=(3, 4))
-    assert memory_of(made, {2}) == BlockMemory(0, 0, 0)
+    assert memory_of(made, {2}, in_place=[1]) == BlockMemory(0, 0, 10)
 
 
-def test_what_is_cheap_to_compute_again_from_what_is_there_is_not_saved() -> None:
-    made = program((TANH, (0,)), (ADD, (3, 3)), (DOT, (4, 1)), (DOT, (4, 2)), arguments=3, returned=(5, 6))
+def test_a_gradient_for_other_blocks_comes_and_goes() -> None:
+    made = program((DOT, (0, 1)), (DOT, (3, 2)), arguments=3, returned=(3, 4))
+    assert memory_of(made, {2}) == BlockMemory(0, 0, 20)
+
+
+def test_what_is_computed_inside_the_ops_that_use_it_is_not_saved() -> None:
+    made = program((TANH, (0,)), (DOT, (0, 1)), (TANH, (2,)), (ADD, (3, 2)), arguments=3, returned=(4, 6))
     assert memory_of(made, {2}).saved_bytes == 0
+
+
+def test_what_products_of_both_passes_read_is_saved() -> None:
+    made = program((TANH, (0,)), (ADD, (3, 3)), (DOT, (4, 1)), (DOT, (4, 2)), arguments=3, returned=(5, 6))
+    assert memory_of(made, {2}).saved_bytes == 10
+
+
+def test_a_sum_over_a_copy_is_made_in_its_place() -> None:
+    # The sums of both operands, in the buffers of these.
+    ops = (
+        LocalOp(DOT, (0, 0), (1,)),
+        LocalOp(DOT, (1, 0), (2,)),
+        LocalOp(SUM, (1, 2), (3, 4)),
+        LocalOp(DOT, (3, 4), (5,)),
+    )
+    assert memory_of(LocalProgram(1, ops, (10,) * 6, (5,)), ()).transient_bytes == 20
 
 
 def test_without_a_backward_pass_nothing_is_saved() -> None:
@@ -41,12 +63,12 @@ def test_a_value_is_there_until_its_last_use() -> None:
 def test_what_is_computed_again_is_not_saved() -> None:
     # x, w, cotangent, x behind the barrier; h = x w; y = h x; again h; dw = h cotangent
     made = program((DOT, (0, 1)), (DOT, (4, 0)), (DOT, (3, 1)), (DOT, (6, 2)), arguments=4, returned=(5, 7))
-    assert memory_of(made, {2}, {3}) == BlockMemory(saved_bytes=0, repeated_bytes=10, transient_bytes=10)
+    assert memory_of(made, {2}, {3}, [1]) == BlockMemory(saved_bytes=0, repeated_bytes=10, transient_bytes=10)
 
 
 def test_what_the_forward_pass_has_and_nothing_computes_again_is_saved() -> None:
     made = program((DOT, (0, 1)), (DOT, (4, 0)), (DOT, (3, 4)), (DOT, (6, 2)), arguments=4, returned=(5, 7))
-    assert memory_of(made, {2}, {3}) == BlockMemory(saved_bytes=10, repeated_bytes=10, transient_bytes=0)
+    assert memory_of(made, {2}, {3}, [1]) == BlockMemory(saved_bytes=10, repeated_bytes=10, transient_bytes=10)
 
 
 def with_one_sum(*, is_late: bool) -> LocalProgram:

@@ -297,6 +297,17 @@ def test_where_nothing_fits_the_error_says_what_the_least_plan_really_needs() ->
     assert best.needed_bytes == least + 1000
 
 
+def test_where_nothing_fits_baselines_are_compiled_and_the_smallest_that_the_compiler_knows_is_named() -> None:
+    machine = Machine(needed=lambda predicted: 10**9 - predicted)
+    with pytest.raises(MemoryBudgetError, match="That is what the compiler says of that plan") as caught:
+        machine.best(least_bytes())
+    smallest = max(machine.predictions.memory(choices).total for choices in machine.run)
+    assert caught.value.least_bytes == 10**9 - smallest
+    by_hand = baselines(two_layer_blocks().blocks, two_layer_candidates(), machine.predictions, MESH).values()
+    three = sorted(by_hand, key=lambda plan: (plan.memory.total, plan.choices))[:3]
+    assert {plan.choices for plan in three} <= set(machine.run)
+
+
 def test_a_plan_that_cannot_be_run_whole_is_not_taken() -> None:
     first = Machine().best().solution.choices
     best = Machine(fails=lambda choices: choices == first).best()

@@ -13,9 +13,10 @@ def test_all_is_combined_on_cpus_where_a_collective_runs_beside_nothing():
 
 
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
-def test_as_much_is_combined_for_accelerators_as_xla_itself_combines(platform: str):
+def test_sums_for_accelerators_are_combined_as_far_as_xla_itself_combines_them(platform: str):
     limits = CombinerLimits.on(platform)
-    assert limits.all_reduce_bytes == limits.all_gather_bytes == 30 * 2**20
+    assert limits.all_reduce_bytes == 30 * 2**20
+    assert limits.all_reduce_bytes < limits.all_gather_bytes < UNLIMITED_BYTES
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
