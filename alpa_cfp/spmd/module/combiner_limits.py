@@ -8,7 +8,7 @@ UNLIMITED_BYTES = 1 << 60  # what alpa sets where it sets no limit
 SCATTERED_TOGETHER_BYTES = 1 << 20
 # What XLA's own combiners put together on GPUs (openxla/xla, `xla/service/collective_utils.h`).
 _SUMMED_BYTES = 30 << 20
-# By a GPT of 1.3 billion parameters, compiled for 8 H100: ZeRO-2 is modelled 3% slower with 30 MB, ZeRO-3 without limit.
+# By a GPT of 1.3 billion parameters, compiled for 8 H100: ZeRO-2 is modelled 3% slower with 30 MB, ZeRO-3 without any.
 _GATHERED_BYTES = 128 << 20
 
 
