@@ -29,8 +29,8 @@ from unit.alpa_cfp.profiling.programs import hanging, scaled, worker_pid_of
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Telling(ProfileDatabase):
-    def put(self, key, profile, *, program_text=None):
-        super().put(key, profile, program_text=program_text)
+    def put(self, key, profile, **others):
+        super().put(key, profile, **others)
         print("kept", worker_pid_of(profiler), flush=True)
 
 with Telling.open(sys.argv[1]) as database:
