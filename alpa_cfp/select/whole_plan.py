@@ -20,6 +20,9 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 4
+# The most whole programs that are compiled to choose one of them: each takes as long as many shorter ones.
+_MOST_WHOLE = 3
+_LINE = "\n"
 # The share of the budget that the next plan may use when one needs more than its shorter programs say.
 _RESERVE = 0.995
 TimelineOf = Callable[[HloModule], StepTimeline | None]
@@ -46,7 +49,7 @@ def best_whole(refinement: Refinement, budget_bytes: int | None, timeline_of: Ti
                 raise
             failed = error
             break
-        found = _first_whole(refinement, best, limit, timeline_of)
+        found = _best_of_whole(refinement, best, (limit, budget_bytes), timeline_of)
         if budget_bytes is None or limit is None or (found.needed_bytes or 0) <= budget_bytes:
             return found
         whole.append(found)
@@ -66,22 +69,34 @@ def _smallest(refinement: Refinement, whole: Sequence[MeasuredPlan], timeline_of
     """The plan that needs least by its whole program: of those that were compiled, and the smallest by shorter ones.
 
     None if nothing was compiled.
-
-    Raises:
-        NoRunnablePlanError: its whole program cannot be compiled, nor that of another.
     """
     known = {each.solution.choices for each in whole}
     tried = [each for each in refinement.tried.values() if each.needed_bytes and not each.failure]
     least = min(tried, key=lambda each: each.needed_bytes or 0, default=None)
     if least is not None and least.solution.choices not in known:
-        whole = [*whole, _first_whole(refinement, least, None, timeline_of)]
+        compiled, _ = _compiled(refinement, least, timeline_of)
+        whole = [*whole, *([] if compiled is None else [compiled])]
     return min(whole, key=lambda each: each.needed_bytes or 0, default=None)
 
 
-def _first_whole(
-    refinement: Refinement, best: MeasuredPlan, limit: int | None, timeline_of: TimelineOf
+def _best_of_whole(
+    refinement: Refinement, best: MeasuredPlan, limits: tuple[int | None, int | None], timeline_of: TimelineOf
 ) -> MeasuredPlan:
-    """The best plan whose whole program can be compiled; one that cannot costs that plan only."""
+    """The fastest plan that fits by its whole program, as far as programs are compiled.
+
+    Shorter programs do not tell all that overlaps in the whole one: the next best plan is compiled, too, as long as its
+    shorter ones are faster than the whole programs so far. One that cannot be compiled costs that plan only.
+
+    Args:
+        refinement: Has tried plans.
+        best: The best of these.
+        limits: What shorter programs may need, and what the whole one may; None without limit.
+        timeline_of: See `best_whole`.
+
+    Raises:
+        NoRunnablePlanError: none of their whole programs can be compiled.
+    """
+    limit, budget_bytes = limits
     others = [
         each
         for each in refinement.tried.values()
@@ -89,18 +104,36 @@ def _first_whole(
         and each.selection_s is not None
         and (limit is None or (each.needed_bytes or 0) <= limit)
     ]
-    failures = []
+
+    def rank(whole: MeasuredPlan) -> tuple[bool, float]:
+        fits = budget_bytes is None or (whole.needed_bytes or 0) <= budget_bytes
+        return not fits, whole.selection_s or 0.0
+
+    found, failures = list[MeasuredPlan](), list[str]()
     for plan in [best, *sorted(others, key=lambda each: each.selection_s or 0.0)]:
-        program = refinement.planned(plan.solution.choices)
-        (profile,) = refinement.profiles([program])
-        if profile is not None and profile.samples_s:
-            return _with(plan, profile, timeline_of(program))
-        failures.append(failure_of(profile) or "its whole program was not compiled")
-        reason = failures[-1].partition("\n")[0]
+        if found and (len(found) == _MOST_WHOLE or min(map(rank, found)) <= (False, plan.selection_s or 0.0)):
+            break
+        whole, failure = _compiled(refinement, plan, timeline_of)
+        if whole is not None:
+            found.append(whole)
+            continue
+        failures.append(failure)
         refinement.search.caveats.warn(
-            f"the whole program of a faster plan cannot be compiled for the target ({reason}): the next best is taken"
+            f"the whole program of a faster plan cannot be compiled for the target ({failure.partition(_LINE)[0]}): "
+            "the next best is taken"
         )
-    raise NoRunnablePlanError(failures)
+    if not found:
+        raise NoRunnablePlanError(failures)
+    return min(found, key=rank)
+
+
+def _compiled(refinement: Refinement, plan: MeasuredPlan, timeline_of: TimelineOf) -> tuple[MeasuredPlan | None, str]:
+    """A plan with what its whole program says; None with the reason if that cannot be compiled."""
+    program = refinement.planned(plan.solution.choices)
+    (profile,) = refinement.profiles([program])
+    if profile is not None and profile.samples_s:
+        return _with(plan, profile, timeline_of(program)), ""
+    return None, failure_of(profile) or "its whole program was not compiled"
 
 
 def _with(plan: MeasuredPlan, profile: Profile, timeline: StepTimeline | None) -> MeasuredPlan:

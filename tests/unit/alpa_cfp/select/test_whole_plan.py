@@ -29,6 +29,8 @@ class Plans:
 
     by_skeletons: Sequence[MeasuredPlan]
     whole_bytes: dict[int, int | None]
+    whole_s: dict[int, float] = field(default_factory=dict)
+    compiled: list[int] = field(default_factory=list)
     tried: dict[tuple[int, ...], MeasuredPlan] = field(default_factory=dict)
     search: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(caveats=Caveats()))
 
@@ -47,10 +49,19 @@ class Plans:
 
     def profiles(self, modules: Sequence[int]) -> list[Profile]:
         needed = self.whole_bytes[modules[0]]
+        self.compiled.append(modules[0])
         if needed is None:
             return [FAILED]
         sizes = {"argument_bytes": needed, "output_bytes": 0, "aliased_bytes": 0, "temporary_bytes": 0}
-        return [Profile(status="measured", created_at=utc_now(), samples_s=(9.0,), compile_s=0.1, **sizes)]
+        return [
+            Profile(
+                status="measured",
+                created_at=utc_now(),
+                samples_s=(self.whole_s.get(modules[0], 9.0),),
+                compile_s=0.1,
+                **sizes,
+            )
+        ]
 
 
 def timeline_of(program: HloModule) -> StepTimeline:
@@ -97,3 +108,15 @@ def test_where_none_fits_the_error_says_what_the_compiler_says_of_the_smallest_p
 
 def test_a_plan_that_fits_by_its_whole_program_though_not_by_shorter_ones_is_taken() -> None:
     assert chosen(Plans(FAST_AND_SMALL, {0: 90, 1: 40}), 45).solution.choices == (1,)
+
+
+def test_a_plan_whose_whole_program_is_slower_than_its_shorter_ones_say_is_compared_with_the_next() -> None:
+    plans = Plans(FAST_AND_SMALL, {0: 100, 1: 50}, {0: 3.0, 1: 2.5})
+    assert chosen(plans, None).solution.choices == (1,)
+    assert plans.compiled == [0, 1]
+
+
+def test_no_further_whole_program_is_compiled_if_it_could_not_be_faster() -> None:
+    plans = Plans(FAST_AND_SMALL, {0: 100, 1: 50}, {0: 1.5, 1: 1.0})
+    assert chosen(plans, None).solution.choices == (0,)
+    assert plans.compiled == [0]
