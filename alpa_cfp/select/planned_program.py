@@ -66,19 +66,21 @@ def extrapolated(
     amounts = [_amounts(each) for each in least]
     added: list[Collective] = []
     for other, count in zip(longer, missing, strict=True):
-        new, old = Counter(other) - Counter(least), Counter(least) - Counter(other)
+        # Equal ones may run beside contractions or not.
+        of_least, of_other = (Counter((each, each.is_aside) for each in some) for some in (least, other))
+        new, old = of_other - of_least, of_least - of_other
         changed: list[int] = []
         for number, each in enumerate(least):
-            if old[each]:
-                old[each] -= 1
+            if old[each, each.is_aside]:
+                old[each, each.is_aside] -= 1
                 changed.append(number)
         for number in sorted(changed, key=lambda number: -int(amounts[number][0])):
             before = least[number]
-            after = _changed(before, list(new.elements()))
+            after = _changed(before, [each for each, _ in new.elements()])
             if after is not None:
-                new[after] -= 1
+                new[after, after.is_aside] -= 1
             amounts[number] = amounts[number] + count * ((0 if after is None else _amounts(after)) - _amounts(before))
-        added += [each for each in new.elements() for _ in range(count)]
+        added += [each for each, _ in new.elements() for _ in range(count)]
     pairs = zip(least, amounts, strict=True)
     kept = (
         Collective(each.kind, size, each.group_size, *arrays, is_aside=each.is_aside)
@@ -105,6 +107,8 @@ def _changed(before: Collective, candidates: Sequence[Collective]) -> Collective
     grows; else the next smaller one, with which the bytes of all together are right.
     """
     alike = [each for each in candidates if (each.kind, each.group_size) == (before.kind, before.group_size)]
+    # One that is combined with others may run beside contractions in one of the programs only.
+    alike = [each for each in alike if each.is_aside == before.is_aside] or alike
     larger = [each for each in alike if each.size_bytes > before.size_bytes]
     if larger:
         return min(larger, key=lambda each: each.size_bytes)

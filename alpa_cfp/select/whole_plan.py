@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 _ATTEMPTS = 4
 # The most whole programs that are compiled to choose one of them: each takes as long as many shorter ones.
 _MOST_WHOLE = 3
-_LINE = "\n"
 # The share of the budget that the next plan may use when one needs more than its shorter programs say.
 _RESERVE = 0.995
 TimelineOf = Callable[[HloModule], StepTimeline | None]
@@ -118,9 +117,9 @@ def _best_of_whole(
             found.append(whole)
             continue
         failures.append(failure)
+        reason = failure.partition("\n")[0]
         refinement.search.caveats.warn(
-            f"the whole program of a faster plan cannot be compiled for the target ({failure.partition(_LINE)[0]}): "
-            "the next best is taken"
+            f"the whole program of a faster plan cannot be compiled for the target ({reason}): the next best is taken"
         )
     if not found:
         raise NoRunnablePlanError(failures)

@@ -54,6 +54,18 @@ def test_the_arrays_of_one_that_grows_grow_too() -> None:
     assert (found.size_bytes, found.large_arrays, found.small_arrays, found.small_bytes) == (4300, 21, 32, 320)
 
 
+def test_equal_ones_that_run_beside_contractions_and_that_do_not_are_told_apart() -> None:
+    waits, aside = Collective("all-reduce", 300, 8), Collective("all-reduce", 300, 8, is_aside=True)
+    found = extrapolated([waits, aside], [[waits, aside, aside, waits, aside]], [10])
+    assert Counter(each.is_aside for each in found) == {True: 21, False: 11}
+
+
+def test_one_that_runs_beside_contractions_in_one_of_the_programs_only_grows_nevertheless() -> None:
+    before, after = Collective("all-reduce", 300, 8, is_aside=True), Collective("all-reduce", 400, 8)
+    (found,) = extrapolated([before], [[after]], [10])
+    assert found.size_bytes == 1300
+
+
 def test_one_that_grows_is_told_from_one_that_is_added() -> None:
     before, after, added = (Collective("all-reduce", size, 8) for size in (300, 400, 7))
     found = extrapolated([before], [[added, after]], [10])

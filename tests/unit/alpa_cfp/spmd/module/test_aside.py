@@ -1,7 +1,10 @@
 """Collectives that can run beside contractions are told from those that contractions wait for."""
 
-from alpa_cfp.candidates.block_candidates import BlockCandidates
+from alpa_cfp.analysis.blocks import find_blocks
+from alpa_cfp.analysis.reading import read_graph
+from alpa_cfp.candidates.block_candidates import BlockCandidates, find_block_candidates
 from alpa_cfp.costs import Rates, estimated_s
+from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.planner.plan_programs import with_plan
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.search_problem import find_boundaries
@@ -10,6 +13,7 @@ from unit.alpa_cfp.training_steps import (
     MESH,
     WIDTH,
     estimated_problem,
+    model_module,
     two_layer_blocks,
     two_layer_boundaries,
     two_layer_candidates,
@@ -59,10 +63,12 @@ def test_a_candidate_of_zero_says_what_it_gathers_aside() -> None:
     assert all(each.is_aside for each in moved)
 
 
-def test_only_what_moves_of_weights_is_aside_between_blocks() -> None:
-    together = two_layer_boundaries()
-    apart = find_boundaries(two_layer_module(), two_layer_blocks(), two_layer_candidates(), overlaps=True)
+def test_what_moves_of_a_weight_between_the_blocks_that_use_it_is_aside_and_of_activations_is_not() -> None:
+    module = model_module("gpt")  # its table of words is the head, too
+    blocks = find_blocks(read_graph(module.bytecode))
+    candidates = find_block_candidates(find_subprograms(module, blocks), MESH)
+    together, apart = (find_boundaries(module, blocks, candidates, overlaps=overlaps) for overlaps in (False, True))
     assert not any(key.is_aside for crossing in together.crossings for key in crossing.by_key)
-    assert any(not key.is_aside for crossing in apart.crossings for key in crossing.by_key)
+    assert {key.is_aside for crossing in apart.crossings for key in crossing.by_key} == {False, True}
     for one, other in zip(together.crossings, apart.crossings, strict=True):
         assert (one.amounts == other.amounts).all()
