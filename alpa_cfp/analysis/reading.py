@@ -12,7 +12,7 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from alpa_cfp.analysis.collection import without_collection
-from alpa_cfp.analysis.graph import BARRIER, MARK, STEP_BARRIER, WHILE, Graph, Loop, Op, Value
+from alpa_cfp.analysis.graph import BARRIER, CONSTRAINT, MARK, STEP_BARRIER, WHILE, Graph, Loop, Op, Value
 from alpa_cfp.analysis.rules import RULE_ATTRIBUTE, FactorKind, Rule, read_rule
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.step_barriers import is_step_barrier
@@ -116,7 +116,7 @@ class _Reader:
             if found is None:
                 found = self.rules[attribute] = read_rule(attribute)
             return found
-        if name in (BARRIER, STEP_BARRIER):
+        if name in (BARRIER, STEP_BARRIER, CONSTRAINT):
             return _pairwise_rule(operands)
         return None
 

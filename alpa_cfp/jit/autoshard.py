@@ -12,10 +12,11 @@ from typing import Any
 from jax.sharding import Mesh
 
 from alpa_cfp.evidence.plan_evidence import signed
+from alpa_cfp.jit.constraints import asked_by_plan, asked_by_user
 from alpa_cfp.jit.meshes import AnyMesh, axis_types_of, dims_of, of_whole_axes, platform_of, request_for
 from alpa_cfp.jit.tracing import Leaf, TracedFunction, trace
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.signature import Placed, Signature
+from alpa_cfp.plan.signature import Asked, Dims, Placed, Signature
 from alpa_cfp.planner.options import HasPlanOptions, PlanOptions
 from alpa_cfp.planner.planner import plan as plan_module
 from alpa_cfp.spmd.ir import mlir
@@ -30,6 +31,8 @@ def autoshard(
     /,
     *args: Any,
     donate_argnums: int | Sequence[int] = (),
+    in_shardings: Any = None,
+    out_shardings: Any = None,
     option: PlanOptions | HasPlanOptions | None = None,
     **kwargs: Any,
 ) -> Plan:
@@ -39,16 +42,22 @@ def autoshard(
     are unrolled where there is something to plan in them; inside those of unknown length nothing is planned.
 
     Args:
-        fn: The function. It must not set shardings itself (`with_sharding_constraint`, `shard_map`).
+        fn: The function. Shardings that it sets (`with_sharding_constraint`, `jax.sharding.reshard`, those of inner
+            `jax.jit`s) are kept. It must not be written for each device (`shard_map`).
         mesh: One or two axes, any names, any of this process' devices in any order; an `AbstractMesh` with
             `PlanOptions(costs="estimate")`; a `TargetMesh`, `target("h100:1x8").mesh()`, with `costs="compile"` too.
         args: Pytrees of arrays, numbers or `jax.ShapeDtypeStruct`s.
         donate_argnums: The positions in `args` of donated arguments, as for `jax.jit`.
+        in_shardings, out_shardings: What the plan must keep to, as for `jax.jit`: a pytree of `NamedSharding`s or
+            `PartitionSpec`s, or a prefix of one; None, and a dim that is `P.UNCONSTRAINED`, are left to the plan. An
+            argument that lies on `mesh` with a `NamedSharding` is kept there, too; a shape alone says nothing.
         option: The options of planning; None for `PlanOptions()`, which measures on the mesh. Also a `CFPOption`.
         kwargs: As `args`.
 
     Raises:
-        AutoshardError: `mesh` is no mesh of one or two named axes, an argument is no array, or `fn` sets shardings.
+        AutoshardError: `mesh` is no mesh of one or two named axes, an argument is no array, `fn` is written for each
+            device, or what is asked of shardings cannot be.
+        ForeignMeshError: `fn` asks for shardings over another mesh.
         HostCallbackError: `fn` uses the result of a callback into Python.
         TypeError, ValueError: `jax.jit` refuses `fn` or `donate_argnums`; also any exception of `fn` itself.
         NoDevicesError: `costs="measure"`, and the mesh has devices that are not of this process, or none.
@@ -63,7 +72,8 @@ def autoshard(
     """
     options = _options(option)
     request = request_for(mesh)
-    program = trace(fn, args, kwargs, donate_argnums, platform_of(mesh))
+    asked = asked_by_user(mesh, args, kwargs, in_shardings, out_shardings)
+    program = trace(fn, args, kwargs, donate_argnums, platform_of(mesh), asked)
     made = plan_module(program.module, request, options)
     program, plan = replace(program, module=made.module), made.plan
     use_whole_axes(program)
@@ -92,7 +102,10 @@ def planned_for(
         AutoshardError: an argument or the function cannot be planned.
         PlanError: the plan is for another function or another mesh.
     """
-    program = trace(fn, args, kwargs, (), platform_of(mesh)).with_donated(donated)
+    signature = plan.signature
+    assert signature is not None
+    asked = asked_by_plan(mesh.axis_names, mesh.axis_sizes, signature.inputs, signature.outputs)
+    program = trace(fn, args, kwargs, (), platform_of(mesh), asked, donated)
     made = plan_module(program.module, request_for(mesh), PlanOptions(costs="estimate", plan=plan))
     program = replace(program, module=made.module)
     use_whole_axes(program)
@@ -104,17 +117,25 @@ def signature_of(program: TracedFunction, mesh: AnyMesh) -> Signature:
     inputs, outputs = _boundary(program.module)
     devices = tuple(device.id for device in mesh.devices.flat) if isinstance(mesh, Mesh) else ()
 
-    def placed(leaf: Leaf, sharding: ArraySharding) -> Placed:
+    def placed(leaf: Leaf, sharding: ArraySharding, asked: Asked) -> Placed:
         dims = dims_of(sharding, mesh.axis_names)[: len(leaf.shape)]
-        return Placed(leaf.path, leaf.shape, str(leaf.dtype), dims, leaf.donated)
+        if any(wanted is not None and _of_several(wanted, mesh) != own for wanted, own in zip(asked, dims)):
+            raise AutoshardError.not_obeyed(leaf.path, asked, dims)
+        return Placed(leaf.path, leaf.shape, str(leaf.dtype), dims, leaf.donated, asked)
 
     return Signature(
         axis_names=tuple(mesh.axis_names),
         axis_types=axis_types_of(mesh),
         devices=devices,
-        inputs=tuple(map(placed, program.inputs, inputs)),
-        outputs=tuple(map(placed, program.outputs, outputs)),
+        inputs=tuple(map(placed, program.inputs, inputs, program.asked)),
+        outputs=tuple(map(placed, program.outputs, outputs, program.asked_of_results)),
     )
+
+
+def _of_several(names: tuple[str, ...], mesh: AnyMesh) -> tuple[str, ...]:
+    """The axes of more than one device."""
+    sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+    return tuple(name for name in names if sizes[name] > 1)
 
 
 def use_whole_axes(program: TracedFunction) -> None:

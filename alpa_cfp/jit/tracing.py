@@ -9,27 +9,34 @@ import logging
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 from jax.api_util import shaped_abstractify
+from jax.sharding import AbstractMesh, AxisType
 
 from alpa_cfp.errors import AutoshardError
 from alpa_cfp.jit import unrolling
+from alpa_cfp.jit.constraints import AskedShardings
 from alpa_cfp.jit.jaxprs import all_equations
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan_report import Caveat
+from alpa_cfp.plan.signature import Asked
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.op_kinds import CONTROL_FLOW
 from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
 from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.propagation import donation_pairs
+from alpa_cfp.spmd.shardings import constraints
 from alpa_cfp.spmd.tracing.host_callbacks import without_callbacks
 from alpa_cfp.spmd.tracing.key_kinds import is_key
 
 logger = logging.getLogger(__name__)
 
-# The primitives that set shardings, in jax 0.10 and 0.11.
-_SHARDING_PRIMITIVES = frozenset({"sharding_constraint", "shard_map", "reshard", "mesh_cast"})
+# What is written for each device, in jax 0.10 to 0.12.
+_PER_DEVICE = frozenset({"shard_map"})
 _LOWERED_AS = {"gpu": "cuda"}
 
 
@@ -68,6 +75,8 @@ class TracedFunction:
         in_tree: The structure of `(args, kwargs)`.
         out_tree: The structure of the result.
         caveats: The parts of the function that are not in the program, or not planned.
+        asked: What is asked of the shardings of each input.
+        asked_of_results: The same of each output.
     """
 
     module: HloModule
@@ -76,11 +85,8 @@ class TracedFunction:
     in_tree: Any
     out_tree: Any
     caveats: tuple[Caveat, ...] = ()
-
-    def with_donated(self, donated: Sequence[bool]) -> "TracedFunction":
-        """Returns the same program with these inputs donated."""
-        inputs = (replace(leaf, donated=is_donated) for leaf, is_donated in zip(self.inputs, donated, strict=True))
-        return replace(self, module=replace(self.module, donated=tuple(donated)), inputs=tuple(inputs))
+    asked: tuple[Asked, ...] = ()
+    asked_of_results: tuple[Asked, ...] = ()
 
 
 def trace(
@@ -89,22 +95,36 @@ def trace(
     kwargs: dict[str, Any],
     donate_argnums: int | Sequence[int],
     platform: str,
+    asked: AskedShardings | None = None,
+    donated: Sequence[bool] | None = None,
 ) -> TracedFunction:
-    """Traces `fn` once, for devices of `platform` ("cpu", "gpu").
+    """Traces `fn` once.
+
+    Args:
+        fn: The function.
+        args, kwargs: Its arguments.
+        donate_argnums: As for `jax.jit`.
+        platform: That of the devices ("cpu", "gpu").
+        asked: What is asked of arguments and results; None for nothing, and then `fn` must ask for nothing either.
+        donated: For each leaf of `(args, kwargs)` whether it is donated, in the place of `donate_argnums`.
 
     Raises:
-        AutoshardError: an argument is no array, or `fn` sets shardings itself.
+        AutoshardError: an argument is no array, or `fn` is written for each device; or what is asked of a result cannot
+            be.
+        ForeignMeshError: `fn` asks for shardings over another mesh.
         HostCallbackError: `fn` uses the result of a callback into Python.
         TypeError, ValueError: `jax.jit` refuses the function or `donate_argnums`.
     """
     started = time.perf_counter()
     abstract = jax.tree_util.tree_map_with_path(_abstract, (tuple(args), kwargs))
-    traced = jax.jit(fn, donate_argnums=donate_argnums, keep_unused=True).trace(*abstract[0], **abstract[1])
-    _refuse_shardings(traced.jaxpr)
-    donated = [info.donated for info in jax.tree.leaves(traced.args_info)]
+    with _mesh_context(asked):
+        traced = jax.jit(fn, donate_argnums=donate_argnums, keep_unused=True).trace(*abstract[0], **abstract[1])
+    _refuse_per_device(traced.jaxpr)
+    if donated is None:
+        donated = [info.donated for info in jax.tree.leaves(traced.args_info)]
     inputs = [
-        Leaf(path_of(path), leaf.shape, leaf.dtype, leaf.weak_type, is_donated)
-        for (path, leaf), is_donated in zip(jax.tree_util.tree_leaves_with_path(abstract), donated, strict=True)
+        Leaf(path_of(path), leaf.shape, leaf.dtype, leaf.weak_type)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(abstract)
     ]
     outputs = [
         Leaf("result" + jax.tree_util.keystr(path), leaf.shape, leaf.dtype, leaf.weak_type)
@@ -114,11 +134,59 @@ def trace(
     caveats = Caveats()
     bytecode = _lowered(name, traced, inputs, _LOWERED_AS.get(platform, platform), caveats)
     module = HloModule.from_stablehlo(name, bytecode, donated)
+    of_inputs, of_outputs = ((), ()) if asked is None else _constrain(module, asked, outputs, traced.out_tree, caveats)
     module.combiner_limits = CombinerLimits.on(platform)
     in_tree = jax.tree.structure((tuple(args), kwargs))
     seconds = time.perf_counter() - started
     logger.info("%s: traced with %d arguments and %d results in %.2f s", name, len(inputs), len(outputs), seconds)
-    return TracedFunction(module, tuple(inputs), tuple(outputs), in_tree, traced.out_tree, caveats.all)
+    inputs = [replace(leaf, donated=is_donated) for leaf, is_donated in zip(inputs, module.donated, strict=True)]
+    return TracedFunction(
+        module, tuple(inputs), tuple(outputs), in_tree, traced.out_tree, caveats.all, of_inputs, of_outputs
+    )
+
+
+def _mesh_context(asked: AskedShardings | None) -> Any:
+    """The mesh over which a bare `PartitionSpec` in a function is meant: that of a context around the call, if any."""
+    if asked is None or not jax.sharding.get_abstract_mesh().empty:
+        return nullcontext()
+    kinds = (AxisType.Auto,) * len(asked.axis_names)
+    return jax.sharding.use_abstract_mesh(AbstractMesh(asked.mesh.shape, asked.axis_names, axis_types=kinds))
+
+
+def _constrain(
+    module: HloModule, asked: AskedShardings, outputs: Sequence[Leaf], out_tree: Any, caveats: Caveats
+) -> tuple[tuple[Asked, ...], tuple[Asked, ...]]:
+    """Puts what is asked of arguments and results into a module; returns it for each of them.
+
+    An array that takes the buffer of a donated argument lies as that one does, where nothing else is asked of it. Where
+    something else is asked, it takes no buffer.
+    """
+    of_outputs = asked.outputs([(leaf.path, leaf.shape) for leaf in outputs], out_tree)
+    inputs, results = (dict(enumerate(map(asked.constraint, each))) for each in (asked.inputs, of_outputs))
+    while apart := {parameter for result, parameter in donation_pairs(module) if _differ(inputs[parameter], results[result])}:
+        module.donated = tuple(is_donated and number not in apart for number, is_donated in enumerate(module.donated))
+    for result, parameter in donation_pairs(module):
+        either = inputs[parameter] or results[result]
+        inputs[parameter] = results[result] = either
+    of_arguments, of_results = (
+        {number: each.of_rank(len(shapes[number].dims)) for number, each in found.items() if each is not None}
+        for found, shapes in ((inputs, module.shape.parameters), (results, module.shape.results))
+    )
+
+    def write(parsed: Any) -> tuple[int, int]:
+        if not (of_arguments or of_results or constraints.has_constraints(parsed)):
+            return 0, 0
+        in_loops = constraints.drop_constraints(parsed, CONTROL_FLOW)
+        uneven = constraints.use_logical_mesh(parsed, asked.mesh, asked.axis_names)
+        constraints.constrain_boundary(mlir.main_function(parsed), asked.mesh, of_arguments, of_results)
+        return in_loops, uneven
+
+    module.bytecode, (in_loops, uneven) = mlir.edit(module.bytecode, write)
+    if in_loops:
+        caveats.warn(f"{in_loops} sharding constraints are in loops or branches inside which nothing is planned")
+    if uneven:
+        caveats.warn(f"{uneven} sharding constraints split dims into parts that are not equal; these dims stay whole")
+    return asked.inputs, of_outputs
 
 
 def path_of(path: Sequence[Any]) -> str:
@@ -174,7 +242,11 @@ def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str, cave
     return mlir.to_bytecode(lowered.compiler_ir("stablehlo"))
 
 
-def _refuse_shardings(closed: Any) -> None:
+def _differ(first: Any, second: Any) -> bool:
+    return first is not None and second is not None and first != second
+
+
+def _refuse_per_device(closed: Any) -> None:
     names = (eqn.primitive.name for eqn in all_equations(closed.jaxpr))
-    if found := tuple(dict.fromkeys(name for name in names if name in _SHARDING_PRIMITIVES)):
+    if found := tuple(dict.fromkeys(name for name in names if name in _PER_DEVICE)):
         raise AutoshardError.already_sharded(found)

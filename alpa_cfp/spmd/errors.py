@@ -1,6 +1,6 @@
 """Every error of the compiler core that a user can cause, worded once: what failed, the value, why, what to do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -70,6 +70,16 @@ class IndivisibleShardingError(ShardingOptionError):
         )
 
 
+class ForeignMeshError(SpmdError, ValueError):
+    """A program asks for shardings over another mesh than the one that it is planned for."""
+
+    def __init__(self, named: Mapping[str, int], planned: Mapping[str, int]) -> None:
+        super().__init__(
+            f"the program asks for shardings over a mesh with the axes {_axes(named)}, and is planned for one with "
+            f"the axes {_axes(planned)}: give autoshard the mesh of the program, or the program that mesh"
+        )
+
+
 class ClusterError(SpmdError, RuntimeError):
     """alpa.init or alpa.shutdown failed."""
 
@@ -96,3 +106,7 @@ class HostProgramError(SpmdError):
 
 class TransportError(SpmdError):
     """Arrays cannot be moved between processes."""
+
+
+def _axes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items()) or "none"
