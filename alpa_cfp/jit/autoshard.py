@@ -104,7 +104,7 @@ def planned_for(
     """
     signature = plan.signature
     assert signature is not None
-    asked = asked_by_plan(mesh.axis_names, mesh.axis_sizes, signature.inputs, signature.outputs)
+    asked = asked_by_plan(mesh, signature)
     program = trace(fn, args, kwargs, (), platform_of(mesh), asked, donated)
     made = plan_module(program.module, request_for(mesh), PlanOptions(costs="estimate", plan=plan))
     program = replace(program, module=made.module)

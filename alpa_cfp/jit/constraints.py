@@ -6,14 +6,15 @@ contradict each other are an error that names both.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from alpa_cfp.errors import AutoshardError
-from alpa_cfp.plan.signature import Asked, Placed
+from alpa_cfp.plan.signature import Asked, Signature
 from alpa_cfp.spmd.shardings.constraints import Constraint
 from alpa_cfp.spmd.shardings.sharding import Axis, LogicalMesh
 from alpa_cfp.targets.target import TargetMesh
@@ -26,22 +27,54 @@ class AskedShardings:
     """What is asked of the leaves of a function's arguments and results.
 
     Attributes:
-        axis_names: The names of the mesh's axes.
-        mesh: The logical mesh.
+        axes: The mesh, without its devices.
         inputs: For each leaf of `(args, kwargs)` what is asked of its dims.
         outputs: Gives the same for the leaves of the result, from their paths and shapes and the result's structure.
     """
 
-    axis_names: tuple[str, ...]
-    mesh: LogicalMesh
+    axes: AbstractMesh
     inputs: tuple[Asked, ...]
     outputs: Callable[[Paths, Any], tuple[Asked, ...]]
+
+    @property
+    def mesh(self) -> LogicalMesh:
+        """The logical mesh."""
+        return LogicalMesh(tuple(self.axes.axis_sizes))
+
+    def context(self) -> Any:
+        """Returns the mesh over which a bare `PartitionSpec` in the function is meant, as a context.
+
+        It is that of a context around the call, if there is one. As with `jax.jit`, arguments make it Explicit.
+        """
+        if not jax.sharding.get_abstract_mesh().empty:
+            return nullcontext()
+        is_explicit = any(map(self._is_typed, self.inputs))
+        auto = self.axes.update(axis_types=(AxisType.Auto,) * len(self.axes.axis_names))
+        return jax.sharding.use_abstract_mesh(self.axes if is_explicit else auto)
+
+    def typed(self, abstract: Any) -> Any:
+        """Returns `(args, kwargs)` with the shardings that their types have: those of arguments on Explicit axes."""
+        leaves, tree = jax.tree.flatten(abstract)
+        around = jax.sharding.get_abstract_mesh()
+        mesh = self.axes if around.empty else around
+
+        def with_type(leaf: Any, asked: Asked) -> Any:
+            if not self._is_typed(asked):
+                return leaf
+            sharding = NamedSharding(mesh, PartitionSpec(*(names or None for names in asked)))
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type, sharding=sharding)
+
+        return jax.tree.unflatten(tree, map(with_type, leaves, self.inputs))
+
+    def _is_typed(self, asked: Asked) -> bool:
+        is_explicit = all(kind == AxisType.Explicit for kind in self.axes.axis_types)
+        return bool(asked) and None not in asked and is_explicit
 
     def constraint(self, asked: Asked) -> Constraint | None:
         """Returns what is asked of a leaf on the logical mesh; None for nothing."""
         if all(names is None for names in asked):
             return None
-        sizes = dict(zip(self.axis_names, enumerate(self.mesh.shape), strict=True))
+        sizes = dict(zip(self.axes.axis_names, enumerate(self.axes.axis_sizes), strict=True))
 
         def axes(names: tuple[str, ...]) -> tuple[Axis, ...]:
             found = (Axis(sizes[name][0], 1, sizes[name][1]) for name in names)
@@ -64,8 +97,7 @@ def asked_by_user(
     Raises:
         AutoshardError: a sharding is none, is over another mesh, does not divide its array, or contradicts another one.
     """
-    names, sizes = tuple(mesh.axis_names), tuple(mesh.axis_sizes)
-    reader = _Reader(dict(zip(names, sizes, strict=True)))
+    reader = _Reader(dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True)))
     given = [*_leaves("in_shardings", inputs, tuple(args)), *[None] * len(jax.tree.leaves(kwargs))]
     found: list[Asked] = []
     for (path, value), sharding in zip(_with_paths(args, kwargs), given, strict=True):
@@ -80,16 +112,20 @@ def asked_by_user(
         pairs = zip(paths, each, strict=True)
         return tuple(() if one is None else reader.read(path, shape, one) for (path, shape), one in pairs)
 
-    return AskedShardings(names, LogicalMesh(sizes), tuple(found), of_result)
+    return AskedShardings(_abstract(mesh), tuple(found), of_result)
 
 
-def asked_by_plan(
-    axis_names: Sequence[str], sizes: Sequence[int], inputs: Sequence[Placed], outputs: Sequence[Placed]
-) -> AskedShardings:
-    """Returns what was asked when a plan was made, from its signature."""
-    results = tuple(each.asked for each in outputs)
-    asked = tuple(each.asked for each in inputs)
-    return AskedShardings(tuple(axis_names), LogicalMesh(tuple(sizes)), asked, lambda *_: results)
+def asked_by_plan(mesh: Mesh, signature: Signature) -> AskedShardings:
+    """Returns what was asked when a plan for a mesh like `mesh` was made."""
+    asked, results = (tuple(each.asked for each in placed) for placed in (signature.inputs, signature.outputs))
+    kinds = tuple(AxisType[name] for name in signature.axis_types)
+    return AskedShardings(_abstract(mesh).update(axis_types=kinds), asked, lambda *_: results)
+
+
+def _abstract(mesh: Mesh | AbstractMesh | TargetMesh) -> AbstractMesh:
+    if isinstance(mesh, Mesh):
+        return mesh.abstract_mesh
+    return mesh.abstract if isinstance(mesh, TargetMesh) else mesh
 
 
 def _with_paths(args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -15,11 +15,11 @@ from typing import Any
 
 import jax
 from jax.api_util import shaped_abstractify
-from jax.sharding import AbstractMesh, AxisType
 
 from alpa_cfp.errors import AutoshardError
 from alpa_cfp.jit import unrolling
 from alpa_cfp.jit.constraints import AskedShardings
+from alpa_cfp.jit.explicit import is_explicit
 from alpa_cfp.jit.jaxprs import all_equations
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan_report import Caveat
@@ -117,8 +117,9 @@ def trace(
     """
     started = time.perf_counter()
     abstract = jax.tree_util.tree_map_with_path(_abstract, (tuple(args), kwargs))
-    with _mesh_context(asked):
-        traced = jax.jit(fn, donate_argnums=donate_argnums, keep_unused=True).trace(*abstract[0], **abstract[1])
+    typed = abstract if asked is None else asked.typed(abstract)
+    with nullcontext() if asked is None else asked.context():
+        traced = jax.jit(fn, donate_argnums=donate_argnums, keep_unused=True).trace(*typed[0], **typed[1])
     _refuse_per_device(traced.jaxpr)
     if donated is None:
         donated = [info.donated for info in jax.tree.leaves(traced.args_info)]
@@ -132,9 +133,11 @@ def trace(
     ]
     name = re.sub(r"\W", "_", getattr(fn, "__name__", "function"))
     caveats = Caveats()
-    bytecode = _lowered(name, traced, inputs, _LOWERED_AS.get(platform, platform), caveats)
+    bytecode = _lowered(name, traced, jax.tree.leaves(typed), _LOWERED_AS.get(platform, platform), caveats)
     module = HloModule.from_stablehlo(name, bytecode, donated)
-    of_inputs, of_outputs = ((), ()) if asked is None else _constrain(module, asked, outputs, traced.out_tree, caveats)
+    of_inputs, of_outputs = ((), ()) if asked is None else _constrain(
+        module, asked, outputs, traced.out_tree, caveats, is_typed=is_explicit(traced.jaxpr)
+    )
     module.combiner_limits = CombinerLimits.on(platform)
     in_tree = jax.tree.structure((tuple(args), kwargs))
     seconds = time.perf_counter() - started
@@ -145,16 +148,8 @@ def trace(
     )
 
 
-def _mesh_context(asked: AskedShardings | None) -> Any:
-    """The mesh over which a bare `PartitionSpec` in a function is meant: that of a context around the call, if any."""
-    if asked is None or not jax.sharding.get_abstract_mesh().empty:
-        return nullcontext()
-    kinds = (AxisType.Auto,) * len(asked.axis_names)
-    return jax.sharding.use_abstract_mesh(AbstractMesh(asked.mesh.shape, asked.axis_names, axis_types=kinds))
-
-
 def _constrain(
-    module: HloModule, asked: AskedShardings, outputs: Sequence[Leaf], out_tree: Any, caveats: Caveats
+    module: HloModule, asked: AskedShardings, outputs: Sequence[Leaf], out_tree: Any, caveats: Caveats, *, is_typed: bool
 ) -> tuple[tuple[Asked, ...], tuple[Asked, ...]]:
     """Puts what is asked of arguments and results into a module; returns it for each of them.
 
@@ -174,10 +169,12 @@ def _constrain(
     )
 
     def write(parsed: Any) -> tuple[int, int]:
-        if not (of_arguments or of_results or constraints.has_constraints(parsed)):
+        if not (of_arguments or of_results or constraints.names_a_mesh(parsed)):
             return 0, 0
+        if is_typed:
+            constraints.drop_derived(parsed)
         in_loops = constraints.drop_constraints(parsed, CONTROL_FLOW)
-        uneven = constraints.use_logical_mesh(parsed, asked.mesh, asked.axis_names)
+        uneven = constraints.use_logical_mesh(parsed, asked.mesh, asked.axes.axis_names)
         constraints.constrain_boundary(mlir.main_function(parsed), asked.mesh, of_arguments, of_results)
         return in_loops, uneven
 
@@ -214,7 +211,7 @@ def _abstract(path: Any, value: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
-def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str, caveats: Caveats) -> bytes:
+def _lowered(name: str, traced: Any, inputs: Sequence[Any], platform: str, caveats: Caveats) -> bytes:
     """The StableHLO of a traced function without callbacks that can be left out, with plannable loops unrolled."""
     closed, left_out = without_callbacks(traced.jaxpr)
     for sentence in left_out:
@@ -229,14 +226,13 @@ def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str, cave
         )
     if loops.unplanned:
         caveats.note(f"{loops.unplanned} loops stay loops: there is nothing in them to plan")
-    if loops.unrolled or left_out:
+    if loops.unrolled or left_out or is_explicit(closed):
 
         def unrolled(*leaves: Any) -> list[Any]:
             return unrolling.evaluate(closed, leaves, unrolling.MAX_EQUATIONS)
 
         unrolled.__name__ = name  # ops are named after it in HLO texts and profiles
-        abstract = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type) for leaf in inputs]
-        traced = jax.jit(unrolled, keep_unused=True).trace(*abstract)
+        traced = jax.jit(unrolled, keep_unused=True).trace(*inputs)
     lowered = traced.lower(lowering_platforms=(platform,))
     # As bytecode the ops keep their locations, by which profilers and HLO texts name them.
     return mlir.to_bytecode(lowered.compiler_ir("stablehlo"))

@@ -17,7 +17,7 @@ from jaxlib.mlir import ir
 from alpa_cfp.spmd.errors import ForeignMeshError
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Operation, Value
-from alpa_cfp.spmd.shardings.annotations import declare_mesh
+from alpa_cfp.spmd.shardings.annotations import declare_mesh, set_boundary
 from alpa_cfp.spmd.shardings.sharding import Axis, LogicalMesh, axes_text
 
 CONSTRAINT = "sdy.sharding_constraint"
@@ -25,6 +25,11 @@ _ATTRIBUTE = "sharding"
 _SHARDING = re.compile(r"#sdy\.sharding<@([\w$.-]+), \[(.*?)\]")
 _NAMED_MESH = re.compile(r'"([^"]*)"=(\d+)')
 _DIM = re.compile(r"\{([^}]*)\}")
+_OP_NAME = re.compile(r'loc\("([^"]*)"')
+_RESHARD, _TRANSPOSED = "reshard", "transpose("
+# The scope of a `reshard` that nobody has written.
+DERIVED = "derived"
+_WRITTEN = frozenset({_RESHARD, "sharding_constraint"})
 _AXIS = re.compile(r'"([^"]*)"')
 
 
@@ -58,9 +63,9 @@ class Constraint:
         return f"#sdy.sharding<@{mlir.MESH_SYMBOL}, [{', '.join(dims)}]>"
 
 
-def has_constraints(module: Any) -> bool:
-    """Whether there is a constraint in `module`."""
-    return any(op.name == CONSTRAINT for op in mlir.all_operations(module))
+def names_a_mesh(module: Any) -> bool:
+    """Whether `module` says anything of a mesh."""
+    return any(op.name == "sdy.mesh" for op in mlir.block_operations(module.body))
 
 
 def use_logical_mesh(module: Any, mesh: LogicalMesh, axis_names: Sequence[str]) -> int:
@@ -93,6 +98,9 @@ def use_logical_mesh(module: Any, mesh: LogicalMesh, axis_names: Sequence[str]) 
         even = asked.dividing(shape)
         uneven += even != asked
         op.attributes[_ATTRIBUTE] = mlir.attribute(even.text(mesh))
+    main = mlir.main_function(module)
+    arguments, results = (len(values) for values in (mlir.entry_block(main).arguments, mlir.terminator(main).operands))
+    set_boundary(main, [None] * arguments, [None] * results)
     declare_mesh(module, mesh)
     return uneven
 
@@ -111,6 +119,24 @@ def constrain_boundary(
     with ir.InsertionPoint(end), main.location:
         for number, asked in outputs.items():
             end.operands[number] = _constrained(end.operands[number], asked, mesh)
+
+
+def drop_derived(module: Any) -> None:
+    """Take the constraints out of `module` that JAX adds to each op in Explicit mode, and leave those that were written.
+
+    There every array has a sharding, which JAX derives from those of operands and writes behind each op. Written are
+    `reshard` and `with_sharding_constraint`, which give their names to the op; what differentiation adds to a `reshard`
+    only takes a gradient back to where the derived sharding of its primal is.
+    """
+    for op in mlir.all_operations(module):
+        if op.name != CONSTRAINT:
+            continue
+        found = _OP_NAME.match(str(op.location))
+        name = found[1] if found else ""
+        *scopes, primitive = name.split("/")
+        is_derived = primitive == _RESHARD and (_TRANSPOSED in name or DERIVED in scopes)
+        if primitive not in _WRITTEN or is_derived:
+            mlir.replace(op, op.operands[0])
 
 
 def drop_constraints(module: Any, op_names: Sequence[str]) -> int:
