@@ -12,11 +12,11 @@ from typing import Any
 from jax.sharding import Mesh
 
 from alpa_cfp.evidence.plan_evidence import signed
-from alpa_cfp.jit.constraints import asked_by_plan, asked_by_user
+from alpa_cfp.jit.constraints import asked_by_plan, asked_by_user, require_obeyed
 from alpa_cfp.jit.meshes import AnyMesh, axis_types_of, dims_of, of_whole_axes, platform_of, request_for
 from alpa_cfp.jit.tracing import Leaf, TracedFunction, trace
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.signature import Asked, Dims, Placed, Signature
+from alpa_cfp.plan.signature import Asked, Placed, Signature
 from alpa_cfp.planner.options import HasPlanOptions, PlanOptions
 from alpa_cfp.planner.planner import plan as plan_module
 from alpa_cfp.spmd.ir import mlir
@@ -119,8 +119,7 @@ def signature_of(program: TracedFunction, mesh: AnyMesh) -> Signature:
 
     def placed(leaf: Leaf, sharding: ArraySharding, asked: Asked) -> Placed:
         dims = dims_of(sharding, mesh.axis_names)[: len(leaf.shape)]
-        if any(wanted is not None and _of_several(wanted, mesh) != own for wanted, own in zip(asked, dims)):
-            raise AutoshardError.not_obeyed(leaf.path, asked, dims)
+        require_obeyed(leaf.path, asked, dims, mesh)
         return Placed(leaf.path, leaf.shape, str(leaf.dtype), dims, leaf.donated, asked)
 
     return Signature(
@@ -130,12 +129,6 @@ def signature_of(program: TracedFunction, mesh: AnyMesh) -> Signature:
         inputs=tuple(map(placed, program.inputs, inputs, program.asked)),
         outputs=tuple(map(placed, program.outputs, outputs, program.asked_of_results)),
     )
-
-
-def _of_several(names: tuple[str, ...], mesh: AnyMesh) -> tuple[str, ...]:
-    """The axes of more than one device."""
-    sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
-    return tuple(name for name in names if sizes[name] > 1)
 
 
 def use_whole_axes(program: TracedFunction) -> None:
