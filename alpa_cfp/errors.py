@@ -207,14 +207,6 @@ class AutoshardError(CFPError, ValueError):
             "program: please report it"
         )
 
-    @classmethod
-    def already_sharded(cls, primitives: tuple[str, ...]) -> "AutoshardError":
-        """The function sets shardings itself."""
-        return cls(
-            f"the function decides itself how arrays are split, by {', '.join(primitives)}: that is what autoshard is "
-            "to decide. Leave it out (jax.lax.with_sharding_constraint, jax.shard_map, jax.reshard)"
-        )
-
 
 class ProfilingError(CFPError, RuntimeError):
     """Programs cannot be measured."""

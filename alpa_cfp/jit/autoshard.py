@@ -48,9 +48,10 @@ def autoshard(
             `PlanOptions(costs="estimate")`; a `TargetMesh`, `target("h100:1x8").mesh()`, with `costs="compile"` too.
         args: Pytrees of arrays, numbers or `jax.ShapeDtypeStruct`s.
         donate_argnums: The positions in `args` of donated arguments, as for `jax.jit`.
-        in_shardings, out_shardings: What the plan must keep to, as for `jax.jit`: a pytree of `NamedSharding`s or
-            `PartitionSpec`s, or a prefix of one; None, and a dim that is `P.UNCONSTRAINED`, are left to the plan. An
-            argument that lies on `mesh` with a `NamedSharding` is kept there, too; a shape alone says nothing.
+        in_shardings: What the plan must keep to, as for `jax.jit`: a pytree of `NamedSharding`s or `PartitionSpec`s for
+            `args`, or a prefix of one. None, and a dim that is `P.UNCONSTRAINED`, are left to the plan. An argument on
+            `mesh` with a `NamedSharding` is kept there, too; a shape alone says nothing.
+        out_shardings: The same for the result.
         option: The options of planning; None for `PlanOptions()`, which measures on the mesh. Also a `CFPOption`.
         kwargs: As `args`.
 
