@@ -1,5 +1,7 @@
 """Parts of a program that are written for each device (`jax.shard_map`) stay as they are; what is around is planned."""
 
+import functools
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,27 @@ def test_a_part_that_is_written_for_one_axis_alone_is_computed_along_the_others_
 
     plan = autoshard(fn, on, batch(), weights()["up"], option=ESTIMATE)
     assert_equals_serial(fn, on, plan, batch(), weights()["up"])
+
+
+@pytest.mark.parametrize("kind", ["a Fourier transform", "a loop"])
+def test_a_part_for_each_device_is_kept_where_xla_partitions_the_rest(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    on = mesh(2, 2)
+    written = functools.partial(island(on), "hidden")
+
+    def fn(x: jax.Array, w: jax.Array) -> jax.Array:
+        hidden = written(jnp.tanh(x @ w))
+        if kind == "a loop":
+            halved, _ = lax.while_loop(lambda c: c[1] < 3, lambda c: (written(c[0]) / 9, c[1] + 1), (hidden, 0))
+            return halved @ w.T
+        return jnp.abs(jnp.fft.fft(hidden, axis=0)) @ w.T
+
+    args, kept = (batch(), weights()["up"]), (P("data"), P(None, "model"))
+    plan = autoshard(fn, on, *args, in_shardings=kept, option=ESTIMATE)
+    with caplog.at_level(logging.INFO):
+        assert_equals_serial(fn, on, plan, *args)
+    assert "left to XLA's partitioner" in caplog.text
 
 
 def test_a_part_for_each_device_inside_another_one_is_an_error_with_words() -> None:
