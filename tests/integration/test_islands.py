@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.experimental import pallas
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -50,13 +51,10 @@ def island(on: Mesh) -> Inner:
     return inner
 
 
-@pytest.mark.parametrize("made", [step_with, scanned])
-@pytest.mark.parametrize("costs", ["estimate", "measure"])
+@pytest.mark.parametrize(("made", "costs"), [(step_with, "estimate"), (step_with, "measure"), (scanned, "estimate")])
 def test_a_part_that_is_written_for_each_device_is_kept_as_it_is(
     made: Callable[[Inner], Callable[..., Any]], costs: Any, tmp_path: Path
 ) -> None:
-    if costs == "measure" and made is scanned:
-        pytest.skip("measured once")
     on = mesh(2, 2)
     step, args = made(island(on)), (weights(), batch())
     option = PlanOptions(costs=costs, database=tmp_path / "profiles.sqlite", samples=1, refine=1, progress=False)
@@ -99,6 +97,24 @@ def test_a_part_for_each_device_is_kept_where_xla_partitions_the_rest(
     with caplog.at_level(logging.INFO):
         assert_equals_serial(fn, on, plan, *args)
     assert "left to XLA's partitioner" in caplog.text
+
+
+def test_a_pallas_call_is_computed_whole_on_every_device_and_by_parts_in_a_shard_map() -> None:
+    on = mesh(2, 2)
+
+    def double(x: Any, y: Any) -> None:
+        y[...] = x[...] * 2
+
+    def kernel(x: jax.Array) -> jax.Array:
+        return pallas.pallas_call(double, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+
+    def fn(x: jax.Array, w: jax.Array) -> jax.Array:
+        specs = P("data", "model")
+        parts = jax.shard_map(kernel, mesh=on, in_specs=specs, out_specs=specs, check_vma=False)
+        return parts(kernel(x @ w)) @ w.T
+
+    plan = autoshard(fn, on, batch(), weights()["up"], option=ESTIMATE)
+    assert_equals_serial(fn, on, plan, batch(), weights()["up"])
 
 
 def test_a_part_for_each_device_inside_another_one_is_an_error_with_words() -> None:
