@@ -43,7 +43,7 @@ def autoshard(
 
     Args:
         fn: The function. Shardings that it sets (`with_sharding_constraint`, `jax.sharding.reshard`, those of inner
-            `jax.jit`s) are kept. It must not be written for each device (`shard_map`).
+            `jax.jit`s) are kept; a `jax.shard_map` runs as it is written, and what is around it is planned.
         mesh: One or two axes, any names, any of this process' devices in any order; an `AbstractMesh` with
             `PlanOptions(costs="estimate")`; a `TargetMesh`, `target("h100:1x8").mesh()`, with `costs="compile"` too.
         args: Pytrees of arrays, numbers or `jax.ShapeDtypeStruct`s.
@@ -56,9 +56,10 @@ def autoshard(
         kwargs: As `args`.
 
     Raises:
-        AutoshardError: `mesh` is no mesh of one or two named axes, an argument is no array, `fn` is written for each
-            device, or what is asked of shardings cannot be.
+        AutoshardError: `mesh` is no mesh of one or two named axes, an argument is no array, or what is asked of
+            shardings cannot be.
         ForeignMeshError: `fn` asks for shardings over another mesh.
+        NestedIslandError: `fn` has a `shard_map` inside a `shard_map`.
         HostCallbackError: `fn` uses the result of a callback into Python.
         TypeError, ValueError: `jax.jit` refuses `fn` or `donate_argnums`; also any exception of `fn` itself.
         NoDevicesError: `costs="measure"`, and the mesh has devices that are not of this process, or none.

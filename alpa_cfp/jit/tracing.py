@@ -107,9 +107,9 @@ def trace(
         donated: For each leaf of `(args, kwargs)` whether it is donated, in the place of `donate_argnums`.
 
     Raises:
-        AutoshardError: an argument is no array, or `fn` is written for each device; or what is asked of a result cannot
-            be.
+        AutoshardError: an argument is no array, or what is asked of a result cannot be.
         ForeignMeshError: `fn` asks for shardings over another mesh.
+        NestedIslandError: `fn` has a `shard_map` inside a `shard_map`.
         HostCallbackError: `fn` uses the result of a callback into Python.
         TypeError, ValueError: `jax.jit` refuses the function or `donate_argnums`.
     """

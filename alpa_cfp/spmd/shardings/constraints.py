@@ -39,11 +39,6 @@ class Constraint:
 
     dims: Dims
 
-    @property
-    def is_free(self) -> bool:
-        """Whether it asks for nothing."""
-        return all(axes is None for axes in self.dims)
-
     def dividing(self, shape: Sequence[int]) -> "Constraint":
         """The same without the dims that cannot be split so evenly; these are whole."""
         sizes = zip(self.dims, shape, strict=True)
