@@ -85,7 +85,7 @@ def _initialize_linear_algebra(bytecode: bytes, platform: str) -> None:
 
 def array_handler(shape: Sequence[int], dtype: np.dtype, sharding: Sharding) -> Any:
     """A handler that makes one `jax.Array` of the devices' buffers of one result."""
-    handler = pxla.global_aval_to_result_handler(core.ShapedArray(tuple(shape), dtype), sharding, committed=True)
+    handler: Any = pxla.global_aval_to_result_handler(core.ShapedArray(tuple(shape), dtype), sharding, committed=True)
     return handler.wrap(assembled) if RESULTS_ARE_PARTS else handler
 
 
