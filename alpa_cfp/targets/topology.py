@@ -51,8 +51,8 @@ class Plugin:
 
 
 TESTED: Mapping[Kind, Plugin] = {
-    "gpu": Plugin("jax-cuda12-plugin", "gpu-target", {"0.10.2": "0.10.2", "0.11.2": "0.11.2"}),
-    "tpu": Plugin("libtpu", "tpu-target", {"0.10.2": "0.0.42.1", "0.11.2": "0.0.48.1"}),
+    "gpu": Plugin("jax-cuda12-plugin", "gpu-target", {"0.10.2": "0.10.2", "0.11.2": "0.11.2", "0.12.0.1": "0.12.0.1"}),
+    "tpu": Plugin("libtpu", "tpu-target", {"0.10.2": "0.0.42.1", "0.11.2": "0.0.48.1", "0.12.0.1": "0.0.50.1"}),
 }
 # Kernels are otherwise chosen by timing them, for which there is no device: matrix products are cuBLAS calls.
 _GPU_OPTIONS = (("xla_gpu_enable_triton_gemm", False), ("xla_gpu_autotune_level", 0))
