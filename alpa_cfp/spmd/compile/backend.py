@@ -32,8 +32,8 @@ _SUM_COMBINERS = "all-reduce-combiner,gpu-all-reduce-combiner,cpu-all-reduce-com
 # In the targets of custom calls, whose names MLIR's bytecode holds as they are; one named elsewhere costs an import.
 _LAPACK, _HYBRID = b"lapack_", b"hybrid_"
 # Up to JAX 0.11 an array comes to the host part by part. Since 0.12 it comes as a whole, in the shape that the runtime
-# knows; of a result of a program that runs once on each device the runtime knows the shape of a part alone. Of a
-# `sdy.manual_computation` it would know the whole, but there XLA (jaxlib 0.12.0.1) refuses collectives of several arrays.
+# knows; of a result of a program that runs once on each device the runtime knows the shape of a part alone. Inside of
+# a `sdy.manual_computation` it would know the whole, but XLA (jaxlib 0.12.0.1) refuses collectives of several arrays.
 RESULTS_ARE_PARTS = hasattr(jax_array.ArrayImpl, "_to_np_array_did_copy")
 
 
