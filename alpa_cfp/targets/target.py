@@ -120,7 +120,7 @@ class TargetMesh:
     @property
     def abstract(self) -> AbstractMesh:
         """The same axes, without devices."""
-        return AbstractMesh(self.axis_sizes, self.axis_names)
+        return AbstractMesh(self.axis_sizes, self.axis_names, axis_types=(AxisType.Auto,) * len(self.axis_names))
 
     @property
     def axis_types(self) -> tuple[AxisType, ...]:
