@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from alpa_cfp.errors import AutoshardError
 from alpa_cfp.planner.request import LocalDevices, PlanRequest, TargetDevices
-from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
+from alpa_cfp.spmd.shardings.sharding import MOST_AXES, ArraySharding, LogicalMesh
 from alpa_cfp.targets.target import TargetMesh
 
 AnyMesh = Mesh | AbstractMesh | TargetMesh
@@ -28,7 +28,7 @@ def request_for(mesh: AnyMesh) -> PlanRequest:
     """
     if not isinstance(mesh, AnyMesh):
         raise AutoshardError.no_mesh(mesh)
-    if len(mesh.axis_names) not in (1, 2) or not all(isinstance(name, str) for name in mesh.axis_names):
+    if not 1 <= len(mesh.axis_names) <= MOST_AXES or not all(isinstance(name, str) for name in mesh.axis_names):
         raise AutoshardError.axes(mesh.axis_names)
     shape = tuple(mesh.axis_sizes)
     if isinstance(mesh, TargetMesh):

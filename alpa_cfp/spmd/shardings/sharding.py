@@ -18,7 +18,9 @@ from jaxlib import xla_client as xc
 
 from alpa_cfp.spmd.ir import mlir
 
-_AXIS_NAMES = ("x", "y", "z", "w")
+_AXIS_NAMES = ("x", "y", "z", "w", "v", "u", "t", "s")
+# The most axes of a logical mesh. No mesh that people make for a program has more.
+MOST_AXES = len(_AXIS_NAMES)
 
 
 @dataclass(frozen=True, slots=True, order=True)
