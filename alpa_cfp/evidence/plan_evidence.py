@@ -209,10 +209,9 @@ class PlanEvidence:
         """The resharding of the plan."""
         choices, moves = self.plan.solution.choices, list[Move]()
         for crossing in self.boundaries.crossings:
-            pair = choices[crossing.first], choices[crossing.second]
-            count, size = (self.micro_batches * float(amount) for amount in crossing.amounts[pair])
+            count, size = (self.micro_batches * float(amount) for amount in crossing.amounts[crossing.pair(choices)])
             if count:
-                time_s = float(self.search.costs.resharding_s(crossing)[pair])
+                time_s = self.search.costs.resharding_s(crossing).at(choices[crossing.first], choices[crossing.second])
                 moves.append(Move(crossing.first, crossing.second, time_s, round(size), round(count)))
         return tuple(moves)
 

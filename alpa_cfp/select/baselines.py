@@ -20,7 +20,7 @@ from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.plan.caveats import Caveats
-from alpa_cfp.search import MEMORY_BYTES, Edge, NoPlanError, SearchProblem, Solution, Variable, search
+from alpa_cfp.search import MEMORY_BYTES, NoPlanError, SearchProblem, Solution, Variable, search
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 
@@ -128,5 +128,5 @@ def _restricted(
         times = np.where(allowed, variable.time_s, math.inf) if allowed.any() else variable.time_s
         variables.append(Variable(variable.name, times))
     moving = 1.0 if kind.cheapest else _MOVING
-    edges = (Edge(each.first, each.second, moving * each.time_s) for each in problem.edges)
+    edges = (each.scaled(moving) for each in problem.edges)
     return SearchProblem(tuple(variables), tuple(edges))
