@@ -40,7 +40,7 @@ def autoshard(
 
     Args:
         fn: The function. It must not set shardings itself (`with_sharding_constraint`, `shard_map`).
-        mesh: One or two axes, any names, any of this process' devices in any order; an `AbstractMesh` with
+        mesh: Up to eight axes, any names, any of this process' devices in any order; an `AbstractMesh` with
             `PlanOptions(costs="estimate")`; a `TargetMesh`, `target("h100:1x8").mesh()`, with `costs="compile"` too.
         args: Pytrees of arrays, numbers or `jax.ShapeDtypeStruct`s.
         donate_argnums: The positions in `args` of donated arguments, as for `jax.jit`.
@@ -48,7 +48,7 @@ def autoshard(
         kwargs: As `args`.
 
     Raises:
-        AutoshardError: `mesh` is no mesh of one or two named axes, an argument is no array, or `fn` sets shardings.
+        AutoshardError: `mesh` is no mesh of one to eight named axes, an argument is no array, or `fn` sets shardings.
         HostCallbackError: `fn` uses the result of a callback into Python.
         TypeError, ValueError: `jax.jit` refuses `fn` or `donate_argnums`; also any exception of `fn` itself.
         NoDevicesError: `costs="measure"`, and the mesh has devices that are not of this process, or none.

@@ -1,6 +1,6 @@
 """Converts a `jax.sharding.Mesh` into a plan request, and the planner's shardings into `PartitionSpec`s of that mesh.
 
-Takes meshes of one or two axes with any names and devices in any order. Invariant: the logical mesh numbers devices in
+Takes meshes of up to `MOST_AXES` axes with any names and devices in any order. Invariant: the logical mesh numbers devices in
 the order of the mesh.
 """
 
@@ -24,12 +24,12 @@ def request_for(mesh: AnyMesh) -> PlanRequest:
     """Returns the request for a step on `mesh`, without micro-batches.
 
     Raises:
-        AutoshardError: it is no mesh, or its axes are not one or two with texts as names.
+        AutoshardError: it is no mesh, or it has no axes, too many, or one whose name is no text.
     """
     if not isinstance(mesh, AnyMesh):
         raise AutoshardError.no_mesh(mesh)
     if not 1 <= len(mesh.axis_names) <= MOST_AXES or not all(isinstance(name, str) for name in mesh.axis_names):
-        raise AutoshardError.axes(mesh.axis_names)
+        raise AutoshardError.axes(mesh.axis_names, MOST_AXES)
     shape = tuple(mesh.axis_sizes)
     if isinstance(mesh, TargetMesh):
         # A plan that does not fit there is none.
