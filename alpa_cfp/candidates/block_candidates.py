@@ -7,7 +7,7 @@ differ by the order of mesh axes of equal size are evaluated once. Invariant: ca
 its strategies.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 from alpa_cfp.analysis.collection import without_collection
 from alpa_cfp.analysis.updates import Update, find_updates
 from alpa_cfp.candidates.accumulation import per_step_work
+from alpa_cfp.candidates.axis_order import AxisPermutation, order_key
 from alpa_cfp.candidates.block_program import partitioned
-from alpa_cfp.candidates.equal_axes import EqualAxes, permuted
 from alpa_cfp.costs import BlockMemory, Work, memory_of, read_local, work_of
 from alpa_cfp.extraction.extractor import Extractor, Subprogram
 from alpa_cfp.extraction.subprograms import BackwardInputs, BlockSubprograms
@@ -110,14 +110,14 @@ def _candidates(subprogram: Subprogram, backward_inputs: BackwardInputs, mesh: L
     (block,) = subprogram.blocks.blocks
     updates = find_updates(subprogram.blocks.graph, donation_pairs(subprogram.module))
     found: list[Candidate] = []
-    equal, representatives = EqualAxes.of(mesh), dict[BlockStrategy, Candidate]()
+    evaluated: dict[Hashable, Candidate] = {}
     for strategy in strategies_of(block, mesh.shape):
-        representative = representatives.get(equal.representative(strategy))
-        if representative is None:
-            candidate = _candidate(subprogram, backward_inputs, mesh, updates, strategy)
-            representatives[strategy] = candidate
+        key = order_key(mesh, strategy)
+        if key in evaluated:
+            candidate = _permuted(subprogram, mesh, evaluated[key], strategy)
         else:
-            candidate = _permuted(subprogram, mesh, representative, equal, strategy)
+            candidate = _candidate(subprogram, backward_inputs, mesh, updates, strategy)
+            evaluated[key] = candidate
         found.append(candidate)
         distinct_inputs = {candidate.inputs}
         for state_sharding in (StateSharding.ZERO2, StateSharding.ZERO3):
@@ -152,16 +152,14 @@ def _candidate(
     return Candidate(strategy, inputs, outputs, work, memory, lower_bound, per_step, lambda: module, predicted, unread)
 
 
-def _permuted(
-    subprogram: Subprogram, mesh: LogicalMesh, candidate: Candidate, equal: EqualAxes, strategy: BlockStrategy
-) -> Candidate:
-    """The candidate of a strategy, from that of its representative. Its program is made on demand."""
-    permutation = equal.permutation(strategy)
+def _permuted(subprogram: Subprogram, mesh: LogicalMesh, candidate: Candidate, strategy: BlockStrategy) -> Candidate:
+    """The candidate of a strategy, from one with another order of axes. Its program is made on demand."""
+    permutation = AxisPermutation.between(mesh, candidate.strategy, strategy)
     return replace(
         candidate,
         strategy=strategy,
-        inputs=permuted(candidate.inputs, permutation),
-        outputs=permuted(candidate.outputs, permutation),
+        inputs=permutation.of_shardings(candidate.inputs),
+        outputs=permutation.of_shardings(candidate.outputs),
         make=partial(partitioned, subprogram, mesh, strategy),
     )
 

@@ -7,7 +7,7 @@ programs of whole plans were partitioned, which communicate something else than 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from alpa_cfp.analysis.blocks import Blocks
@@ -16,8 +16,8 @@ from alpa_cfp.analysis.graph import Graph
 from alpa_cfp.analysis.segments import repeated_runs
 from alpa_cfp.analysis.structure import find_structure
 from alpa_cfp.analysis.updates import find_updates
+from alpa_cfp.candidates.axis_order import order_key
 from alpa_cfp.candidates.block_candidates import BlockCandidates
-from alpa_cfp.candidates.equal_axes import EqualAxes
 from alpa_cfp.evidence.communication import Communications, source_of
 from alpa_cfp.evidence.naming import SLICES, block_names, contraction_of, is_number, ops_without_rule, parameter_paths
 from alpa_cfp.evidence.roles import roles_of
@@ -104,13 +104,15 @@ class PlanEvidence:
         """The candidates of a kind that are reported: of those that differ by the order of equal axes the first, and
         what a block of the kind has.
         """
-        equal, chosen = EqualAxes.of(self.mesh), zip(self.candidates, self.plan.solution.choices, strict=True)
-        used = {int(choice) for each, choice in chosen if each.kind == first.kind}
-        return [
-            number
-            for number, candidate in enumerate(first.candidates)
-            if number in used or equal.representative(candidate.strategy) == candidate.strategy
-        ]
+        chosen = zip(self.candidates, self.plan.solution.choices, strict=True)
+        found = {int(choice) for each, choice in chosen if each.kind == first.kind}
+        known: set[Hashable] = set()
+        for number, candidate in enumerate(first.candidates):
+            key = order_key(self.mesh, candidate.strategy)
+            if key not in known:
+                known.add(key)
+                found.add(number)
+        return sorted(found)
 
     def _kind(
         self, first: BlockCandidates, shown: Sequence[int], name: str, trained: frozenset[int], problem: SearchProblem

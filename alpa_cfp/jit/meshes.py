@@ -1,7 +1,7 @@
 """Converts a `jax.sharding.Mesh` into a plan request, and the planner's shardings into `PartitionSpec`s of that mesh.
 
-Takes meshes of up to `MOST_AXES` axes with any names and devices in any order. Invariant: the logical mesh numbers devices in
-the order of the mesh.
+Takes meshes of up to `MOST_AXES` axes with any names and devices in any order. Invariant: the logical mesh numbers
+devices in the order of the mesh.
 """
 
 from collections.abc import Sequence

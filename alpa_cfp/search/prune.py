@@ -44,14 +44,12 @@ class Pruned:
 def prune(problem: SearchProblem, deadline: Deadline, *, memory: bool) -> Pruned:
     """Leaves out what is excluded or dominated; without `memory` only seconds count.
 
-    Each variable must have a choice that is not excluded. After the deadline only excluded choices are left out.
+    Each variable must have a choice that is not excluded. After the deadline only those are left out that are excluded,
+    or dominated by one that costs the same beside all choices of neighbours.
     """
-    flags, known = (
-        [_of_classes(problem, number, memory) for number in range(len(problem.variables))],
-        dict[bytes, Flags](),
-    )
+    flags = [_of_classes(problem, number, memory) for number in range(len(problem.variables))]
     kept = tuple(tuple(np.flatnonzero(flag).tolist()) for flag in flags)
-    problem = _restricted(problem, flags)
+    problem, known = _restricted(problem, flags), dict[bytes, Flags]()
     for _ in range(_MOST_ROUNDS):
         flags = _needed(problem, deadline, memory, known)
         if all(flag.all() for flag in flags):
@@ -71,10 +69,11 @@ def _of_classes(problem: SearchProblem, number: int, memory: bool) -> Flags:
         if number in (first, second):
             side = edge.rows if number == first else edge.columns
             if side is None:
-                return np.ones(variable.choices, bool)
+                return np.isfinite(variable.time_s)
             sides.append(side)
-    able = np.flatnonzero(np.isfinite(variable.time_s))
-    flags = np.zeros(variable.choices, bool)
+    if not sides:
+        return np.isfinite(variable.time_s)
+    able, flags = np.flatnonzero(np.isfinite(variable.time_s)), np.zeros(variable.choices, bool)
     own = [variable.time_s, *((variable.summed_bytes, variable.transient_bytes) if memory else ())]
     members: dict[tuple[int, ...], list[int]] = {}
     # The fastest first, and of equals the smallest and the first: none is dominated by one behind it.

@@ -2,8 +2,8 @@
 
 Takes a block and the shape of a logical mesh; gives its strategies, in a fixed order. On a mesh of many axes a strategy
 uses adjacent ones as one larger axis, so that it has at most `MOST_RUNS` of them: their number grows with the square of
-the number of axes, not exponentially, and each strategy on a mesh of up to `MOST_RUNS` axes of the same devices is among
-them. Invariant: the parts along each factor are equal, so a strategy never pads.
+the number of axes, not exponentially, and each strategy on a coarser mesh of up to `MOST_RUNS` axes is among them.
+Invariant: the parts along each factor are equal, so a strategy never pads.
 """
 
 import enum
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from alpa_cfp import codec
 from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.contractions import Side
-
 
 # A product of matrices has three factors, left, right and reduction, and no way to compute it communicates less, up to
 # a constant, than splitting each of them once (Irony, Toledo and Tiskin (2004)). Nothing gains from a fourth.

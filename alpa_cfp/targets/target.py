@@ -106,7 +106,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class TargetMesh:
-    """The devices of a target along any number of axes, in row-major order. Nothing can run on it: plans are made for it.
+    """The devices of a target along some axes, in row-major order. Nothing can run on it: plans are made for it.
 
     Attributes:
         target: The target.
