@@ -131,9 +131,9 @@ class AutoshardError(CFPError, ValueError):
     """An argument of `autoshard` is wrong."""
 
     @classmethod
-    def axes(cls, axis_names: tuple[object, ...]) -> "AutoshardError":
+    def axes(cls, axis_names: tuple[object, ...], most: int) -> "AutoshardError":
         """The mesh has no axes, too many axes, or axis names that are not texts."""
-        return cls(f"a mesh for autoshard has one or two axes, each with a text as its name, and not {axis_names}")
+        return cls(f"a mesh for autoshard has one to {most} axes, each with a text as its name, and not {axis_names}")
 
     @classmethod
     def no_mesh(cls, mesh: object) -> "AutoshardError":

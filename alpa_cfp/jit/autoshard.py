@@ -44,7 +44,7 @@ def autoshard(
     Args:
         fn: The function. Shardings that it sets (`with_sharding_constraint`, `jax.sharding.reshard`, those of inner
             `jax.jit`s) are kept; a `jax.shard_map` runs as it is written, and what is around it is planned.
-        mesh: One or two axes, any names, any of this process' devices in any order; an `AbstractMesh` with
+        mesh: Up to eight axes, any names, any of this process' devices in any order; an `AbstractMesh` with
             `PlanOptions(costs="estimate")`; a `TargetMesh`, `target("h100:1x8").mesh()`, with `costs="compile"` too.
         args: Pytrees of arrays, numbers or `jax.ShapeDtypeStruct`s.
         donate_argnums: The positions in `args` of donated arguments, as for `jax.jit`.
@@ -56,7 +56,7 @@ def autoshard(
         kwargs: As `args`.
 
     Raises:
-        AutoshardError: `mesh` is no mesh of one or two named axes, an argument is no array, or what is asked of
+        AutoshardError: `mesh` is no mesh of one to eight named axes, an argument is no array, or what is asked of
             shardings cannot be.
         ForeignMeshError: `fn` asks for shardings over another mesh.
         NestedIslandError: `fn` has a `shard_map` inside a `shard_map`.
