@@ -104,11 +104,19 @@ class PlanError(CFPError, ValueError):
         return cls(f"the plan is for other arguments: {what}. Make a plan for these by alpa_cfp.autoshard")
 
     @classmethod
-    def traced_arguments(cls) -> "PlanError":
-        """A planned function is called while jax traces another function."""
+    def transformed(cls, transformation: str) -> "PlanError":
+        """A planned function is called inside a transformation that would change its program."""
         return cls(
-            "a planned function is a whole program: it cannot be called inside jax.jit, jax.grad or jax.vmap. Plan the "
-            "function that is the whole step"
+            f"{transformation} cannot go through a planned function, which is a whole program, partitioned for the "
+            "arrays that it has. Plan the function that is the whole step, with what transforms it"
+        )
+
+    @classmethod
+    def own_random_state(cls) -> "PlanError":
+        """A planned program with a random state of its own is to be part of another one."""
+        return cls(
+            "the function draws random numbers by jax.lax.rng_uniform, from a state outside of the program: it runs by "
+            "calls of plan.jit(fn) only, and cannot be lowered, exported or called inside jax.jit. Draw by jax.random"
         )
 
     @classmethod

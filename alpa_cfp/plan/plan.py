@@ -83,7 +83,7 @@ class Plan:
 
         if self.signature is None:
             raise PlanError.without_signature()
-        on: Mesh = call(_JIT, "mesh_of", self, self.signature) if mesh is None else mesh
+        on: Mesh = call("alpa_cfp.jit.matching", "mesh_of", self, self.signature) if mesh is None else mesh
         return {path: NamedSharding(on, spec) for path, spec in (self.in_shardings | self.out_shardings).items()}
 
     def jit(self, fn: Callable[..., Any], mesh: "Mesh | None" = None) -> "PlannedFunction":
