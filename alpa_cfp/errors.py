@@ -125,6 +125,11 @@ class PlanError(CFPError, ValueError):
         return cls("the planned function is not compiled yet: call it, or its compile(...) with arguments, first")
 
     @classmethod
+    def not_planned(cls) -> "PlanError":
+        """The plan of a decorated function is read before there is one."""
+        return cls("the function is not planned yet: call it, or its plan_for(...) with arguments, first")
+
+    @classmethod
     def no_devices(cls, reason: str) -> "PlanError":
         """The devices of the plan do not exist in this process."""
         return cls(f"{reason}. Say on which devices to run: plan.jit(fn, mesh)")
@@ -149,6 +154,14 @@ class AutoshardError(CFPError, ValueError):
         return cls(
             f"autoshard(fn, mesh, *args) wants a jax.sharding.Mesh or AbstractMesh, not {type(mesh).__name__}. "
             'For example jax.sharding.Mesh(numpy.array(jax.devices()), ("x",))'
+        )
+
+    @classmethod
+    def mesh_first(cls) -> "AutoshardError":
+        """Arguments follow a mesh that comes first."""
+        return cls(
+            "autoshard(mesh, ...) with the mesh first is a decorator and takes keyword arguments only, as in "
+            "@autoshard(mesh, donate_argnums=0). To plan at once, the function comes first: autoshard(fn, mesh, *args)"
         )
 
     @classmethod

@@ -6,6 +6,7 @@ planned sharding is not copied; results have `NamedSharding`s over the user's me
 """
 
 import re
+import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -45,6 +46,7 @@ class PlannedFunction:
         self._signature = signature
         self._compiled: CompiledProgram | None = None
         self._donates = any(placed.donated for placed in signature.inputs)
+        self._lock = threading.Lock()
         self._dispatched = dispatched(self._name, self.call)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -181,13 +183,14 @@ class PlannedFunction:
 
     def _program_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CompiledProgram:
         check_arguments(self._signature, args, kwargs)
-        compiled = self._compiled
-        if compiled is None or jax.tree.structure((args, kwargs)) != compiled.program.in_tree:
-            donated = [placed.donated for placed in self._signature.inputs]
-            program = planned_for(self._fn, self.mesh, self.plan, args, kwargs, donated)
-            check_signature(self._signature, program, self.mesh)
-            self._compiled = compiled = CompiledProgram(program, self._signature, self.mesh)
-        return compiled
+        with self._lock:
+            compiled = self._compiled
+            if compiled is None or jax.tree.structure((args, kwargs)) != compiled.program.in_tree:
+                donated = [placed.donated for placed in self._signature.inputs]
+                program = planned_for(self._fn, self.mesh, self.plan, args, kwargs, donated)
+                check_signature(self._signature, program, self.mesh)
+                self._compiled = compiled = CompiledProgram(program, self._signature, self.mesh)
+            return compiled
 
     def _require_program(self) -> CompiledProgram:
         if self._compiled is None:
