@@ -33,6 +33,7 @@ class AutoshardedFunction(Generic[P, R]):
     them. Several threads may call it. Called inside `jax.jit` it is an inner call (see `PlannedFunction.as_jax_jit`).
 
     Attributes:
+        fn: The function.
         mesh: The mesh.
     """
 
@@ -40,7 +41,7 @@ class AutoshardedFunction(Generic[P, R]):
         self, fn: Callable[P, R], mesh: AnyMesh, donate_argnums: int | Sequence[int], options: PlanOptions
     ) -> None:
         self.mesh = mesh
-        self._fn = fn
+        self.fn = fn
         self._donate_argnums = donate_argnums
         self._options = options
         self._donates = isinstance(donate_argnums, int) or len(donate_argnums) > 0
@@ -97,7 +98,7 @@ class AutoshardedFunction(Generic[P, R]):
             return planned
         with self._lock:
             if key not in self._planned:
-                self._planned[key] = self.plan_for(*args, **kwargs).jit(self._fn)
+                self._planned[key] = self.plan_for(*args, **kwargs).jit(self.fn)
             return self._planned[key]
 
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -113,7 +114,7 @@ class AutoshardedFunction(Generic[P, R]):
         alike = [plan for known, plan in self._plans.items() if known[:2] == key[:2]]
         for options in (*(replace(self._options, plan=plan) for plan in alike), self._options):
             try:
-                return plan_function(self._fn, self.mesh, args, kwargs, self._donate_argnums, options)
+                return plan_function(self.fn, self.mesh, args, kwargs, self._donate_argnums, options)
             except PlanError:
                 if options is self._options:
                     raise

@@ -21,6 +21,7 @@ from alpa_cfp.jit.jaxprs import all_equations
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan_report import Caveat
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.lowered_form import remove_identity_converts
 from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.tracing.host_callbacks import without_callbacks
@@ -170,8 +171,11 @@ def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str, cave
         abstract = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type) for leaf in inputs]
         traced = jax.jit(unrolled, keep_unused=True).trace(*abstract)
     lowered = traced.lower(lowering_platforms=(platform,))
+    module = lowered.compiler_ir("stablehlo")
+    with module.context:
+        remove_identity_converts(module)
     # As bytecode the ops keep their locations, by which profilers and HLO texts name them.
-    return mlir.to_bytecode(lowered.compiler_ir("stablehlo"))
+    return mlir.to_bytecode(module)
 
 
 def _refuse_shardings(closed: Any) -> None:

@@ -1,4 +1,4 @@
-"""`@autoshard(mesh)`: a function that is planned at its first call, for each kind of arguments, equals the serial run."""
+"""`@autoshard(mesh)`: a function that is planned at its first call, and for other arguments, equals the serial run."""
 
 import threading
 from collections.abc import Callable
@@ -161,13 +161,17 @@ def test_numbers_promote_dtypes_as_they_do_in_jax_jit(plans_made: list[Any]) -> 
     assert [options.plan is None for options in plans_made] == [True, False, True]
 
 
-def test_the_plan_of_a_new_state_serves_one_that_was_restored_with_its_count_as_an_array(plans_made: list[Any]) -> None:
-    step = autoshard(mesh(), costs="estimate")(lambda x, count: (jnp.tanh(x @ x.T), count + 1))
-    x = arguments()[1]
-    _, count = step(x, 0)
-    assert count.weak_type
-    _, count = step(x, np.int32(1))
-    assert (int(count), count.weak_type) == (2, False)
+def test_a_plan_serves_arguments_whose_dtypes_are_only_weak_in_another_way(plans_made: list[Any]) -> None:
+    """As the count of a new train state, a Python number, and that of one which was restored, an array."""
+
+    def counted(x: jax.Array, rate: Any, count: Any) -> Any:
+        return jnp.tanh(x @ x.T) * rate, count + 1
+
+    step, x = autoshard(mesh(), costs="estimate")(counted), arguments()[1]
+    for rate, count, weak in ((0.5, 0, True), (np.float32(0.5), np.int32(0), False)):
+        result, next_count = step(x, rate, count)
+        assert_equal_up_to_rounding(np.asarray(result), run_serially(lambda x: counted(x, 0.5, 0)[0], x))
+        assert (int(next_count), next_count.weak_type) == (1, weak)
     assert [options.plan is None for options in plans_made] == [True, False]
 
 
