@@ -107,8 +107,8 @@ class PlanError(CFPError, ValueError):
     def transformed(cls, transformation: str) -> "PlanError":
         """A planned function is called inside a transformation that would change its program."""
         return cls(
-            f"{transformation} cannot go through a planned function, which is a whole program, partitioned for the "
-            "arrays that it has. Plan the function that is the whole step, with what transforms it"
+            f"{transformation} cannot go through a planned function, which is a whole program, partitioned for its "
+            "shapes. Plan the function that is the whole step, with what transforms it"
         )
 
     @classmethod

@@ -10,7 +10,7 @@ from alpa_cfp.cli.cluster import add_cluster, devices_of, read_cluster
 from alpa_cfp.cli.files import check_are_different, check_can_write
 from alpa_cfp.cli.process import UserError
 from alpa_cfp.cli.program import add_program, check_is_model, plan_for_program
-from alpa_cfp.cli.targets import add_target, plan_for_target
+from alpa_cfp.cli.targets import add_target, check_needs_no_target, plan_for_target
 from alpa_cfp.cli.workload import (
     DEFAULT_MESH,
     DEFAULT_MODEL,
@@ -109,8 +109,7 @@ def _for_target(arguments: argparse.Namespace, memory_budget_bytes: int | None) 
 
 def _planned(arguments: argparse.Namespace, memory_budget_bytes: int | None) -> "Plan":
     """The plan for devices of this machine, or of a cluster."""
-    if arguments.costs == "compile" or arguments.batch is not None:
-        raise UserError("--costs compile and --batch go with a target: name it, such as --target h100:1x8")
+    check_needs_no_target(arguments)
     arguments.mesh, arguments.costs = arguments.mesh or DEFAULT_MESH, arguments.costs or "measure"
     case = read_workload(arguments)
     cluster = read_cluster(arguments, case)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from alpa_cfp import quantities
 from alpa_cfp.cli.process import UserError
-from alpa_cfp.cli.targets import use_cpu_only
+from alpa_cfp.cli.targets import check_needs_no_target, use_cpu_only
 from alpa_cfp.cli.user_module import FORM, attribute_of, read_path, said
 from alpa_cfp.cli.workload import check_database, check_devices, start_jax
 
@@ -79,13 +79,12 @@ def plan_for_program(arguments: argparse.Namespace, memory_budget_bytes: int | N
         raise UserError(f"--args is missing: it names the arguments of {arguments.program}, as my_module:example_args")
     args_path = read_path(arguments.args, "--args")
     named = None if arguments.mesh is None and arguments.target else read_mesh(arguments.mesh)
-    if arguments.costs == "compile" and not arguments.target:
-        raise UserError("--costs compile goes with a target: name it, such as --target h100:1x8")
     if arguments.target:
         use_cpu_only()
         start_jax(1)
     else:
         assert named is not None
+        check_needs_no_target(arguments)
         start_jax(prod(named.shape))
         check_devices(named.shape)
     check_database(arguments.database)

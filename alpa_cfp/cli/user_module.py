@@ -27,7 +27,7 @@ def read_path(text: str, what: str) -> tuple[str, str]:
     """
     found = re.fullmatch(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)", text)
     if found is None:
-        raise UserError(f"{what} is {text!r}, and is to be {FORM}")
+        raise UserError(f"{what} is {text!r}: it is to be written {FORM}")
     return found[1], found[2]
 
 
@@ -50,13 +50,13 @@ def attribute_of(text: str, path: tuple[str, str]) -> Any:
             found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise UserError(f"{text}: there is no module {module_name!r} in {here}, and none is installed") from error
+            raise UserError(f"{text}: there is no module {module_name!r} in {here}, nor among the packages") from error
         raise UserError(f"{module_name} cannot be imported: {said(error)}") from error
     except Exception as error:
         raise UserError(f"{module_name} cannot be imported: {said(error)}") from error
     for part in name.split("."):
         if not hasattr(found, part):
-            raise UserError(f"{text}: the module {module_name} has no {name!r}")
+            raise UserError(f"{text}: there is nothing called {name!r} in {module_name}")
         found = getattr(found, part)
     return found
 

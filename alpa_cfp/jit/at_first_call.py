@@ -4,6 +4,7 @@ Takes a function, a mesh and options; gives a callable over pytrees of `jax.Arra
 structure, shapes and dtypes are planned once, whichever threads call.
 """
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -112,13 +113,13 @@ class AutoshardedFunction(Generic[P, R]):
     def _made(self, key: _Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
         """Makes a plan; where dtypes are only weak in another way, the program is often one that has a plan."""
         alike = [plan for known, plan in self._plans.items() if known[:2] == key[:2]]
-        for options in (*(replace(self._options, plan=plan) for plan in alike), self._options):
-            try:
-                return plan_function(self.fn, self.mesh, args, kwargs, self._donate_argnums, options)
-            except PlanError:
-                if options is self._options:
-                    raise
-        raise AssertionError("the last options are the function's own")
+        for plan in alike:
+            with contextlib.suppress(PlanError):  # of another program
+                return self._planned_with(replace(self._options, plan=plan), args, kwargs)
+        return self._planned_with(self._options, args, kwargs)
+
+    def _planned_with(self, options: PlanOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+        return plan_function(self.fn, self.mesh, args, kwargs, self._donate_argnums, options)
 
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> tuple[Any, Direct | None]:
         return self.planned_for(*args, **kwargs).call(*args, **kwargs)
