@@ -24,6 +24,7 @@ from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan_report import Caveat
 from alpa_cfp.plan.signature import Asked
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.lowered_form import remove_identity_converts
 from alpa_cfp.spmd.ir.op_kinds import CONTROL_FLOW
 from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -114,7 +115,7 @@ def trace(
         TypeError, ValueError: `jax.jit` refuses the function or `donate_argnums`.
     """
     started = time.perf_counter()
-    abstract = jax.tree_util.tree_map_with_path(_abstract, (tuple(args), kwargs))
+    abstract = shapes_of(args, kwargs)
     typed = abstract if asked is None else asked.typed(abstract)
     with nullcontext() if asked is None else asked.context():
         traced = jax.jit(fn, donate_argnums=donate_argnums, keep_unused=True).trace(*typed[0], **typed[1])
@@ -190,6 +191,15 @@ def _constrain(
         caveats.warn(f"{uneven} sharding constraints split dims into parts that are not equal; these dims stay whole")
 
 
+def shapes_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns `(args, kwargs)` with a `jax.ShapeDtypeStruct` for each array, without its sharding.
+
+    Raises:
+        AutoshardError: a leaf is no array.
+    """
+    return jax.tree_util.tree_map_with_path(_abstract, (tuple(args), kwargs))
+
+
 def path_of(path: Sequence[Any]) -> str:
     """Returns the name of a leaf of `(args, kwargs)`, given its path there."""
     return ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(tuple(path[1:]))
@@ -238,5 +248,8 @@ def _lowered(name: str, traced: Any, inputs: Sequence[Any], platform: str, cavea
         unrolled.__name__ = name  # ops are named after it in HLO texts and profiles
         traced = jax.jit(unrolled, keep_unused=True).trace(*inputs)
     lowered = traced.lower(lowering_platforms=(platform,))
+    module = lowered.compiler_ir("stablehlo")
+    with module.context:
+        remove_identity_converts(module)
     # As bytecode the ops keep their locations, by which profilers and HLO texts name them.
-    return mlir.to_bytecode(lowered.compiler_ir("stablehlo"))
+    return mlir.to_bytecode(module)

@@ -50,7 +50,6 @@ def compile_and_load(
         combine_sums: Whether XLA may join all-reduces that do not need each other. On CPUs it then joins a recomputed
             one with the first, too, which keeps alive what was to be recomputed.
     """
-    _initialize_linear_algebra(bytecode, devices[0].platform)
     count = len(devices)
     replicas, partitions = (count, 1) if one_program_per_device else (1, count)
     client = devices[0].client
@@ -63,12 +62,25 @@ def compile_and_load(
         options.env_option_overrides = [("xla_disable_hlo_passes", _SUM_COMBINERS)]
     with mlir.context():
         module = mlir.parse(bytecode)
-        if devices[0].platform == "cpu":
-            if step_barriers.may_have_step_barriers(bytecode):
-                step_barriers.keep_apart(module)
-            if one_program_per_device:
-                join_small_arrays(module)
+        prepare_for(devices[0].platform, module, bytecode, one_program_per_device=one_program_per_device)
         return client.compile_and_load(module, xc.DeviceList(devices), options)
+
+
+def prepare_for(platform: str, module: Any, bytecode: bytes, *, one_program_per_device: bool) -> None:
+    """Make a module ready for the compiler of a platform ("cpu", "gpu"), in place.
+
+    Args:
+        platform: The platform.
+        module: The module.
+        bytecode: The same module as bytecode.
+        one_program_per_device: Whether it is one device's program.
+    """
+    _initialize_linear_algebra(bytecode, platform)
+    if platform == "cpu":
+        if step_barriers.may_have_step_barriers(bytecode):
+            step_barriers.keep_apart(module)
+        if one_program_per_device:
+            join_small_arrays(module)
 
 
 def _initialize_linear_algebra(bytecode: bytes, platform: str) -> None:
