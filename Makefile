@@ -1,7 +1,8 @@
 # Everything on a machine that has only Python >= 3.11 with pip, and make. `make help` lists the targets.
 #
-# PYTHON  the interpreter to work with (default python3); Python 3.11 gets jax 0.10.2, later ones jax 0.11.2
+# PYTHON  the interpreter to work with (default python3); Python 3.11 gets jax 0.10.2, 3.12 jax 0.11.2, later ones jax 0.12
 # VENV    where its environment goes (default .venv)
+# LOCK    the file of versions; LOCK=requirements/py313.txt is jax 0.12 for Python 3.12, too
 # ARGS    more arguments for pytest (make test, make check) or for the program (make demo)
 
 PYTHON ?= python3
@@ -10,11 +11,11 @@ ARGS ?=
 
 PY_VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 PY_SUPPORTED := $(shell $(PYTHON) -c 'import sys; print(int(sys.version_info >= (3, 11)))' 2>/dev/null)
-LOCK := requirements/$(if $(filter 3.11,$(PY_VERSION)),py311,py312).txt
+LOCK ?= requirements/$(if $(filter 3.11,$(PY_VERSION)),py311,$(if $(filter 3.12,$(PY_VERSION)),py312,py313)).txt
 
 BIN := $(VENV)/bin
-# The stamp carries the version, so another PYTHON on the same VENV makes the environment anew.
-ENVIRONMENT := $(VENV)/.environment-$(PY_VERSION)
+# The stamp carries the versions, so another PYTHON or LOCK on the same VENV makes the environment anew.
+ENVIRONMENT := $(VENV)/.environment-$(PY_VERSION)-$(basename $(notdir $(LOCK)))
 INSTALLED := $(VENV)/.installed
 # Directories too: a deleted file changes only the time of its directory.
 SOURCES := $(shell find alpa_cfp patches benchmarks/alpa_cfp_bench -name __pycache__ -prune -o -print) setup.py pyproject.toml

@@ -104,17 +104,30 @@ class PlanError(CFPError, ValueError):
         return cls(f"the plan is for other arguments: {what}. Make a plan for these by alpa_cfp.autoshard")
 
     @classmethod
-    def traced_arguments(cls) -> "PlanError":
-        """A planned function is called while jax traces another function."""
+    def transformed(cls, transformation: str) -> "PlanError":
+        """A planned function is called inside a transformation that would change its program."""
         return cls(
-            "a planned function is a whole program: it cannot be called inside jax.jit, jax.grad or jax.vmap. Plan the "
-            "function that is the whole step"
+            f"{transformation} cannot go through a planned function, which is a whole program, partitioned for its "
+            "shapes. Plan the function that is the whole step, with what transforms it"
+        )
+
+    @classmethod
+    def own_random_state(cls) -> "PlanError":
+        """A planned program with a random state of its own is to be part of another one."""
+        return cls(
+            "the function draws random numbers by jax.lax.rng_uniform, from a state outside of the program: it runs by "
+            "calls of plan.jit(fn) only, and cannot be lowered, exported or called inside jax.jit. Draw by jax.random"
         )
 
     @classmethod
     def not_compiled(cls) -> "PlanError":
         """The program of a planned function is read before it is compiled."""
         return cls("the planned function is not compiled yet: call it, or its compile(...) with arguments, first")
+
+    @classmethod
+    def not_planned(cls) -> "PlanError":
+        """The plan of a decorated function is read before there is one."""
+        return cls("the function is not planned yet: call it, or its plan_for(...) with arguments, first")
 
     @classmethod
     def no_devices(cls, reason: str) -> "PlanError":
@@ -131,9 +144,9 @@ class AutoshardError(CFPError, ValueError):
     """An argument of `autoshard` is wrong."""
 
     @classmethod
-    def axes(cls, axis_names: tuple[object, ...]) -> "AutoshardError":
+    def axes(cls, axis_names: tuple[object, ...], most: int) -> "AutoshardError":
         """The mesh has no axes, too many axes, or axis names that are not texts."""
-        return cls(f"a mesh for autoshard has one or two axes, each with a text as its name, and not {axis_names}")
+        return cls(f"a mesh for autoshard has one to {most} axes, each with a text as its name, and not {axis_names}")
 
     @classmethod
     def no_mesh(cls, mesh: object) -> "AutoshardError":
@@ -141,6 +154,14 @@ class AutoshardError(CFPError, ValueError):
         return cls(
             f"autoshard(fn, mesh, *args) wants a jax.sharding.Mesh or AbstractMesh, not {type(mesh).__name__}. "
             'For example jax.sharding.Mesh(numpy.array(jax.devices()), ("x",))'
+        )
+
+    @classmethod
+    def mesh_first(cls) -> "AutoshardError":
+        """Arguments follow a mesh that comes first."""
+        return cls(
+            "autoshard(mesh, ...) with the mesh first is a decorator and takes keyword arguments only, as in "
+            "@autoshard(mesh, donate_argnums=0). To plan at once, the function comes first: autoshard(fn, mesh, *args)"
         )
 
     @classmethod
@@ -205,14 +226,6 @@ class AutoshardError(CFPError, ValueError):
         return cls(
             f"{path}: {asked} was asked for and the plan has {found}. This is a mistake in alpa_cfp, not in your "
             "program: please report it"
-        )
-
-    @classmethod
-    def already_sharded(cls, primitives: tuple[str, ...]) -> "AutoshardError":
-        """The function sets shardings itself."""
-        return cls(
-            f"the function decides itself how arrays are split, by {', '.join(primitives)}: that is what autoshard is "
-            "to decide. Leave it out (jax.lax.with_sharding_constraint, jax.shard_map, jax.reshard)"
         )
 
 

@@ -27,14 +27,19 @@ OBJECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Plan",
         (
-            *("in_shardings", "out_shardings", "named_shardings", "jit", "explain", "diff", "report"),
+            *("in_shardings", "out_shardings", "named_shardings", "shardings", "jit", "explain", "diff", "report"),
             *("save", "load", "to_json", "from_json"),
         ),
     ),
     (
         "jit.planned_function.PlannedFunction",
-        ("compile", "as_text", "memory_bytes", "input_shardings", "output_shardings"),
+        (
+            *("compile", "as_jax_jit", "trace", "lower", "as_text", "cost_analysis", "memory_bytes", "memory_analysis"),
+            *("input_shardings", "output_shardings"),
+        ),
     ),
+    ("jit.at_first_call.AutoshardedFunction", ("plan", "plan_for", "planned_for", "trace", "lower")),
+    ("jit.plan_shardings.PlanShardings", ()),
     ("target", ()),
     ("targets.target.Target", ("mesh", "num_devices")),
     ("targets.target.TargetMesh", ()),

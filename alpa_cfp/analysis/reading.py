@@ -17,6 +17,7 @@ from alpa_cfp.analysis.rules import RULE_ATTRIBUTE, FactorKind, Rule, read_rule
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.step_barriers import is_step_barrier
 from alpa_cfp.spmd.module.stages import MARKER
+from alpa_cfp.spmd.shardings.islands import ISLAND
 from alpa_cfp.spmd.shardings.sharding_rules import run_shardy_passes
 
 # Ops without inputs.
@@ -95,7 +96,9 @@ class _Reader:
             parameters=parameters,
             results=tuple(ids[value] for value in operations[-1].operands),
             constant_derived=tuple(constant_derived),
-            without_rule=tuple(op.index for op in ops if op.rule is None and not constant_derived[op.index]),
+            without_rule=tuple(
+                op.index for op in ops if op.rule is None and not constant_derived[op.index] and op.name != ISLAND
+            ),
             loops=tuple(loops),
         )
 

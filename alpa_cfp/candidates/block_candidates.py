@@ -3,11 +3,11 @@
 Takes the subprograms of a program's blocks and a mesh; gives for every kind of block one partitioned program a
 strategy. Where devices would hold copies of state, there is one more candidate for each other `StateSharding`. The
 boundary shardings of a candidate's program follow from its own strategy alone; a plan reshards to them. Strategies that
-differ by swapping two mesh axes of equal size are evaluated once. Invariant: candidates of a kind are in the order of
+differ by the order of mesh axes of equal size are evaluated once. Invariant: candidates of a kind are in the order of
 its strategies.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from alpa_cfp.analysis.collection import without_collection
 from alpa_cfp.analysis.updates import Update, find_updates
 from alpa_cfp.candidates.accumulation import per_step_work
+from alpa_cfp.candidates.axis_order import AxisPermutation, order_key
 from alpa_cfp.candidates.block_program import partitioned
 from alpa_cfp.costs import BlockMemory, Work, memory_of, read_local, work_of
 from alpa_cfp.extraction.extractor import Extractor, Subprogram
@@ -109,15 +110,14 @@ def _candidates(subprogram: Subprogram, backward_inputs: BackwardInputs, mesh: L
     (block,) = subprogram.blocks.blocks
     updates = find_updates(subprogram.blocks.graph, donation_pairs(subprogram.module))
     found: list[Candidate] = []
-    swap = _equal_axes(mesh)
-    replicated: dict[BlockStrategy, Candidate] = {}
+    evaluated: dict[Hashable, Candidate] = {}
     for strategy in strategies_of(block, mesh.shape):
-        mirror = replicated.get(swap.of_strategy(strategy)) if swap is not None else None
-        if swap is None or mirror is None:
-            candidate = _candidate(subprogram, backward_inputs, mesh, updates, strategy)
+        key = order_key(mesh, strategy)
+        if key in evaluated:
+            candidate = _permuted(subprogram, mesh, evaluated[key], strategy)
         else:
-            candidate = _mirrored(subprogram, mesh, mirror, swap, strategy)
-        replicated[strategy] = candidate
+            candidate = _candidate(subprogram, backward_inputs, mesh, updates, strategy)
+            evaluated[key] = candidate
         found.append(candidate)
         distinct_inputs = {candidate.inputs}
         for state_sharding in (StateSharding.ZERO2, StateSharding.ZERO3):
@@ -152,48 +152,14 @@ def _candidate(
     return Candidate(strategy, inputs, outputs, work, memory, lower_bound, per_step, lambda: module, predicted, unread)
 
 
-@dataclass(frozen=True, slots=True)
-class _AxisSwap:
-    """The swap of two mesh axes.
-
-    Attributes:
-        first, second: The indices of the axes.
-    """
-
-    first: int
-    second: int
-
-    def of_axis(self, index: int) -> int:
-        """The axis that takes the place of an axis."""
-        return {self.first: self.second, self.second: self.first}.get(index, index)
-
-    def of_strategy(self, strategy: BlockStrategy) -> BlockStrategy:
-        """The strategy with the axes swapped."""
-        factors = tuple(strategy.factors[self.of_axis(index)] for index in range(len(strategy.factors)))
-        return replace(strategy, factors=factors)
-
-    def of_sharding(self, sharding: ArraySharding) -> ArraySharding:
-        """The sharding with the axes swapped."""
-        dims = (tuple(replace(axis, index=self.of_axis(axis.index)) for axis in axes) for axes in sharding.dims)
-        return ArraySharding(sharding.mesh, tuple(dims))
-
-
-def _equal_axes(mesh: LogicalMesh) -> _AxisSwap | None:
-    """The swap of the two axes of a mesh, if these are its only axes and of equal size."""
-    if len(mesh.axes) != 2 or mesh.axes[0].size != mesh.axes[1].size:
-        return None
-    return _AxisSwap(mesh.axes[0].index, mesh.axes[1].index)
-
-
-def _mirrored(
-    subprogram: Subprogram, mesh: LogicalMesh, mirror: Candidate, swap: _AxisSwap, strategy: BlockStrategy
-) -> Candidate:
-    """The candidate of a strategy, from that of the strategy with swapped axes. Its program is made on demand."""
+def _permuted(subprogram: Subprogram, mesh: LogicalMesh, candidate: Candidate, strategy: BlockStrategy) -> Candidate:
+    """The candidate of a strategy, from one with another order of axes. Its program is made on demand."""
+    permutation = AxisPermutation.between(mesh, candidate.strategy, strategy)
     return replace(
-        mirror,
+        candidate,
         strategy=strategy,
-        inputs=tuple(map(swap.of_sharding, mirror.inputs)),
-        outputs=tuple(map(swap.of_sharding, mirror.outputs)),
+        inputs=permutation.of_shardings(candidate.inputs),
+        outputs=permutation.of_shardings(candidate.outputs),
         make=partial(partitioned, subprogram, mesh, strategy),
     )
 

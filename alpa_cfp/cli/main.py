@@ -19,7 +19,7 @@ from alpa_cfp.cli.process import UserError, lost_interrupts_come_again, reader_m
 # In the order of the help text.
 COMMANDS = {
     "bench": "compare CFP with Alpa's ILP and plans written by hand: plan, check against the serial run, time",
-    "plan": "plan one of the bench's models on a mesh, and save the plan",
+    "plan": "plan one of the bench's models, or a function of your own, on a mesh, and save the plan",
     "explain": "say what a plan decided, block by block, why, and what it costs",
     "diff": "say in what two plans differ",
     "profiles": "list, show, export, import, merge and prune measured profiles",

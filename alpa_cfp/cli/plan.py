@@ -1,4 +1,4 @@
-"""`alpa-cfp plan`: plans the training step of one of the bench's models on a mesh, and saves the plan."""
+"""`alpa-cfp plan`: plans one of the bench's models, or a function of the user's own, on a mesh, and saves the plan."""
 
 import argparse
 import time
@@ -9,8 +9,17 @@ from alpa_cfp import quantities
 from alpa_cfp.cli.cluster import add_cluster, devices_of, read_cluster
 from alpa_cfp.cli.files import check_are_different, check_can_write
 from alpa_cfp.cli.process import UserError
-from alpa_cfp.cli.targets import add_target, plan_for_target
-from alpa_cfp.cli.workload import DEFAULT_MESH, add_workload, check_database, describe_sizes, read_workload, start
+from alpa_cfp.cli.program import add_program, check_is_model, plan_for_program
+from alpa_cfp.cli.targets import add_target, check_needs_no_target, plan_for_target
+from alpa_cfp.cli.workload import (
+    DEFAULT_MESH,
+    DEFAULT_MODEL,
+    add_workload,
+    check_database,
+    describe_sizes,
+    read_workload,
+    start,
+)
 from alpa_cfp.database import database_path
 from alpa_cfp_bench.workloads.sizes import mesh_shape
 
@@ -26,6 +35,8 @@ examples:
   alpa-cfp plan --size layers=24 hidden=1024 heads=16 --mesh 2x4 --costs estimate --memory-mb 900
   alpa-cfp plan --ray 10.0.0.1:6379 --mesh 2x4      measured on two hosts with four devices each
   alpa-cfp plan --target h100:1x8 --model llama-7b  for eight H100 that are not here
+  alpa-cfp plan my_module:train_step --args my_module:example_args --mesh data=2,model=4 --donate 0 --out plan.json
+                                                    a function of your own; Plan.load("plan.json").jit runs it so
   alpa-cfp explain plan.json                        what the plan decided, and why
 
 The step itself is neither compiled nor run: only shapes are looked at, so a model may be larger than this machine.
@@ -37,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `alpa-cfp plan`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES.format(sizes=describe_sizes())
+    add_program(parser)
     add_workload(parser)
     add_cluster(parser)
     parser.add_argument(
@@ -46,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "communication",
     )  # fmt: skip
     add_target(parser)
-    parser.set_defaults(mesh=None)  # with a target it is that of the hosts
+    # With a target the mesh is that of the hosts; a program of one's own is instead of a model.
+    parser.set_defaults(mesh=None, model=None)
     parser.add_argument(
         "--device-kind", metavar="NAME", help="with replay: of which devices, if the database has several"
     )
@@ -69,12 +82,20 @@ def run(arguments: argparse.Namespace) -> int:
         check_can_write(arguments.database, "--database")
     budget = None if arguments.memory_mb is None else int(arguments.memory_mb * 1e6)
     started = time.perf_counter()
-    plan = _planned(arguments, budget) if arguments.target is None else _for_target(arguments, budget)
+    plan = _plan(arguments, budget)
     print("\n".join(_summary(plan, time.perf_counter() - started)))
     if arguments.out is not None:
         plan.save(arguments.out)
         print(f"written: {arguments.out}")
     return 0
+
+
+def _plan(arguments: argparse.Namespace, budget: int | None) -> "Plan":
+    if arguments.program is not None:
+        return plan_for_program(arguments, budget)
+    check_is_model(arguments)
+    arguments.model = arguments.model or DEFAULT_MODEL
+    return _planned(arguments, budget) if arguments.target is None else _for_target(arguments, budget)
 
 
 def _for_target(arguments: argparse.Namespace, memory_budget_bytes: int | None) -> "Plan":
@@ -88,8 +109,7 @@ def _for_target(arguments: argparse.Namespace, memory_budget_bytes: int | None) 
 
 def _planned(arguments: argparse.Namespace, memory_budget_bytes: int | None) -> "Plan":
     """The plan for devices of this machine, or of a cluster."""
-    if arguments.costs == "compile" or arguments.batch is not None:
-        raise UserError("--costs compile and --batch go with a target: name it, such as --target h100:1x8")
+    check_needs_no_target(arguments)
     arguments.mesh, arguments.costs = arguments.mesh or DEFAULT_MESH, arguments.costs or "measure"
     case = read_workload(arguments)
     cluster = read_cluster(arguments, case)

@@ -97,14 +97,29 @@ def start_for_target(arguments: argparse.Namespace) -> None:
         UserError: alpa cannot be imported, or the database is no file.
         ProfileDatabaseError: it is no database, or cannot be read.
     """
-    # A plugin of JAX would look for devices otherwise.
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    use_cpu_only()
     try:
         with interrupted_afterwards():
             import alpa  # noqa: F401
     except ImportError as error:
         raise UserError(f"{error}. `alpa-cfp doctor` says what is missing and how to install it") from error
     check_database(arguments.database)
+
+
+def check_needs_no_target(arguments: argparse.Namespace) -> None:
+    """Checks that a command line without a target has none of its options.
+
+    Raises:
+        UserError: it has.
+    """
+    if arguments.costs == "compile" or arguments.batch is not None:
+        raise UserError("--costs compile and --batch go with a target: name it, such as --target h100:1x8")
+
+
+def use_cpu_only() -> None:
+    """Lets JAX use no device but the CPU, unless the user has said otherwise; to be called before it is imported."""
+    # A plugin of JAX would look for devices otherwise.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
 def case_of(arguments: argparse.Namespace) -> "TargetCase":

@@ -21,7 +21,7 @@ from alpa_cfp_bench.workloads.sizes import SIZES, TINY, Size, mesh_shape
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Size))
 _OF_TEXT, _OF_IMAGES = ("batch", "hidden", "layers", "heads", "sequence", "vocabulary"), ("batch", "image", "channels")
-DEFAULT_MESH = "2x4"
+DEFAULT_MODEL, DEFAULT_MESH = "gpt", "2x4"
 # The fields of a size that each model uses.
 FIELDS_OF = {
     "gpt": _OF_TEXT,
@@ -45,7 +45,9 @@ FIELDS_OF = {
 
 def add_workload(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that select the model, its size and the mesh."""
-    parser.add_argument("--model", default="gpt", metavar="NAME", help=f"one of {', '.join(SIZES)} (default gpt)")
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, metavar="NAME", help=f"one of {', '.join(SIZES)} (default {DEFAULT_MODEL})"
+    )
     parser.add_argument(
         "--mesh",
         default=DEFAULT_MESH,
@@ -110,19 +112,38 @@ def start(case: Case, cluster: Cluster | None = None) -> None:
     Raises:
         UserError: there are fewer devices or none, alpa cannot be imported, or XLA does not know one of XLA_FLAGS.
     """
+    start_jax(case.num_devices, "alpa")
+    if cluster is None:
+        check_devices(mesh_shape(case.mesh))
+
+
+def start_jax(num_devices: int, *packages: str) -> None:
+    """Imports jax with this many devices, and packages.
+
+    Raises:
+        UserError: a package cannot be imported, or XLA does not know one of XLA_FLAGS.
+    """
     if _has_unknown_flags(os.environ.get("XLA_FLAGS", "")):
         _check_flags()
-    ask_for_virtual_devices(case.num_devices)
+    ask_for_virtual_devices(num_devices)
     try:
         with interrupted_afterwards():
-            import alpa  # noqa: F401
-            import jax
+            for package in (*packages, "jax"):
+                importlib.import_module(package)
     except ImportError as error:
         raise UserError(f"{error}. `alpa-cfp doctor` says what is missing and how to install it") from error
-    if cluster is not None:
-        return
+
+
+def check_devices(shape: tuple[int, ...]) -> None:
+    """Checks that this process has the devices of a mesh.
+
+    Raises:
+        UserError: there are fewer devices, or none.
+    """
+    import jax
+
     try:
-        devices, shape = jax.local_devices(), mesh_shape(case.mesh)
+        devices = jax.local_devices()
     except (RuntimeError, AssertionError) as error:  # what JAX raises for a platform that it does not find
         reason = str(error) or "it finds none"
         raise UserError(

@@ -4,6 +4,7 @@ Takes sizes and shardings; gives the number of collectives, and the bytes that c
 (`Rates.communication_s`). Invariant: between equal shardings there is none.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -14,6 +15,8 @@ from alpa_cfp.costs.rates import crossing_bytes
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis
 
+_Dims = tuple[tuple[Axis, ...], ...]
+
 
 def resharding_collectives(
     shape: Sequence[int], itemsize: int, source: ArraySharding, target: ArraySharding
@@ -22,18 +25,8 @@ def resharding_collectives(
 
     Axes that leave a dim take an all-gather, axes that move to another dim an all-to-all; slicing is free.
     """
-    leaving = [axis for old, new in zip(source.dims, target.dims, strict=True) for axis in _without(old, new)]
-    if not leaving:
-        return ()
-    arriving = [axis for old, new in zip(source.dims, target.dims, strict=True) for axis in _without(new, old)]
     part_bytes = math.prod(source.local_shape(shape)) * itemsize
-    exchanged = [axis for axis in leaving if any(axis.overlaps(other) for other in arriving)]
-    gathered = [axis for axis in leaving if axis not in exchanged]
-    return tuple(
-        Collective(kind, part_bytes, math.prod(axis.size for axis in axes))
-        for kind, axes in (("all-to-all", exchanged), ("all-gather", gathered))
-        if axes
-    )
+    return tuple(Collective(kind, part_bytes, group) for kind, group in _moves(source.dims, target.dims))
 
 
 def resharding_matrices(
@@ -48,15 +41,46 @@ def resharding_matrices(
     collectives, and their bytes across a device's link: [sources, targets, 2].
     """
     rows, columns = (list(dict.fromkeys(shardings)) for shardings in (sources, targets))
-    distinct: dict[CollectiveKey, np.ndarray] = {}
-    for i, source in enumerate(rows):
-        for j, target in enumerate(columns):
-            for each in resharding_collectives(shape, itemsize, source, target):
-                key = CollectiveKey(each.kind, each.group_size, is_aside)
-                crossing = crossing_bytes(each.kind, each.size_bytes, each.group_size)
-                distinct.setdefault(key, np.zeros((len(rows), len(columns), 2)))[i, j] += (1, crossing)
-    index = np.ix_([rows.index(a) for a in sources], [columns.index(b) for b in targets])
-    return {key: matrix[index] for key, matrix in distinct.items()}
+    part_bytes = np.array([float(math.prod(source.local_shape(shape)) * itemsize) for source in rows])
+    patterns = _patterns(tuple(each.dims for each in rows), tuple(each.dims for each in columns))
+    number_of = [{sharding: number for number, sharding in enumerate(each)} for each in (rows, columns)]
+    index = np.ix_([number_of[0][each] for each in sources], [number_of[1][each] for each in targets])
+    found: dict[CollectiveKey, np.ndarray] = {}
+    for (kind, group), moves in patterns:
+        crossing = crossing_bytes(kind, 1.0, group) * part_bytes
+        amounts = np.stack([moves, moves * crossing[:, None]], axis=-1)
+        found[CollectiveKey(kind, group, is_aside)] = amounts[index]
+    return found
+
+
+@functools.lru_cache(maxsize=512)
+def _patterns(sources: tuple[_Dims, ...], targets: tuple[_Dims, ...]) -> tuple[tuple[tuple[str, int], np.ndarray], ...]:
+    """For each kind of collective and group size where it is needed: [sources, targets], 0 or 1.
+
+    Most values of a program have the shardings of others.
+    """
+    found: dict[tuple[str, int], np.ndarray] = {}
+    for i, source in enumerate(sources):
+        for j, target in enumerate(targets):
+            for move in _moves(source, target):
+                found.setdefault(move, np.zeros((len(sources), len(targets))))[i, j] = 1.0
+    return tuple(found.items())
+
+
+@functools.lru_cache(maxsize=2**17)
+def _moves(source: _Dims, target: _Dims) -> tuple[tuple[str, int], ...]:
+    """The kinds and group sizes of the collectives between two shardings."""
+    leaving = [axis for old, new in zip(source, target, strict=True) for axis in _without(old, new)]
+    if not leaving:
+        return ()
+    arriving = [axis for old, new in zip(source, target, strict=True) for axis in _without(new, old)]
+    exchanged = [axis for axis in leaving if any(axis.overlaps(other) for other in arriving)]
+    gathered = [axis for axis in leaving if axis not in exchanged]
+    return tuple(
+        (kind, math.prod(axis.size for axis in axes))
+        for kind, axes in (("all-to-all", exchanged), ("all-gather", gathered))
+        if axes
+    )
 
 
 def _without(axes: Sequence[Axis], others: Sequence[Axis]) -> list[Axis]:

@@ -29,7 +29,7 @@ def python() -> Finding:
     details = {"version": version, "executable": sys.executable, "tested": list(tested.TESTED_PYTHONS)}
     if version.rpartition(".")[0] in tested.TESTED_PYTHONS:
         return Finding("Python", "ok", found, details=details)
-    words = " and ".join(tested.TESTED_PYTHONS)
+    words = ", ".join(tested.TESTED_PYTHONS)
     return Finding("Python", "note", f"{found}; the tests run on {words}", details=details)
 
 
@@ -39,7 +39,8 @@ def jax(answer: Answer) -> Finding:
     pairs = versions.TESTED_JAX_VERSIONS
     details = {"jax": jax_version, "jaxlib": jaxlib_version, "tested": list(pairs)}
     found = f"jax {jax_version or 'is not installed'}, jaxlib {jaxlib_version or 'is not installed'}"
-    fix = f"pip install jax=={_suitable_jax()} jaxlib=={_suitable_jax()}"
+    suitable = tested.suitable_jax()
+    fix = f"pip install jax=={suitable} jaxlib=={suitable}"
     if jax_version is None or jaxlib_version is None:
         return Finding("JAX", "problem", found, fix, details)
     if error := answer.error("jax"):
@@ -47,7 +48,7 @@ def jax(answer: Answer) -> Finding:
         return Finding("JAX", "problem", f"{found}, but `import jax` fails: {error}", anew, details)
     if jax_version == jaxlib_version and jax_version in pairs:
         return Finding("JAX", "ok", found, details=details)
-    untested = f"{found}; tested with {' and '.join(pairs)} (both of the same version)"
+    untested = f"{found}; tested with {', '.join(pairs)} (both of the same version)"
     if os.environ.get(versions.ALLOW_UNTESTED_VARIABLE) == "1":
         return Finding(
             "JAX", "note", f"{untested}, and {versions.ALLOW_UNTESTED_VARIABLE}=1 allows others", "", details
@@ -110,11 +111,6 @@ def package(name: str, answer: Answer) -> Finding:
     if known == "untested":
         return Finding(name, "note", f"{version}; tested with {tested.tested_words(name)}", "", details)
     return Finding(name, "ok", version, details=details)
-
-
-def _suitable_jax() -> str:
-    """The newest tested JAX for this Python."""
-    return versions.TESTED_JAX_VERSIONS[0 if sys.version_info < (3, 12) else -1]
 
 
 def _alpa_changes() -> str:

@@ -11,14 +11,14 @@ from typing import Literal
 from alpa_cfp.doctor.finding import Status
 from alpa_on_jax import versions
 
-TESTED_PYTHONS = ("3.11", "3.12")
+TESTED_PYTHONS = ("3.11", "3.12", "3.13")
 # In the order of TESTED_PYTHONS.
 TESTED = {
-    "flax": ("0.12.8", "0.12.12"),
-    "optax": ("0.2.8", "0.2.8"),
-    "numpy": ("2.4.6", "2.5.5"),
-    "pulp": ("3.3.2", "3.3.2"),
-    "ray": ("2.60.0", "2.60.0"),
+    "flax": ("0.12.8", "0.12.12", "0.12.12"),
+    "optax": ("0.2.8", "0.2.8", "0.2.8"),
+    "numpy": ("2.4.6", "2.5.5", "2.5.5"),
+    "pulp": ("3.3.2", "3.3.2", "3.3.2"),
+    "ray": ("2.60.0", "2.60.0", "2.60.0"),
 }
 NEEDED = {
     "flax": "flax>=0.12.8",
@@ -58,13 +58,23 @@ def how_known(name: str, version: str) -> Known:
 
 def reinstalling(name: str) -> str:
     """The command that reinstalls a package in the version that is tested with this Python, or the newest."""
-    place = TESTED_PYTHONS.index("3.11") if sys.version_info < (3, 12) else -1
-    return f"pip install --force-reinstall {name}=={TESTED[name][place]}"
+    return f"pip install --force-reinstall {name}=={TESTED[name][_place()]}"
+
+
+def suitable_jax() -> str:
+    """The JAX that is tested with this Python, or the newest."""
+    return versions.TESTED_JAX_VERSIONS[_place()]
 
 
 def tested_words(name: str) -> str:
-    """The tested versions as text: "0.12.8 and 0.12.12"."""
-    return " and ".join(dict.fromkeys(TESTED[name]))
+    """The tested versions as text: "0.12.8, 0.12.12"."""
+    return ", ".join(dict.fromkeys(TESTED[name]))
+
+
+def _place() -> int:
+    """The place of this Python in TESTED_PYTHONS; the last for one that is not there."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return TESTED_PYTHONS.index(python) if python in TESTED_PYTHONS else -1
 
 
 def _satisfies(version: str, requirement: str) -> bool:

@@ -7,7 +7,7 @@ programs of whole plans were partitioned, which communicate something else than 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from alpa_cfp.analysis.blocks import Blocks
@@ -16,6 +16,7 @@ from alpa_cfp.analysis.graph import Graph
 from alpa_cfp.analysis.segments import repeated_runs
 from alpa_cfp.analysis.structure import find_structure
 from alpa_cfp.analysis.updates import find_updates
+from alpa_cfp.candidates.axis_order import order_key
 from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.evidence.communication import Communications, source_of
 from alpa_cfp.evidence.naming import SLICES, block_names, contraction_of, is_number, ops_without_rule, parameter_paths
@@ -25,6 +26,7 @@ from alpa_cfp.plan.plan_report import (
     BlockKind,
     BlockReport,
     Caveat,
+    Communication,
     Move,
     PlanReport,
     Role,
@@ -34,13 +36,14 @@ from alpa_cfp.plan.plan_report import (
 from alpa_cfp.plan.signature import Signature
 from alpa_cfp.quantities import ordinal
 from alpa_cfp.search import SearchProblem
+from alpa_cfp.select.candidate_costs import CandidateTime
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.refinement import MeasuredPlan
 from alpa_cfp.select.search_problem import Boundaries
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.propagation import donation_pairs
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import BlockStrategy
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 
 
 @dataclass(frozen=True)
@@ -81,12 +84,13 @@ class PlanEvidence:
         """The report of the plan."""
         problem = self.search.problem
         firsts = [each for each in self.candidates if each.kind == each.block]
+        shown = {first.kind: self._shown(first) for first in firsts}
         names = block_names(self.module.bytecode, self.blocks)
         trained = trained_parameters(self.module, self.blocks)
         return PlanReport(
             axis_names=tuple(f"axis {number}" for number in range(len(self.mesh.shape))),
-            kinds=tuple(self._kind(first, names[first.block], trained, problem) for first in firsts),
-            blocks=self._blocks({first.kind: number for number, first in enumerate(firsts)}, names, trained, problem),
+            kinds=tuple(self._kind(first, shown[first.kind], names[first.block], trained, problem) for first in firsts),
+            blocks=self._blocks(shown, names, trained, problem),
             moves=self._moves(),
             tried=tuple(map(self._tried, self.tried)),
             overhead_s=self.overhead_s,
@@ -96,47 +100,91 @@ class PlanEvidence:
             timeline=self.plan.timeline,
         )
 
-    def _kind(self, first: BlockCandidates, name: str, trained: frozenset[int], problem: SearchProblem) -> BlockKind:
+    def _shown(self, first: BlockCandidates) -> list[int]:
+        """The candidates of a kind that are reported: of those that differ by the order of equal axes the first, and
+        what a block of the kind has.
+        """
+        chosen = zip(self.candidates, self.plan.solution.choices, strict=True)
+        found = {int(choice) for each, choice in chosen if each.kind == first.kind}
+        known: set[Hashable] = set()
+        for number, candidate in enumerate(first.candidates):
+            key = order_key(self.mesh, candidate.strategy)
+            if key not in known:
+                known.add(key)
+                found.add(number)
+        return sorted(found)
+
+    def _kind(
+        self, first: BlockCandidates, shown: Sequence[int], name: str, trained: frozenset[int], problem: SearchProblem
+    ) -> BlockKind:
         """The kind of which `first` is the first block."""
         graph, block, variable = self.blocks.graph, self.blocks.blocks[first.block], problem.variables[first.block]
-        costs = self.search.costs.candidate_times(first)
-        of_factors = roles_of(graph, block, trained, name)
-        roles = [_roles(candidate.strategy, of_factors) for candidate in first.candidates]
-        measured = [cost.measured for cost in costs]
-        # One that computes as another one is measured by the program of that.
-        numbers = self.search.costs.numbers[first.block]
-        made = [each.measured and self.search.costs.target(n) == n for each, n in zip(costs, numbers, strict=True)]
-        weights, results = _weights_of(graph, first, trained.intersection(block.parameters))
-        compiled = [cost.compiled for cost in costs]
-        communications = Communications(self.mesh, first.candidates, roles, made, compiled, weights, results).all()
-        alternatives = (
-            Alternative(
-                roles=roles[i],
+        costs, of_factors = self.search.costs.candidate_times(first), roles_of(graph, block, trained, name)
+        roles = {number: _roles(first.candidates[number].strategy, of_factors) for number in shown}
+        communications = self._communications(first, shown, roles, costs, trained)
+
+        def alternative(number: int) -> Alternative:
+            candidate, cost = first.candidates[number], costs[number]
+            return Alternative(
+                roles=roles[number],
                 kept=candidate.strategy.state_sharding.value,
-                time_s=costs[i].time_s,
-                source=self.known_by if measured[i] else "estimated",
-                failure=costs[i].failure,
-                state_bytes=int(variable.state_bytes[i]),
-                saved_bytes=int(variable.saved_bytes[i]),
-                transient_bytes=int(variable.transient_bytes[i]),
+                time_s=cost.time_s,
+                source=self.known_by if cost.measured else "estimated",
+                failure=cost.failure,
+                state_bytes=int(variable.state_bytes[number]),
+                saved_bytes=int(variable.saved_bytes[number]),
+                transient_bytes=int(variable.transient_bytes[number]),
                 flops=float(candidate.work.flops),
-                communication=communications[i],
+                communication=communications[number],
                 which=_which(candidate.strategy, of_factors),
-                communication_source=source_of(candidate, compiled[i]),
+                communication_source=source_of(candidate, cost.compiled),
             )
-            for i, candidate in enumerate(first.candidates)
-        )
+
         return BlockKind(
             contraction=contraction_of(graph, block),
             ops=len(block.members) + len(block.glue),
             without_rule=ops_without_rule(graph, block),
-            alternatives=tuple(alternatives),
+            alternatives=tuple(map(alternative, shown)),
         )
 
+    def _communications(
+        self,
+        first: BlockCandidates,
+        shown: Sequence[int],
+        roles: Mapping[int, tuple[Role | None, ...]],
+        costs: Sequence[CandidateTime],
+        trained: frozenset[int],
+    ) -> dict[int, tuple[Communication, ...]]:
+        """The communication of the candidates of a kind that are reported, by their numbers."""
+        block = self.blocks.blocks[first.block]
+        of_strategy = {candidate.strategy: number for number, candidate in enumerate(first.candidates)}
+        replicated = {
+            number: of_strategy[replace(first.candidates[number].strategy, state_sharding=StateSharding.REPLICATED)]
+            for number in shown
+        }
+        # That of sharded state is derived from that of the same factors with replicated state.
+        needed = sorted({*shown, *replicated.values()})
+        # One that computes as another one is measured by the program of that.
+        numbers = self.search.costs.numbers[first.block]
+        made = [costs[i].measured and self.search.costs.target(numbers[i]) == numbers[i] for i in needed]
+        weights, results = _weights_of(self.blocks.graph, first, trained.intersection(block.parameters))
+        of_base = {base: roles[number] for number, base in replicated.items()}
+        found = Communications(
+            self.mesh,
+            [first.candidates[i] for i in needed],
+            [roles.get(i) or of_base[i] for i in needed],
+            made,
+            [costs[i].compiled for i in needed],
+            weights,
+            results,
+        ).all()
+        return dict(zip(needed, found, strict=True))
+
     def _blocks(
-        self, kinds: dict[int, int], names: Sequence[str], trained: frozenset[int], problem: SearchProblem
+        self, shown: Mapping[int, Sequence[int]], names: Sequence[str], trained: frozenset[int], problem: SearchProblem
     ) -> tuple[BlockReport, ...]:
-        paths = parameter_paths(self.module.bytecode)
+        """The blocks; `shown` has for each kind, in order, the candidates that are reported."""
+        paths, kinds = parameter_paths(self.module.bytecode), {kind: number for number, kind in enumerate(shown)}
         segments = segments_of([each.kind for each in self.candidates])
         reports: list[BlockReport] = []
         for own, chosen in zip(self.candidates, self.plan.solution.choices, strict=True):
@@ -147,7 +195,7 @@ class PlanEvidence:
                 BlockReport(
                     name=names[own.block],
                     kind=kinds[own.kind],
-                    chosen=int(chosen),
+                    chosen=shown[own.kind].index(int(chosen)),
                     weights=tuple(paths[number] for number in used),
                     segment=segment,
                     repetition=repetition,
@@ -163,10 +211,9 @@ class PlanEvidence:
         """The resharding of the plan."""
         choices, moves = self.plan.solution.choices, list[Move]()
         for crossing in self.boundaries.crossings:
-            pair = choices[crossing.first], choices[crossing.second]
-            count, size = (self.micro_batches * float(amount) for amount in crossing.amounts[pair])
+            count, size = (self.micro_batches * float(amount) for amount in crossing.amounts[crossing.pair(choices)])
             if count:
-                time_s = float(self.search.costs.resharding_s(crossing)[pair])
+                time_s = self.search.costs.resharding_s(crossing).at(choices[crossing.first], choices[crossing.second])
                 moves.append(Move(crossing.first, crossing.second, time_s, round(size), round(count)))
         return tuple(moves)
 

@@ -6,17 +6,19 @@ arguments and results by pytree path. Invariant: `planned_for` annotates a progr
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, overload
 
 from jax.sharding import Mesh
 
+from alpa_cfp.errors import AutoshardError
 from alpa_cfp.evidence.plan_evidence import signed
-from alpa_cfp.jit.constraints import asked_by_plan, asked_by_user
+from alpa_cfp.jit.constraints import asked_by_plan, asked_by_user, require_obeyed
 from alpa_cfp.jit.meshes import AnyMesh, axis_types_of, dims_of, of_whole_axes, platform_of, request_for
 from alpa_cfp.jit.tracing import Leaf, TracedFunction, trace
+from alpa_cfp.lazily import call
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.signature import Asked, Dims, Placed, Signature
+from alpa_cfp.plan.signature import Asked, Placed, Signature
 from alpa_cfp.planner.options import HasPlanOptions, PlanOptions
 from alpa_cfp.planner.planner import plan as plan_module
 from alpa_cfp.spmd.ir import mlir
@@ -24,7 +26,20 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings import annotations
 from alpa_cfp.spmd.shardings.sharding import ArraySharding
 
+if TYPE_CHECKING:
+    from alpa_cfp.jit.at_first_call import Decorator
 
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What is said of a function's arguments and results, each as for `jax.jit`."""
+
+    donate_argnums: int | Sequence[int] = ()
+    in_shardings: Any = None
+    out_shardings: Any = None
+
+
+@overload
 def autoshard(
     fn: Callable[..., Any],
     mesh: AnyMesh,
@@ -35,29 +50,61 @@ def autoshard(
     out_shardings: Any = None,
     option: PlanOptions | HasPlanOptions | None = None,
     **kwargs: Any,
-) -> Plan:
+) -> Plan: ...
+
+
+@overload
+def autoshard(
+    mesh: AnyMesh,
+    /,
+    *,
+    donate_argnums: int | Sequence[int] = (),
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    option: PlanOptions | HasPlanOptions | None = None,
+    **options: Any,
+) -> "Decorator": ...
+
+
+def autoshard(
+    fn: Callable[..., Any] | AnyMesh,
+    mesh: AnyMesh | None = None,
+    /,
+    *args: Any,
+    donate_argnums: int | Sequence[int] = (),
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    option: PlanOptions | HasPlanOptions | None = None,
+    **kwargs: Any,
+) -> "Plan | Decorator":
     """Plans how `fn(*args, **kwargs)` is partitioned over `mesh`; `Plan.jit` runs it so.
 
     `fn` is a whole training step or any other function that `jax.jit` takes. It is traced once. Loops of known length
     are unrolled where there is something to plan in them; inside those of unknown length nothing is planned.
 
+    `@autoshard(mesh, ...)` is a decorator: the function is planned at its first call, and again for arguments of other
+    shapes. Keyword arguments are then fields of `PlanOptions`: `@autoshard(mesh, donate_argnums=0, refine=5)`. The
+    result has `plan`, `plan_for(*args)` and what `PlannedFunction` has.
+
     Args:
         fn: The function. Shardings that it sets (`with_sharding_constraint`, `jax.sharding.reshard`, those of inner
-            `jax.jit`s) are kept. It must not be written for each device (`shard_map`).
-        mesh: One or two axes, any names, any of this process' devices in any order; an `AbstractMesh` with
+            `jax.jit`s) are kept; a `jax.shard_map` runs as it is written, and what is around it is planned.
+        mesh: Up to eight axes, any names, any of this process' devices in any order; an `AbstractMesh` with
             `PlanOptions(costs="estimate")`; a `TargetMesh`, `target("h100:1x8").mesh()`, with `costs="compile"` too.
         args: Pytrees of arrays, numbers or `jax.ShapeDtypeStruct`s.
         donate_argnums: The positions in `args` of donated arguments, as for `jax.jit`.
-        in_shardings, out_shardings: What the plan must keep to, as for `jax.jit`: a pytree of `NamedSharding`s or
-            `PartitionSpec`s, or a prefix of one; None, and a dim that is `P.UNCONSTRAINED`, are left to the plan. An
-            argument that lies on `mesh` with a `NamedSharding` is kept there, too; a shape alone says nothing.
+        in_shardings: What the plan must keep to, as for `jax.jit`: a pytree of `NamedSharding`s or `PartitionSpec`s for
+            `args`, or a prefix of one. None, and a dim that is `P.UNCONSTRAINED`, are left to the plan. An argument on
+            `mesh` with a `NamedSharding` is kept there, too; a shape alone says nothing.
+        out_shardings: The same for the result.
         option: The options of planning; None for `PlanOptions()`, which measures on the mesh. Also a `CFPOption`.
         kwargs: As `args`.
 
     Raises:
-        AutoshardError: `mesh` is no mesh of one or two named axes, an argument is no array, `fn` is written for each
-            device, or what is asked of shardings cannot be.
+        AutoshardError: `mesh` is no mesh of one to eight named axes, an argument is no array, or what is asked of
+            shardings cannot be.
         ForeignMeshError: `fn` asks for shardings over another mesh.
+        NestedIslandError: `fn` has a `shard_map` inside a `shard_map`.
         HostCallbackError: `fn` uses the result of a callback into Python.
         TypeError, ValueError: `jax.jit` refuses `fn` or `donate_argnums`; also any exception of `fn` itself.
         NoDevicesError: `costs="measure"`, and the mesh has devices that are not of this process, or none.
@@ -70,10 +117,26 @@ def autoshard(
         PlanError: `option.plan` is for another program or mesh, or is no plan.
         OSError: `option.plan` is a file that cannot be read.
     """
-    options = _options(option)
+    boundary = Boundary(donate_argnums, in_shardings, out_shardings)
+    if isinstance(fn, AnyMesh):
+        if mesh is not None or args:
+            raise AutoshardError.mesh_first()
+        return call("alpa_cfp.jit.at_first_call", "Decorator", fn, boundary, plan_options(option, **kwargs))
+    return plan_function(fn, mesh, args, kwargs, boundary, plan_options(option))
+
+
+def plan_function(
+    fn: Callable[..., Any],
+    mesh: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    boundary: Boundary,
+    options: PlanOptions,
+) -> Plan:
+    """Returns the plan of `fn(*args, **kwargs)` on `mesh`, with its signature; see `autoshard`."""
     request = request_for(mesh)
-    asked = asked_by_user(mesh, args, kwargs, in_shardings, out_shardings)
-    program = trace(fn, args, kwargs, donate_argnums, platform_of(mesh), asked)
+    asked = asked_by_user(mesh, args, kwargs, boundary.in_shardings, boundary.out_shardings)
+    program = trace(fn, args, kwargs, boundary.donate_argnums, platform_of(mesh), asked)
     made = plan_module(program.module, request, options)
     program, plan = replace(program, module=made.module), made.plan
     use_whole_axes(program)
@@ -84,10 +147,15 @@ def autoshard(
     return replace(plan, signature=signature, account=account)
 
 
-def _options(option: PlanOptions | HasPlanOptions | None) -> PlanOptions:
-    if option is None:
-        return PlanOptions()
-    return option if isinstance(option, PlanOptions) else option.plan_options
+def plan_options(option: PlanOptions | HasPlanOptions | None, **changes: Any) -> PlanOptions:
+    """Returns the options in `option`, with some fields changed.
+
+    Raises:
+        TypeError: there is no such field.
+        OptionError: a field has a wrong value.
+    """
+    options = PlanOptions() if option is None else option if isinstance(option, PlanOptions) else option.plan_options
+    return replace(options, **changes)
 
 
 def planned_for(
@@ -119,8 +187,7 @@ def signature_of(program: TracedFunction, mesh: AnyMesh) -> Signature:
 
     def placed(leaf: Leaf, sharding: ArraySharding, asked: Asked) -> Placed:
         dims = dims_of(sharding, mesh.axis_names)[: len(leaf.shape)]
-        if any(wanted is not None and _of_several(wanted, mesh) != own for wanted, own in zip(asked, dims)):
-            raise AutoshardError.not_obeyed(leaf.path, asked, dims)
+        require_obeyed(leaf.path, asked, dims, mesh)
         return Placed(leaf.path, leaf.shape, str(leaf.dtype), dims, leaf.donated, asked)
 
     return Signature(
@@ -130,12 +197,6 @@ def signature_of(program: TracedFunction, mesh: AnyMesh) -> Signature:
         inputs=tuple(map(placed, program.inputs, inputs, program.asked)),
         outputs=tuple(map(placed, program.outputs, outputs, program.asked_of_results)),
     )
-
-
-def _of_several(names: tuple[str, ...], mesh: AnyMesh) -> tuple[str, ...]:
-    """The axes of more than one device."""
-    sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
-    return tuple(name for name in names if sizes[name] > 1)
 
 
 def use_whole_axes(program: TracedFunction) -> None:

@@ -14,7 +14,7 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from alpa_cfp.errors import AutoshardError
-from alpa_cfp.plan.signature import Asked, Signature
+from alpa_cfp.plan.signature import Asked, Dims, Signature
 from alpa_cfp.spmd.shardings.constraints import Constraint
 from alpa_cfp.spmd.shardings.sharding import Axis, LogicalMesh
 from alpa_cfp.targets.target import TargetMesh
@@ -120,6 +120,18 @@ def asked_by_plan(mesh: Mesh, signature: Signature) -> AskedShardings:
     asked, results = (tuple(each.asked for each in placed) for placed in (signature.inputs, signature.outputs))
     kinds = tuple(AxisType[name] for name in signature.axis_types)
     return AskedShardings(_abstract(mesh).update(axis_types=kinds), asked, lambda *_: results)
+
+
+def require_obeyed(path: str, asked: Asked, dims: Dims, mesh: Mesh | AbstractMesh | TargetMesh) -> None:
+    """Checks that an argument or result lies as is asked.
+
+    Raises:
+        AutoshardError: it does not.
+    """
+    sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+    for names, own in zip(asked, dims, strict=False):  # nothing may be asked
+        if names is not None and tuple(name for name in names if sizes[name] > 1) != own:
+            raise AutoshardError.not_obeyed(path, asked, dims)
 
 
 def _abstract(mesh: Mesh | AbstractMesh | TargetMesh) -> AbstractMesh:

@@ -1,6 +1,6 @@
 """The equations of jaxprs and of the jaxprs that they call.
 
-Uses `jax.extend.core` and the names of JAX's primitives, tested with 0.10.2 and 0.11.2.
+Uses `jax.extend.core` and the names of JAX's primitives, tested with 0.10.2, 0.11.2 and 0.12.0.1.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """Converts a `jax.sharding.Mesh` into a plan request, and the planner's shardings into `PartitionSpec`s of that mesh.
 
-Takes meshes of one or two axes with any names and devices in any order. Invariant: the logical mesh numbers devices in
-the order of the mesh.
+Takes meshes of up to `MOST_AXES` axes with any names and devices in any order. Invariant: the logical mesh numbers
+devices in the order of the mesh.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from alpa_cfp.errors import AutoshardError
 from alpa_cfp.planner.request import LocalDevices, PlanRequest, TargetDevices
-from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
+from alpa_cfp.spmd.shardings.sharding import MOST_AXES, ArraySharding, LogicalMesh
 from alpa_cfp.targets.target import TargetMesh
 
 AnyMesh = Mesh | AbstractMesh | TargetMesh
@@ -24,12 +24,12 @@ def request_for(mesh: AnyMesh) -> PlanRequest:
     """Returns the request for a step on `mesh`, without micro-batches.
 
     Raises:
-        AutoshardError: it is no mesh, or its axes are not one or two with texts as names.
+        AutoshardError: it is no mesh, or it has no axes, too many, or one whose name is no text.
     """
     if not isinstance(mesh, AnyMesh):
         raise AutoshardError.no_mesh(mesh)
-    if len(mesh.axis_names) not in (1, 2) or not all(isinstance(name, str) for name in mesh.axis_names):
-        raise AutoshardError.axes(mesh.axis_names)
+    if not 1 <= len(mesh.axis_names) <= MOST_AXES or not all(isinstance(name, str) for name in mesh.axis_names):
+        raise AutoshardError.axes(mesh.axis_names, MOST_AXES)
     shape = tuple(mesh.axis_sizes)
     if isinstance(mesh, TargetMesh):
         # A plan that does not fit there is none.

@@ -5,31 +5,30 @@ compiled once. Invariants: it runs the program that was planned, partitioned as 
 planned sharding is not copied; results have `NamedSharding`s over the user's mesh.
 """
 
+import re
+import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.core import Tracer
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
-from alpa_cfp.errors import NoDevicesError, PlanError
-from alpa_cfp.jit.autoshard import planned_for, signature_of
-from alpa_cfp.jit.meshes import make_mesh, spec_of
-from alpa_cfp.jit.tracing import TracedFunction, path_of, shape_and_dtype
+from alpa_cfp.errors import PlanError
+from alpa_cfp.jit.autoshard import planned_for
+from alpa_cfp.jit.compiled_program import CompiledProgram
+from alpa_cfp.jit.inner_call import call_inside
+from alpa_cfp.jit.matching import check_arguments, check_signature, checked_mesh, mesh_of
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.signature import Placed, Signature
-from alpa_cfp.spmd.compile import backend
 from alpa_cfp.spmd.compile.dispatch import Direct, dispatched
-from alpa_cfp.spmd.compile.executable import Client, MeshExecutable
-from alpa_cfp.spmd.tracing.key_kinds import key_kind
-from alpa_cfp.targets.target import TargetMesh
 
 
 class PlannedFunction:
     """A function that runs by a plan; made by `Plan.jit`.
 
-    It is traced and compiled at its first call, or by `compile`, for the arguments of the plan.
+    It is traced and compiled at its first call, or by `compile`, for the arguments of the plan. Called inside `jax.jit`
+    it is an inner call, as `as_jax_jit` describes.
 
     Attributes:
         plan: The plan.
@@ -41,22 +40,24 @@ class PlannedFunction:
         if signature is None:
             raise PlanError.without_signature()
         self.plan = plan
-        self.mesh = mesh_of(plan, signature) if mesh is None else _checked(mesh, plan, signature)
+        self.mesh = mesh_of(plan, signature) if mesh is None else checked_mesh(mesh, plan, signature)
         self._fn = fn
+        self._name = getattr(fn, "__name__", "function")
         self._signature = signature
-        self._compiled: _Compiled | None = None
+        self._compiled: CompiledProgram | None = None
         self._donates = any(placed.donated for placed in signature.inputs)
-        self._dispatched = dispatched(getattr(fn, "__name__", "function"), self._called)
+        self._lock = threading.Lock()
+        self._dispatched = dispatched(self._name, self.call)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the result of `fn(*args, **kwargs)`. Donated arguments are invalid afterwards.
 
         Raises:
             PlanError: the arguments or the function differ from those that were planned, or the call is inside
-                `jax.jit`.
+                `jax.grad`, `jax.vmap` or `jax.shard_map`.
         """
-        if self._donates and _has_duplicates(jax.tree.leaves((args, kwargs))):
-            return self._called(*args, **kwargs)[0]
+        if self._donates and has_duplicates(jax.tree.leaves((args, kwargs))):
+            return self.call(*args, **kwargs)[0]
         return self._dispatched(*args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> "PlannedFunction":
@@ -65,8 +66,43 @@ class PlannedFunction:
         Raises:
             PlanError: the arguments or the function differ from those that were planned.
         """
-        self._compiled_for(args, kwargs)
+        _ = self._program_for(args, kwargs).executable
         return self
+
+    def as_jax_jit(self) -> Any:
+        """Returns a function of `jax.jit` that calls the planned program.
+
+        It composes with what JAX has for such functions: `trace`, `lower`, `jax.export`, calls inside `jax.jit`. Its
+        program is the planned one of each device, with its collectives, in a `jax.shard_map`; where XLA partitions the
+        program (`plan.explain()` says so), it is the annotated one. JAX compiles it with its own options, and where it
+        is called inside `jax.jit`, with the caller, so the compiler may combine and order collectives otherwise than
+        when the plan was measured. Arguments with another sharding are moved in each call.
+        """
+        return self._jitted
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """Traces as `jax.jit(fn).trace` does; arguments, whose shapes are enough, get the planned shardings.
+
+        Raises:
+            PlanError: the arguments or the function differ from those that were planned.
+        """
+        program = self._program_for(args, kwargs)
+        described = [
+            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=leaf.weak_type)
+            for leaf, sharding in zip(program.program.inputs, program.inputs, strict=True)
+        ]
+        args, kwargs = jax.tree.unflatten(program.program.in_tree, described)
+        return self._jitted.trace(*args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """Lowers as `jax.jit(fn).lower` does, for ahead-of-time compilation: `lower(...).compile()`.
+
+        See `as_jax_jit` for the program; arguments are those of `trace`.
+
+        Raises:
+            PlanError: the arguments or the function differ from those that were planned.
+        """
+        return self.trace(*args, **kwargs).lower()
 
     def as_text(self) -> str:
         """Returns the optimised HLO of one device.
@@ -74,7 +110,15 @@ class PlannedFunction:
         Raises:
             PlanError: it is not compiled yet.
         """
-        return self._require_compiled().executable.text()
+        return self._require_program().executable.text()
+
+    def cost_analysis(self) -> dict[str, float]:
+        """Returns XLA's counts of the work of one device, such as "flops" and "bytes accessed".
+
+        Raises:
+            PlanError: it is not compiled yet.
+        """
+        return self._require_program().executable.xla_cost_analysis()
 
     def memory_bytes(self) -> dict[str, int]:
         """Returns the memory of one device in bytes.
@@ -84,7 +128,15 @@ class PlannedFunction:
         Raises:
             PlanError: it is not compiled yet.
         """
-        return self._require_compiled().executable.memory_bytes()
+        return self._require_program().executable.memory_bytes()
+
+    def memory_analysis(self) -> Any:
+        """Returns XLA's memory statistics of one device, as `jax.stages.Compiled.memory_analysis` does.
+
+        Raises:
+            PlanError: it is not compiled yet.
+        """
+        return self._require_program().executable.xla_memory_analysis()
 
     @property
     def input_shardings(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -93,8 +145,8 @@ class PlannedFunction:
         Raises:
             PlanError: it is not compiled yet.
         """
-        compiled = self._require_compiled()
-        return jax.tree.unflatten(compiled.program.in_tree, compiled.inputs)
+        program = self._require_program()
+        return jax.tree.unflatten(program.program.in_tree, program.inputs)
 
     @property
     def output_shardings(self) -> Any:
@@ -103,195 +155,55 @@ class PlannedFunction:
         Raises:
             PlanError: it is not compiled yet.
         """
-        compiled = self._require_compiled()
-        return jax.tree.unflatten(compiled.program.out_tree, compiled.outputs)
+        program = self._require_program()
+        return jax.tree.unflatten(program.program.out_tree, program.outputs)
 
-    def _called(self, *args: Any, **kwargs: Any) -> tuple[Any, Direct | None]:
+    def call(self, *args: Any, **kwargs: Any) -> tuple[Any, Direct | None]:
+        """Returns the result, and how to run without Python for arguments of the same kind; None if there is no way.
+
+        Raises:
+            PlanError: as for a call.
+        """
         leaves, tree = jax.tree.flatten((args, kwargs))
-        compiled = self._compiled
-        if compiled is None or tree != compiled.program.in_tree or not compiled.takes(leaves):
-            compiled = self._compiled_for(args, kwargs)
-        direct = compiled.direct_for(leaves)
-        return compiled(leaves), direct
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
+            return self._jitted(*args, **kwargs), None
+        program = self._compiled
+        if program is None or tree != program.program.in_tree or not program.takes(leaves):
+            program = self._program_for(args, kwargs)
+        direct = program.direct_for(leaves)
+        return program(leaves), direct
 
-    def _compiled_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Compiled":
-        _check_arguments(self._signature, args, kwargs)
-        compiled = self._compiled
-        if compiled is None or jax.tree.structure((args, kwargs)) != compiled.program.in_tree:
-            donated = [placed.donated for placed in self._signature.inputs]
-            program = planned_for(self._fn, self.mesh, self.plan, args, kwargs, donated)
-            _check_signature(self._signature, program, self.mesh)
-            self._compiled = compiled = _Compiled(program, self._signature, self.mesh)
-        return compiled
+    @cached_property
+    def _jitted(self) -> Any:
+        def planned(*args: Any, **kwargs: Any) -> Any:
+            return call_inside(self._program_for(args, kwargs), jax.tree.leaves((args, kwargs)))
 
-    def _require_compiled(self) -> "_Compiled":
+        planned.__name__ = self._name
+        return jax.jit(planned, donate_argnums=_donated_arguments(self.plan))
+
+    def _program_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CompiledProgram:
+        check_arguments(self._signature, args, kwargs)
+        with self._lock:
+            compiled = self._compiled
+            if compiled is None or jax.tree.structure((args, kwargs)) != compiled.program.in_tree:
+                donated = [placed.donated for placed in self._signature.inputs]
+                program = planned_for(self._fn, self.mesh, self.plan, args, kwargs, donated)
+                check_signature(self._signature, program, self.mesh)
+                self._compiled = compiled = CompiledProgram(program, self._signature, self.mesh)
+            return compiled
+
+    def _require_program(self) -> CompiledProgram:
         if self._compiled is None:
             raise PlanError.not_compiled()
         return self._compiled
 
 
-class _Compiled:
-    """A compiled program on a mesh, called with leaves."""
-
-    def __init__(self, program: TracedFunction, signature: Signature, mesh: Mesh):
-        self.program = program
-        self.inputs = _named(signature.inputs, mesh)
-        self.outputs = _named(signature.outputs, mesh)
-        devices = tuple(mesh.devices.flat)
-        self.executable = _UserMeshExecutable(Client(devices), program, self.outputs)
-        self._donated = [leaf.donated for leaf in signature.inputs]
-        self._expected = [(leaf.shape, leaf.dtype) for leaf in program.inputs]
-        self._keys = [i for i, leaf in enumerate(program.inputs) if leaf.is_key]
-
-    def takes(self, leaves: Sequence[Any]) -> bool:
-        """Whether the leaves are arrays of the shapes and dtypes for which it was compiled."""
-        try:
-            return all(
-                not isinstance(leaf, Tracer) and shape_and_dtype(leaf) == expected
-                for leaf, expected in zip(leaves, self._expected, strict=True)
-            )
-        except TypeError:  # one is no array
-            return False
-
-    def direct_for(self, leaves: Sequence[Any]) -> Direct | None:
-        """Returns the dispatch without Python for such leaves; None if some have to be resharded or are random keys."""
-        has_keys = any(leaf.is_key for leaf in (*self.program.inputs, *self.program.outputs))
-        moved = any(isinstance(leaves[i], jax.Array) for i in self._to_reshard(leaves))
-        if self.executable.loaded is None or has_keys or moved:
-            return None
-        return Direct(self.executable.loaded, self.inputs, self.outputs)
-
-    def __call__(self, leaves: Sequence[Any]) -> Any:
-        results = self.executable.execute_sharded_on_local_devices(self._resharded(leaves))
-        for i, leaf in enumerate(self.program.outputs):
-            if leaf.is_key:
-                results[i] = jax.random.wrap_key_data(results[i], impl=key_kind(leaf.dtype))
-            elif leaf.weak_type:
-                results[i] = backend.weakly_typed(results[i])
-        return jax.tree.unflatten(self.program.out_tree, results)
-
-    def _resharded(self, leaves: Sequence[Any]) -> list[Any]:
-        """Returns the leaves with the planned shardings, random keys as their bits."""
-        arrays = list(leaves)
-        for i in self._keys:
-            arrays[i] = jax.random.key_data(arrays[i])
-        if any(self._donated):
-            _copy_shared_donated(arrays, self._donated)
-        if to_reshard := self._to_reshard(arrays):
-            shardings, donated = ([of[i] for i in to_reshard] for of in (self.inputs, self._donated))
-            moved = jax.device_put([arrays[i] for i in to_reshard], shardings, donate=donated)
-            for i, array in zip(to_reshard, moved, strict=True):
-                arrays[i] = array
-        return arrays
-
-    def _to_reshard(self, arrays: Sequence[Any]) -> list[int]:
-        """The positions of the arrays, keys as their bits, that do not have the planned shardings."""
-        return [
-            i
-            for i, (array, sharding) in enumerate(zip(arrays, self.inputs, strict=True))
-            if not (isinstance(array, jax.Array) and _has_sharding(array, sharding))
-        ]
-
-
-class _UserMeshExecutable(MeshExecutable):
-    """A `MeshExecutable` whose results are sharded over the user's mesh, by the names of its axes."""
-
-    def __init__(self, client: Client, program: TracedFunction, outputs: Sequence[NamedSharding]):
-        super().__init__(client, program.module)
-        self._handlers = [
-            backend.array_handler(shape.dims, shape.dtype, sharding)
-            for shape, sharding in zip(self.module.shape.results, outputs, strict=True)
-        ]
-
-
-def mesh_of(plan: Plan, signature: Signature) -> Mesh:
-    """Returns the mesh for which a plan was made.
-
-    Raises:
-        PlanError: this process lacks its devices, or the plan was made without devices.
-    """
-    if not signature.devices:
-        raise PlanError.no_devices("the plan was made for a mesh without devices")
-    here = {device.id: device for device in jax.local_devices()}
-    missing = [number for number in signature.devices if number not in here]
-    if missing:
-        raise PlanError.no_devices(f"the plan was made on devices that this process does not have: {missing}")
-    devices = [here[number] for number in signature.devices]
-    return make_mesh(plan.mesh_shape, signature.axis_names, signature.axis_types, devices)
-
-
-def _checked(mesh: object, plan: Plan, signature: Signature) -> Mesh:
-    if isinstance(mesh, TargetMesh):
-        raise NoDevicesError.cannot_run(mesh.target.name)
-    if not isinstance(mesh, Mesh):
-        raise NoDevicesError.not_here(plan.mesh_shape)
-    if tuple(mesh.axis_sizes) != plan.mesh_shape:
-        raise PlanError.other_mesh(plan.mesh_shape, tuple(mesh.axis_sizes))
-    if tuple(mesh.axis_names) != signature.axis_names:
-        raise PlanError.other_axes(signature.axis_names, tuple(mesh.axis_names))
-    return mesh
-
-
-def _named(placed: Sequence[Placed], mesh: Mesh) -> list[NamedSharding]:
-    return [NamedSharding(mesh, spec_of(each.dims)) for each in placed]
-
-
-def _has_sharding(array: jax.Array, sharding: NamedSharding) -> bool:
-    return array.sharding == sharding or array.sharding.is_equivalent_to(sharding, array.ndim)
-
-
-def _has_duplicates(leaves: Sequence[Any]) -> bool:
+def has_duplicates(leaves: Sequence[Any]) -> bool:
+    """Whether an object occurs twice."""
     return len(set(map(id, leaves))) < len(leaves)
 
 
-def _copy_shared_donated(arrays: list[Any], donated: Sequence[bool]) -> None:
-    """Copies arrays that occur twice and are donated: a donated buffer must have no other use."""
-    used_up = {id(array) for array, is_donated in zip(arrays, donated, strict=True) if is_donated}
-    seen: set[int] = set()
-    for i, array in enumerate(arrays):
-        if isinstance(array, jax.Array) and id(array) in used_up and id(array) in seen:
-            arrays[i] = jnp.copy(array)
-        seen.add(id(array))
-
-
-def _check_arguments(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Checks that arguments are those that were planned.
-
-    Raises:
-        PlanError: they differ, or are being traced.
-    """
-    given: dict[str, tuple[tuple[int, ...], str]] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path((args, kwargs)):
-        if isinstance(leaf, Tracer):
-            raise PlanError.traced_arguments()
-        try:
-            shape, dtype = shape_and_dtype(leaf)
-        except TypeError as error:
-            raise PlanError.other_arguments(f"{path_of(path)} is a {type(leaf).__name__}, and no array") from error
-        given[path_of(path)] = shape, str(dtype)
-    planned = {each.path: (each.shape, each.dtype) for each in signature.inputs}
-    for path, (shape, dtype) in planned.items():
-        if path not in given:
-            raise PlanError.other_arguments(f"{path} is missing")
-        if given[path] != (shape, dtype):
-            raise PlanError.other_arguments(
-                f"{path} is {_array_text(*given[path])} here and was {_array_text(shape, dtype)} when it was planned"
-            )
-    if unknown := [path for path in given if path not in planned]:
-        raise PlanError.other_arguments(f"{unknown[0]} was not there when it was planned")
-
-
-def _check_signature(planned: Signature, program: TracedFunction, mesh: Mesh) -> None:
-    """Checks that an annotated program has the results and the shardings of the plan.
-
-    Raises:
-        PlanError: it does not. Other results come from another function; other shardings from the propagation of
-            another version of JAX, or from a plan that was edited.
-    """
-    found = signature_of(program, mesh)
-    if (found.inputs, found.outputs) != (planned.inputs, planned.outputs):
-        raise PlanError.other_program()
-
-
-def _array_text(shape: tuple[int, ...], dtype: str) -> str:
-    return f"{dtype}[{','.join(map(str, shape))}]"
+def _donated_arguments(plan: Plan) -> tuple[int, ...]:
+    assert plan.signature is not None
+    found = (re.match(r"args\[(\d+)\]", placed.path) for placed in plan.signature.inputs if placed.donated)
+    return tuple(sorted({int(each[1]) for each in found if each}))

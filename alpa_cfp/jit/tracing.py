@@ -20,23 +20,22 @@ from alpa_cfp.errors import AutoshardError
 from alpa_cfp.jit import unrolling
 from alpa_cfp.jit.constraints import AskedShardings
 from alpa_cfp.jit.explicit import is_explicit
-from alpa_cfp.jit.jaxprs import all_equations
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan_report import Caveat
 from alpa_cfp.plan.signature import Asked
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.lowered_form import remove_identity_converts
 from alpa_cfp.spmd.ir.op_kinds import CONTROL_FLOW
 from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.propagation import donation_pairs
-from alpa_cfp.spmd.shardings import constraints
+from alpa_cfp.spmd.shardings import constraints, islands
+from alpa_cfp.spmd.shardings.user_axes import UserAxes
 from alpa_cfp.spmd.tracing.host_callbacks import without_callbacks
 from alpa_cfp.spmd.tracing.key_kinds import is_key
 
 logger = logging.getLogger(__name__)
 
-# What is written for each device, in jax 0.10 to 0.12.
-_PER_DEVICE = frozenset({"shard_map"})
 _LOWERED_AS = {"gpu": "cuda"}
 
 
@@ -109,18 +108,17 @@ def trace(
         donated: For each leaf of `(args, kwargs)` whether it is donated, in the place of `donate_argnums`.
 
     Raises:
-        AutoshardError: an argument is no array, or `fn` is written for each device; or what is asked of a result cannot
-            be.
+        AutoshardError: an argument is no array, or what is asked of a result cannot be.
         ForeignMeshError: `fn` asks for shardings over another mesh.
+        NestedIslandError: `fn` has a `shard_map` inside a `shard_map`.
         HostCallbackError: `fn` uses the result of a callback into Python.
         TypeError, ValueError: `jax.jit` refuses the function or `donate_argnums`.
     """
     started = time.perf_counter()
-    abstract = jax.tree_util.tree_map_with_path(_abstract, (tuple(args), kwargs))
+    abstract = shapes_of(args, kwargs)
     typed = abstract if asked is None else asked.typed(abstract)
     with nullcontext() if asked is None else asked.context():
         traced = jax.jit(fn, donate_argnums=donate_argnums, keep_unused=True).trace(*typed[0], **typed[1])
-    _refuse_per_device(traced.jaxpr)
     if donated is None:
         donated = [info.donated for info in jax.tree.leaves(traced.args_info)]
     inputs = [
@@ -135,34 +133,39 @@ def trace(
     caveats = Caveats()
     bytecode = _lowered(name, traced, jax.tree.leaves(typed), _LOWERED_AS.get(platform, platform), caveats)
     module = HloModule.from_stablehlo(name, bytecode, donated)
-    of_inputs, of_outputs = ((), ()) if asked is None else _constrain(
-        module, asked, outputs, traced.out_tree, caveats, is_typed=is_explicit(traced.jaxpr)
-    )
+    of_inputs: Sequence[Asked] = [()] * len(inputs)
+    of_outputs: Sequence[Asked] = [()] * len(outputs)
+    if asked is not None:
+        of_inputs = asked.inputs
+        of_outputs = asked.outputs([(leaf.path, leaf.shape) for leaf in outputs], traced.out_tree)
+        _constrain(module, asked, of_outputs, caveats, is_typed=is_explicit(traced.jaxpr))
     module.combiner_limits = CombinerLimits.on(platform)
     in_tree = jax.tree.structure((tuple(args), kwargs))
     seconds = time.perf_counter() - started
     logger.info("%s: traced with %d arguments and %d results in %.2f s", name, len(inputs), len(outputs), seconds)
     inputs = [replace(leaf, donated=is_donated) for leaf, is_donated in zip(inputs, module.donated, strict=True)]
-    return TracedFunction(
-        module, tuple(inputs), tuple(outputs), in_tree, traced.out_tree, caveats.all, of_inputs, of_outputs
-    )
+    all_asked = tuple(of_inputs), tuple(of_outputs)
+    return TracedFunction(module, tuple(inputs), tuple(outputs), in_tree, traced.out_tree, caveats.all, *all_asked)
 
 
 def _constrain(
-    module: HloModule, asked: AskedShardings, outputs: Sequence[Leaf], out_tree: Any, caveats: Caveats, *, is_typed: bool
-) -> tuple[tuple[Asked, ...], tuple[Asked, ...]]:
-    """Puts what is asked of arguments and results into a module; returns it for each of them.
+    module: HloModule, asked: AskedShardings, of_outputs: Sequence[Asked], caveats: Caveats, *, is_typed: bool
+) -> None:
+    """Puts what is asked of arguments and results into a module, and makes it name the axes of the logical mesh.
 
     An array that takes the buffer of a donated argument lies as that one does, where nothing else is asked of it. Where
     something else is asked, it takes no buffer.
     """
-    of_outputs = asked.outputs([(leaf.path, leaf.shape) for leaf in outputs], out_tree)
     inputs, results = (dict(enumerate(map(asked.constraint, each))) for each in (asked.inputs, of_outputs))
-    while apart := {parameter for result, parameter in donation_pairs(module) if _differ(inputs[parameter], results[result])}:
+
+    def are_apart(result: int, parameter: int) -> bool:
+        first, second = inputs[parameter], results[result]
+        return first is not None and second is not None and first != second
+
+    while apart := {parameter for result, parameter in donation_pairs(module) if are_apart(result, parameter)}:
         module.donated = tuple(is_donated and number not in apart for number, is_donated in enumerate(module.donated))
     for result, parameter in donation_pairs(module):
-        either = inputs[parameter] or results[result]
-        inputs[parameter] = results[result] = either
+        inputs[parameter] = results[result] = inputs[parameter] or results[result]
     of_arguments, of_results = (
         {number: each.of_rank(len(shapes[number].dims)) for number, each in found.items() if each is not None}
         for found, shapes in ((inputs, module.shape.parameters), (results, module.shape.results))
@@ -174,7 +177,10 @@ def _constrain(
         if is_typed:
             constraints.drop_derived(parsed)
         in_loops = constraints.drop_constraints(parsed, CONTROL_FLOW)
-        uneven = constraints.use_logical_mesh(parsed, asked.mesh, asked.axes.axis_names)
+        axes = UserAxes.of(parsed, asked.mesh, asked.axes.axis_names)
+        islands.drop_inner_constraints(parsed)
+        uneven = constraints.use_logical_mesh(parsed, axes)
+        islands.use_logical_mesh(parsed, axes)
         constraints.constrain_boundary(mlir.main_function(parsed), asked.mesh, of_arguments, of_results)
         return in_loops, uneven
 
@@ -183,7 +189,15 @@ def _constrain(
         caveats.warn(f"{in_loops} sharding constraints are in loops or branches inside which nothing is planned")
     if uneven:
         caveats.warn(f"{uneven} sharding constraints split dims into parts that are not equal; these dims stay whole")
-    return asked.inputs, of_outputs
+
+
+def shapes_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns `(args, kwargs)` with a `jax.ShapeDtypeStruct` for each array, without its sharding.
+
+    Raises:
+        AutoshardError: a leaf is no array.
+    """
+    return jax.tree_util.tree_map_with_path(_abstract, (tuple(args), kwargs))
 
 
 def path_of(path: Sequence[Any]) -> str:
@@ -234,15 +248,8 @@ def _lowered(name: str, traced: Any, inputs: Sequence[Any], platform: str, cavea
         unrolled.__name__ = name  # ops are named after it in HLO texts and profiles
         traced = jax.jit(unrolled, keep_unused=True).trace(*inputs)
     lowered = traced.lower(lowering_platforms=(platform,))
+    module = lowered.compiler_ir("stablehlo")
+    with module.context:
+        remove_identity_converts(module)
     # As bytecode the ops keep their locations, by which profilers and HLO texts name them.
-    return mlir.to_bytecode(lowered.compiler_ir("stablehlo"))
-
-
-def _differ(first: Any, second: Any) -> bool:
-    return first is not None and second is not None and first != second
-
-
-def _refuse_per_device(closed: Any) -> None:
-    names = (eqn.primitive.name for eqn in all_equations(closed.jaxpr))
-    if found := tuple(dict.fromkeys(name for name in names if name in _PER_DEVICE)):
-        raise AutoshardError.already_sharded(found)
+    return mlir.to_bytecode(module)

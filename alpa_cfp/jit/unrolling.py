@@ -8,7 +8,7 @@ there is a barrier on carried values (see `carried`), so that the program is not
 the same values, in the same order of operations.
 
 Uses `jax.extend.core`, the way in which its `eval_jaxpr` binds an equation, and the parameters of `scan` and `remat2`,
-tested with 0.10.2 and 0.11.2.
+tested with 0.10.2, 0.11.2 and 0.12.0.1.
 """
 
 import dataclasses

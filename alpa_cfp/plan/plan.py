@@ -20,6 +20,7 @@ from alpa_cfp.strategies.block_strategy import BlockStrategy
 if TYPE_CHECKING:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+    from alpa_cfp.jit.plan_shardings import PlanShardings
     from alpa_cfp.jit.planned_function import PlannedFunction
 
 FORMAT = 4
@@ -83,8 +84,30 @@ class Plan:
 
         if self.signature is None:
             raise PlanError.without_signature()
-        on: Mesh = call(_JIT, "mesh_of", self, self.signature) if mesh is None else mesh
+        on: Mesh = call("alpa_cfp.jit.matching", "mesh_of", self, self.signature) if mesh is None else mesh
         return {path: NamedSharding(on, spec) for path, spec in (self.in_shardings | self.out_shardings).items()}
+
+    def shardings(
+        self, fn: Callable[..., Any], /, *args: Any, mesh: "Mesh | None" = None, **kwargs: Any
+    ) -> "PlanShardings":
+        """Returns the shardings of arguments and results as pytrees, for plain JAX.
+
+        `jax.jit(fn, in_shardings=of.args, out_shardings=of.result)`, `jax.device_put(batch, of.args[1])`,
+        `jax.jit(init, out_shardings=of.args[0])`. Nothing is compiled. Plain `jax.jit` gets the shardings of arguments
+        and results only, and XLA decides what is between them: `Plan.jit` runs the whole plan.
+
+        Args:
+            fn: The function that the plan was made for. It is traced for the structure of its result.
+            args: Its arguments; shapes are enough.
+            mesh: The mesh, of the same shape and axis names, with the axis types that it has; None for the one that
+                the plan was made on, with the axis types of `jax.set_mesh`, or else automatic ones.
+            kwargs: As `args`.
+
+        Raises:
+            PlanError: the plan was made through alpa, for another mesh, for other arguments or another function, or on
+                devices that this process does not have.
+        """
+        return call("alpa_cfp.jit.plan_shardings", "shardings_of", self, fn, mesh, args, kwargs)
 
     def jit(self, fn: Callable[..., Any], mesh: "Mesh | None" = None) -> "PlannedFunction":
         """Returns `fn` as planned. It is called like `jax.jit(fn)`; arguments may have any sharding.

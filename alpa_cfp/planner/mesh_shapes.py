@@ -9,7 +9,8 @@ from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 def all_shapes(mesh: LogicalMesh) -> list[LogicalMesh]:
     """Returns `mesh`, then each other shape of its devices with one or two axes; the order of devices is the same.
 
-    A sharding on one of them is a sharding on the others too, along parts of their axes.
+    A sharding on one of them is a sharding on the others too, along parts of their axes. A mesh of three or more axes
+    mostly refines those shapes, so that its own plans include theirs.
     """
     count = mesh.num_devices
     others = [(rows, count // rows) for rows in range(1, math.isqrt(count) + 1) if count % rows == 0]

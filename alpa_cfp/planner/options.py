@@ -39,8 +39,9 @@ class PlanOptions:
         device_kind: The kind of devices whose profiles are replayed, if the database has several.
         seed: The seed of the order in which programs are timed.
         progress: Whether profiling shows a progress bar.
-        logical_mesh_shapes: "given" plans for the given logical mesh; "all" for each shape of its devices with one or
-            two axes, and takes the fastest plan. Plans along two axes include those along one.
+        logical_mesh_shapes: "given" plans for the given logical mesh; "all" also for each shape of its devices with one
+            or two axes, and takes the fastest plan. Plans along several axes include those along products of adjacent
+            ones: those for (2, 2, 2) include those for (2, 4) and (8,), so these are not planned for again.
         plan: A plan, or the file of one, that is used as it is; nothing is measured or searched then.
     """
 

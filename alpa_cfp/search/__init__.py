@@ -7,11 +7,12 @@ Takes a `SearchProblem`: a `Variable` for each block, and an `Edge` for each two
 
 from alpa_cfp.search.errors import InvalidProblemError, MemoryBudgetError, NoPlanError, SearchError
 from alpa_cfp.search.limits import MEMORY_BYTES
-from alpa_cfp.search.problem import Edge, MemoryUse, SearchProblem, Solution, Variable
+from alpa_cfp.search.problem import ClassTable, Edge, MemoryUse, SearchProblem, Solution, Variable
 from alpa_cfp.search.solver import search
 
 __all__ = [
     "MEMORY_BYTES",
+    "ClassTable",
     "Edge",
     "InvalidProblemError",
     "MemoryBudgetError",

@@ -8,8 +8,9 @@ sum(state) + sum(saved) + max(transient) over the variables.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -73,17 +74,66 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ClassTable:
+    """A table of two variables' choices by classes of them: choices of a class cost the same beside all others.
+
+    Attributes:
+        table: Seconds, [classes of the first variable, classes of the second].
+        rows, columns: For each choice of the first and of the second variable its class.
+    """
+
+    table: Array
+    rows: Index
+    columns: Index
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of choices."""
+        return len(self.rows), len(self.columns)
+
+    def at(self, first: int, second: int) -> float:
+        """The seconds of two choices."""
+        return float(self.table[self.rows[first], self.columns[second]])
+
+    def scaled(self, factor: float) -> "ClassTable":
+        """The table with all seconds multiplied."""
+        return ClassTable(factor * self.table, self.rows, self.columns)
+
+    def with_more(self, more_s: Mapping[tuple[int, int], float]) -> "ClassTable":
+        """The table with more seconds for some pairs of choices, which get classes of their own."""
+        if not more_s:
+            return self
+        table, sides = self.table, [self.rows.copy(), self.columns.copy()]
+        for axis, side in enumerate(sides):
+            own = sorted({pair[axis] for pair in more_s})
+            table = np.concatenate([table, np.take(table, side[own], axis)], axis)
+            side[own] = table.shape[axis] - len(own) + np.arange(len(own))
+        for (first, second), seconds in more_s.items():
+            table[sides[0][first], sides[1][second]] += seconds
+        return ClassTable(table, *sides)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Edge:
-    """Seconds that two variables' choices cost together: `time_s`, indexed [first's choice, second's choice]."""
+    """Seconds that two variables' choices cost together: `time_s`, indexed [first's choice, second's choice].
+
+    Attributes:
+        first, second: The names of the variables.
+        table: The seconds.
+        rows, columns: For each choice its row or column of the table; None where these are the choices.
+    """
 
     first: str
     second: str
-    time_s: Array
+    table: Array
+    rows: Index | None
+    columns: Index | None
 
-    def __init__(self, first: str, second: str, time_s: ArrayLike) -> None:
+    def __init__(self, first: str, second: str, time_s: "ArrayLike | ClassTable") -> None:
         object.__setattr__(self, "first", first)
         object.__setattr__(self, "second", second)
-        time = _read_only(time_s)
+        is_by_class = isinstance(time_s, ClassTable)
+        time = _read_only(time_s.table if is_by_class else time_s)
         if time.ndim != 2:
             raise bad_table(
                 f"edge {self.name}: time_s", f"has shape {time.shape}; (first's choices, second's choices) is needed"
@@ -92,12 +142,45 @@ class Edge:
             raise bad_table(
                 f"edge {self.name}: time_s", "holds NaN or inf; only a choice of a variable can be excluded"
             )
-        object.__setattr__(self, "time_s", time)
+        object.__setattr__(self, "table", time)
+        object.__setattr__(self, "rows", time_s.rows if is_by_class else None)
+        object.__setattr__(self, "columns", time_s.columns if is_by_class else None)
 
     @property
     def name(self) -> str:
         """Both ends, for messages."""
         return f"{self.first!r} - {self.second!r}"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of choices of both."""
+        if self.rows is None or self.columns is None:
+            return self.table.shape[0], self.table.shape[1]
+        return len(self.rows), len(self.columns)
+
+    @property
+    def time_s(self) -> Array:
+        """The seconds of each pair of choices; made anew each time if the table is by classes."""
+        return self.of(slice(None), slice(None))
+
+    def of(self, first: Any, second: Any) -> Array:
+        """The seconds of some choices of each variable, given as indices, flags or slices."""
+        rows, columns = self.rows, self.columns
+        if rows is None or columns is None:
+            return self.table[first][:, second]
+        return self.table[rows[first]][:, columns[second]]
+
+    def at(self, first: int, second: int) -> float:
+        """The seconds of two choices."""
+        if self.rows is None or self.columns is None:
+            return float(self.table[first, second])
+        return float(self.table[self.rows[first], self.columns[second]])
+
+    def scaled(self, factor: float) -> "Edge":
+        """The edge with all seconds multiplied."""
+        if self.rows is None or self.columns is None:
+            return Edge(self.first, self.second, factor * self.table)
+        return Edge(self.first, self.second, ClassTable(self.table, self.rows, self.columns).scaled(factor))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -171,8 +254,8 @@ class SearchProblem:
                     f"edge {edge.name}: joins a variable to itself; add its costs to the variable's tables"
                 )
             shape = (self.variables[first].choices, self.variables[second].choices)
-            if edge.time_s.shape != shape:
-                raise bad_table(f"edge {edge.name}: time_s", f"has shape {edge.time_s.shape}; the choices are {shape}")
+            if edge.shape != shape:
+                raise bad_table(f"edge {edge.name}: time_s", f"has shape {edge.shape}; the choices are {shape}")
             ends.append((first, second))
         object.__setattr__(self, "_ends", tuple(ends))
         most = sum(
@@ -190,15 +273,16 @@ class SearchProblem:
         """For each variable its edges, in the order of the edges."""
         found: list[list[Neighbour]] = [[] for _ in self.variables]
         for edge, (first, second) in zip(self.edges, self._ends, strict=True):
-            found[first].append(Neighbour(second, edge.time_s))
-            found[second].append(Neighbour(first, edge.time_s.T))
+            time_s = edge.time_s
+            found[first].append(Neighbour(second, time_s))
+            found[second].append(Neighbour(first, time_s.T))
         return found
 
     def time(self, choices: Sequence[int]) -> float:
         """Seconds of a plan, correctly rounded, so that the order of terms does not matter; inf if excluded."""
         self._check(choices)
         terms = [float(v.time_s[c]) for v, c in zip(self.variables, choices, strict=True)]
-        terms += [float(e.time_s[choices[i], choices[j]]) for e, (i, j) in zip(self.edges, self._ends, strict=True)]
+        terms += [e.at(choices[i], choices[j]) for e, (i, j) in zip(self.edges, self._ends, strict=True)]
         return math.fsum(terms)
 
     def memory(self, choices: Sequence[int]) -> MemoryUse:

@@ -44,10 +44,12 @@ class Pruned:
 def prune(problem: SearchProblem, deadline: Deadline, *, memory: bool) -> Pruned:
     """Leaves out what is excluded or dominated; without `memory` only seconds count.
 
-    Each variable must have a choice that is not excluded. After the deadline only excluded choices are left out.
+    Each variable must have a choice that is not excluded. After the deadline only those are left out that are excluded,
+    or dominated by one that costs the same beside all choices of neighbours.
     """
-    kept = tuple(tuple(range(variable.choices)) for variable in problem.variables)
-    known: dict[bytes, Flags] = {}
+    flags = [_of_classes(problem, number, memory) for number in range(len(problem.variables))]
+    kept = tuple(tuple(np.flatnonzero(flag).tolist()) for flag in flags)
+    problem, known = _restricted(problem, flags), dict[bytes, Flags]()
     for _ in range(_MOST_ROUNDS):
         flags = _needed(problem, deadline, memory, known)
         if all(flag.all() for flag in flags):
@@ -55,6 +57,32 @@ def prune(problem: SearchProblem, deadline: Deadline, *, memory: bool) -> Pruned
         kept = tuple(tuple(np.array(old)[flag].tolist()) for old, flag in zip(kept, flags, strict=True))
         problem = _restricted(problem, flags)
     return Pruned(problem, kept)
+
+
+def _of_classes(problem: SearchProblem, number: int, memory: bool) -> Flags:
+    """Which choices of a variable stay of those that are of one class on each edge: these differ only by themselves.
+
+    So tables of pairs of choices are made only for what stays.
+    """
+    variable, sides = problem.variables[number], list[NDArray[np.int64]]()
+    for edge, (first, second) in zip(problem.edges, problem.ends, strict=True):
+        if number in (first, second):
+            side = edge.rows if number == first else edge.columns
+            if side is None:
+                return np.isfinite(variable.time_s)
+            sides.append(side)
+    if not sides:
+        return np.isfinite(variable.time_s)
+    able, flags = np.flatnonzero(np.isfinite(variable.time_s)), np.zeros(variable.choices, bool)
+    own = [variable.time_s, *((variable.summed_bytes, variable.transient_bytes) if memory else ())]
+    members: dict[tuple[int, ...], list[int]] = {}
+    # The fastest first, and of equals the smallest and the first: none is dominated by one behind it.
+    for choice in able[np.lexsort([each[able] for each in reversed(own)])].tolist():
+        staying = members.setdefault(tuple(int(side[choice]) for side in sides), [])
+        if not any(all(each[other] <= each[choice] for each in own) for other in staying):
+            staying.append(choice)
+            flags[choice] = True
+    return flags
 
 
 def digest(*tables: Array) -> bytes:
@@ -137,8 +165,8 @@ def _restricted(problem: SearchProblem, flags: Sequence[Flags]) -> SearchProblem
     ]
     edges = [
         edge
-        if flags[first].all() and flags[second].all()
-        else Edge(edge.first, edge.second, edge.time_s[np.ix_(flags[first], flags[second])])
+        if edge.rows is None and flags[first].all() and flags[second].all()
+        else Edge(edge.first, edge.second, edge.of(flags[first], flags[second]))
         for edge, (first, second) in zip(problem.edges, problem.ends, strict=True)
     ]
     return SearchProblem(tuple(variables), tuple(edges))

@@ -20,7 +20,7 @@ from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.plan.caveats import Caveats
-from alpa_cfp.search import MEMORY_BYTES, Edge, NoPlanError, SearchProblem, Solution, Variable, search
+from alpa_cfp.search import MEMORY_BYTES, NoPlanError, SearchProblem, Solution, Variable, search
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 
@@ -106,11 +106,21 @@ def _kinds(axes: Sequence[int]) -> dict[str, _Kind]:
         "ZeRO-3": _Kind(axes, kept=StateSharding.ZERO3),
         "Megatron": _Kind((), axes),
     }
-    for axis in axes if len(axes) > 1 else ():
-        others = tuple(other for other in axes if other != axis)
-        kinds[f"Megatron along axis {axis}, data parallel"] = _Kind(others, (axis,))
+    for own in _tensor_axes(axes):
+        others = tuple(other for other in axes if other not in own)
+        along = f"axis {own[0]}" if len(own) == 1 else f"axes {', '.join(map(str, own[:-1]))} and {own[-1]}"
+        kinds[f"Megatron along {along}, data parallel"] = _Kind(others, own)
     tensor = {name: kind for name, kind in kinds.items() if kind.parameters}
     return kinds | {f"{name}, where it pays": replace(kind, cheapest=True) for name, kind in tensor.items()}
+
+
+def _tensor_axes(axes: Sequence[int]) -> list[tuple[int, ...]]:
+    """The axes along which weights are split while samples are along the others: of two each, of more the last ones,
+    whose devices are closest to each other.
+    """
+    if len(axes) == 2:
+        return [(axis,) for axis in axes]
+    return [tuple(axes[start:]) for start in range(len(axes) - 1, 0, -1)]
 
 
 def _restricted(
@@ -128,5 +138,5 @@ def _restricted(
         times = np.where(allowed, variable.time_s, math.inf) if allowed.any() else variable.time_s
         variables.append(Variable(variable.name, times))
     moving = 1.0 if kind.cheapest else _MOVING
-    edges = (Edge(each.first, each.second, moving * each.time_s) for each in problem.edges)
+    edges = (each.scaled(moving) for each in problem.edges)
     return SearchProblem(tuple(variables), tuple(edges))

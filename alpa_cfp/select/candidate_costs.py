@@ -20,6 +20,7 @@ from alpa_cfp.costs import CommunicationCosts, Rates, Work, estimated_s, fitted
 from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.database import Profile
 from alpa_cfp.profiling import TimeBudget
+from alpa_cfp.search import ClassTable
 from alpa_cfp.select.alike import candidate_numbers, first_alike
 from alpa_cfp.select.posterior import Corrections, Neighbours, PairKey, Posterior
 from alpa_cfp.select.profile_source import ProfileSource
@@ -193,23 +194,23 @@ class CandidateCosts:
             ]
         return self._resharding_s[choices]
 
-    def between_s(self, known: Corrections | None = None) -> list[np.ndarray]:
+    def between_s(self, known: Corrections | None = None) -> list[ClassTable]:
         """For each two blocks what is between them in a step, for each pair of their candidates."""
-        known, found = known or self.means, list[np.ndarray]()
+        known, found = known or self.means, list[ClassTable]()
         of_kinds: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
         for (kinds, a, b), more_s in (*known.pairs_s.items(), *self.pairs_s.items()):
             of_kinds.setdefault(kinds, []).append((a, b, more_s))
         for edge in self.boundaries.crossings:
-            seconds = self.resharding_s(edge, known)
+            more: dict[tuple[int, int], float] = {}
             for a, b, more_s in of_kinds.get(self._kinds_of(edge), ()):
-                seconds[a, b] += self.micro_batches * more_s
-            found.append(seconds)
+                more[a, b] = more.get((a, b), 0.0) + self.micro_batches * more_s
+            found.append(self.resharding_s(edge, known).with_more(more))
         return found
 
-    def resharding_s(self, edge: ReshardingEdge, known: Corrections | None = None) -> np.ndarray:
+    def resharding_s(self, edge: ReshardingEdge, known: Corrections | None = None) -> ClassTable:
         """What the collectives between two blocks take in a step, for each pair of their candidates."""
         known = known or self.means
-        return self.micro_batches * resharding_s(edge, self.communication, known.between_factor)
+        return resharding_s(edge, self.communication, known.between_factor).scaled(self.micro_batches)
 
     def pair(self, edge: ReshardingEdge, choices: Choices) -> PairKey:
         """The key of two neighbours in a plan."""

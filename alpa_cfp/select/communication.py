@@ -150,8 +150,18 @@ def _points(mesh: LogicalMesh) -> list[tuple[str, tuple[Axis, ...], int]]:
     """The kind, the axes and the bytes of each program."""
     if mesh.num_devices == 1:
         return []
-    groups = list(dict.fromkeys([*((axis,) for axis in mesh.axes), mesh.axes]))
-    return list(product(_KINDS, groups, _SIZES))
+    return list(product(_KINDS, _groups(mesh), _SIZES))
+
+
+def _groups(mesh: LogicalMesh) -> list[tuple[Axis, ...]]:
+    """The axes along which collectives are measured: of runs of adjacent axes of one size the outermost and the
+    innermost one, whose links differ most; so their number grows with the sizes that there are.
+    """
+    by_size: dict[int, list[tuple[Axis, ...]]] = {}
+    for axes in mesh.runs:
+        by_size.setdefault(math.prod(axis.size for axis in axes), []).append(axes)
+    measured = {axes for runs in by_size.values() for axes in (min(runs), max(runs))}
+    return [axes for axes in mesh.runs if axes in measured]
 
 
 def _program(mesh: LogicalMesh, kind: str, axes: tuple[Axis, ...], size: int, arrays: int = 1) -> HloModule:

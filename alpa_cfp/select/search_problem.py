@@ -6,7 +6,7 @@ other costs, from where the one leaves them to where the other needs them. Invar
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.costs import CommunicationCosts, resharding_matrices
 from alpa_cfp.costs.buffers import Buffers, find_buffers
 from alpa_cfp.costs.communication import CollectiveKey
-from alpa_cfp.search import Edge, SearchProblem, Variable
+from alpa_cfp.search import ClassTable, Edge, SearchProblem, Variable
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.propagation import donation_pairs
 from alpa_cfp.spmd.shardings.sharding import ArraySharding
@@ -36,17 +36,27 @@ class BoundaryValue:
 class ReshardingEdge:
     """The resharding of all values that cross from one block to another.
 
+    Candidates that have the same shardings of all these values are of one class: with several mesh axes there are few
+    classes and many candidates.
+
     Attributes:
         first, second: The blocks.
-        by_key: For each kind of collective and group size the collectives and bytes for each pair of their candidates
+        rows, columns: For each candidate of the first and of the second block its class.
+        by_key: For each kind of collective and group size the collectives and bytes for each pair of classes
             (`resharding_matrices`).
         amounts: The sums of these.
     """
 
     first: int
     second: int
+    rows: np.ndarray
+    columns: np.ndarray
     by_key: dict[CollectiveKey, np.ndarray]
     amounts: np.ndarray
+
+    def pair(self, choices: Sequence[int]) -> tuple[int, int]:
+        """The classes of the candidates of a plan."""
+        return int(self.rows[choices[self.first]]), int(self.columns[choices[self.second]])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,34 +109,70 @@ def find_boundaries(
     activation_bytes = tuple(
         once + np.ceil(share * repeated).astype(np.int64) for once, repeated in zip(saved, again, strict=True)
     )
-    matrices: dict[tuple[int, int], dict[CollectiveKey, np.ndarray]] = {}
     weights = set(graph.parameters) | {graph.origin(graph.results[result]) for result, _ in donation_pairs(module)}
+    crossing: dict[tuple[int, int], list[_Crossing]] = {}
     for value, end in uses:
         source = sources.get(value)
-        if source is None or source.block == end.block:
-            continue
-        size, pair = itemsize(graph.values[value].dtype), (source.block, end.block)
-        is_aside = overlaps and value in weights
-        found = resharding_matrices(graph.shape(value), size, source.shardings, end.shardings, is_aside=is_aside)
-        for key, matrix in found.items():
-            amounts = matrix
-            if source.block > end.block:
-                pair, amounts = (end.block, source.block), matrix.swapaxes(0, 1)
-            by_key = matrices.setdefault(pair, {})
-            by_key[key] = by_key.get(key, 0.0) + amounts
-    crossings = tuple(
-        ReshardingEdge(*pair, by_key, np.sum(list(by_key.values()), axis=0))
-        for pair, by_key in sorted(matrices.items())
-    )
+        if source is not None and source.block != end.block:
+            pair = min(source.block, end.block), max(source.block, end.block)
+            each = _Crossing(value, source, end, is_aside=overlaps and value in weights)
+            crossing.setdefault(pair, []).append(each)
+    crossings = (_resharding_edge(graph, *pair, values) for pair, values in sorted(crossing.items()))
+    crossings = tuple(each for each in crossings if each.by_key)
     arrays = len(graph.parameters) + len(graph.results)
     return Boundaries(state, activation_bytes, share, crossings, sources, arrays)
+
+
+@dataclass(frozen=True, slots=True)
+class _Crossing:
+    """A value that crosses from one block to another."""
+
+    value: int
+    source: BoundaryValue
+    end: BoundaryValue
+    is_aside: bool
+
+    def at(self, block: int) -> tuple[ArraySharding, ...]:
+        """Its sharding for each candidate of one of the two blocks."""
+        return self.source.shardings if self.source.block == block else self.end.shardings
+
+
+def _resharding_edge(graph: Graph, first: int, second: int, values: Sequence[_Crossing]) -> ReshardingEdge:
+    """The resharding of values between two blocks."""
+    (rows, firsts), (columns, seconds) = (_classes([each.at(block) for each in values]) for block in (first, second))
+    by_key: dict[CollectiveKey, np.ndarray] = {}
+    for each in values:
+        shape, size = graph.shape(each.value), itemsize(graph.values[each.value].dtype)
+        ends = [[each.at(block)[i] for i in of] for block, of in ((first, firsts), (second, seconds))]
+        sources, targets = ends if each.source.block == first else reversed(ends)
+        for key, matrix in resharding_matrices(shape, size, sources, targets, is_aside=each.is_aside).items():
+            by_key[key] = by_key.get(key, 0.0) + (matrix if each.source.block == first else matrix.swapaxes(0, 1))
+    amounts = sum(by_key.values(), np.zeros((len(firsts), len(seconds), 2)))
+    return ReshardingEdge(first, second, rows, columns, by_key, amounts)
+
+
+def _classes(shardings: Sequence[Sequence[ArraySharding]]) -> tuple[np.ndarray, list[int]]:
+    """For each candidate its class, and the first candidate of each class.
+
+    Args:
+        shardings: For each value its sharding for each candidate.
+    """
+    number_of: dict[Hashable, int] = {}
+    firsts: list[int] = []
+    classes = np.zeros(len(shardings[0]), np.int64)
+    for candidate, own in enumerate(zip(*shardings, strict=True)):
+        number = number_of.setdefault(own, len(firsts))
+        if number == len(firsts):
+            firsts.append(candidate)
+        classes[candidate] = number
+    return classes, firsts
 
 
 def make_problem(
     block_candidates: Sequence[BlockCandidates],
     boundaries: Boundaries,
     times_s: Sequence[Sequence[float]],
-    between_s: Sequence[np.ndarray],
+    between_s: Sequence[ClassTable],
 ) -> SearchProblem:
     """The search problem.
 
@@ -146,8 +192,8 @@ def make_problem(
 
 def resharding_s(
     edge: ReshardingEdge, costs: CommunicationCosts, factor: Callable[[CollectiveKey], float] = lambda key: 1.0
-) -> np.ndarray:
-    """The seconds of a micro-batch that a crossing takes for each pair of candidates.
+) -> ClassTable:
+    """The seconds of a micro-batch that a crossing takes for each pair of classes of candidates.
 
     Args:
         edge: The crossing.
@@ -157,14 +203,14 @@ def resharding_s(
     seconds = np.zeros(edge.amounts.shape[:2])
     for key, amounts in edge.by_key.items():
         seconds += factor(key) * costs.crossing_s(key, amounts[..., 0], amounts[..., 1])
-    return seconds
+    return ClassTable(seconds, edge.rows, edge.columns)
 
 
 def resharding_by_key_s(
     edge: ReshardingEdge, choices: Sequence[int], costs: CommunicationCosts
 ) -> dict[CollectiveKey, float]:
     """The seconds of a micro-batch that a crossing takes in a plan, by kind and group size of collectives."""
-    pair = choices[edge.first], choices[edge.second]
+    pair = edge.pair(choices)
     return {key: float(costs.crossing_s(key, *amounts[pair])) for key, amounts in edge.by_key.items()}
 
 

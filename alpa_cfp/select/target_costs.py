@@ -32,9 +32,8 @@ def target_costs(target: Target, mesh: LogicalMesh) -> tuple[Rates, Communicatio
         mesh: A logical mesh of all its devices.
     """
     links, chip = interconnect_of(target), target.chip
-    groups = list(dict.fromkeys([*((axis,) for axis in mesh.axes), mesh.axes])) if mesh.axes else []
     found: dict[CollectiveKey, dict[float, list[float]]] = {}
-    for kind, axes, size in itertools.product(KINDS, groups, _SIZES):
+    for kind, axes, size in itertools.product(KINDS, mesh.runs, _SIZES):
         members = mesh.groups(axes)
         count = math.prod(axis.size for axis in axes)
         pairs = [(group[i - 1], group[i]) for group in members for i in range(count)]

@@ -80,6 +80,15 @@ class ForeignMeshError(SpmdError, ValueError):
         )
 
 
+class NestedIslandError(SpmdError, NotImplementedError):
+    """A program has a part that is written for each device inside another one."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a jax.shard_map inside a jax.shard_map cannot be planned around: write one over all of their axes"
+        )
+
+
 class ClusterError(SpmdError, RuntimeError):
     """alpa.init or alpa.shutdown failed."""
 

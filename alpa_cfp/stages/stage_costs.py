@@ -250,8 +250,7 @@ class StageCostModel:
         return micro_batch_s(per_step_s, total_s)
 
     def _resharding_s(self, edge: ReshardingEdge, solution: Solution) -> float:
-        amounts = edge.amounts[solution.choices[edge.first], solution.choices[edge.second]]
-        return float(self.fitted.communication_s(amounts))
+        return float(self.fitted.communication_s(edge.amounts[edge.pair(solution.choices)]))
 
     def _passes_s(self, stage: "_Stage", solution: Solution) -> tuple[float, float]:
         """The times of the forward and the backward pass of a micro-batch, without the overhead of programs."""

@@ -1,17 +1,22 @@
 """Strategies of a ParallelBlock: the factor that each mesh axis splits, and the sharding of its state (CFP, section 4).
 
-Takes a block and the shape of a logical mesh; gives all strategies, in a fixed order. Invariant: the parts along each
-factor are equal, so a strategy never pads.
+Takes a block and the shape of a logical mesh; gives its strategies, in a fixed order. On a mesh of many axes a strategy
+uses adjacent ones as one larger axis, so that it has at most `MOST_RUNS` of them: their number grows with the square of
+the number of axes, not exponentially, and each strategy on a coarser mesh of up to `MOST_RUNS` axes is among them.
+Invariant: the parts along each factor are equal, so a strategy never pads.
 """
 
 import enum
-import itertools
 import math
 from dataclasses import dataclass, field
 
 from alpa_cfp import codec
 from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.contractions import Side
+
+# A product of matrices has three factors, left, right and reduction, and no way to compute it communicates less, up to
+# a constant, than splitting each of them once (Irony, Toledo and Tiskin (2004)). Nothing gains from a fourth.
+MOST_RUNS = 3
 
 
 class StateSharding(enum.StrEnum):
@@ -58,8 +63,17 @@ def strategies_of(
         for index, factor in enumerate(block.factors)
         if factor.usable and (partial_sums or factor.side is not Side.REDUCTION)
     ]
-    choices = [[None, *usable] if size > 1 else [None] for size in mesh_shape]
-    strategies = (BlockStrategy(factors) for factors in itertools.product(*choices))
+    # Each with the factor of the axis before, and how many axes there are if adjacent ones of one factor are one.
+    begun: list[tuple[tuple[int | None, ...], int | None, int]] = [((), -1, 0)]
+    for size in mesh_shape:
+        choices = [None, *usable] if size > 1 else [None]
+        begun = [
+            ((*factors, choice), last if size == 1 else choice, runs + (size > 1 and choice != last))
+            for factors, last, runs in begun
+            for choice in choices
+            if size == 1 or choice == last or runs < MOST_RUNS
+        ]
+    strategies = (BlockStrategy(factors) for factors, _, _ in begun)
     return tuple(strategy for strategy in strategies if _divides(block, mesh_shape, strategy))
 
 

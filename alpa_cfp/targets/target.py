@@ -14,6 +14,7 @@ from pathlib import Path
 from jax.sharding import AbstractMesh, AxisType
 
 from alpa_cfp import quantities
+from alpa_cfp.spmd.shardings.sharding import AXIS_NAMES
 from alpa_cfp.targets.chip_fields import sizes_of
 from alpa_cfp.targets.chips import Chip, SliceShapes
 from alpa_cfp.targets.errors import TargetError
@@ -91,13 +92,13 @@ class Target:
 
         Args:
             shape: The sizes of its axes; empty for one axis.
-            axis_names: Their names; empty for "x" and "y".
+            axis_names: Their names; empty for "x", "y" and so on.
 
         Raises:
             TargetError: the sizes are not those of the target's devices, or there are not as many names as sizes.
         """
         sizes = tuple(shape) or (self.num_devices,)
-        names = tuple(axis_names) or ("x", "y")[: len(sizes)]
+        names = tuple(axis_names) or AXIS_NAMES[: len(sizes)]
         if prod(sizes) != self.num_devices or len(names) != len(sizes):
             raise TargetError.no_mesh(self.name, self.num_devices, sizes, names)
         return TargetMesh(self, sizes, names)
@@ -105,7 +106,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class TargetMesh:
-    """The devices of a target along one or two axes, in row-major order. Nothing can run on it: plans are made for it.
+    """The devices of a target along some axes, in row-major order. Nothing can run on it: plans are made for it.
 
     Attributes:
         target: The target.
@@ -120,7 +121,7 @@ class TargetMesh:
     @property
     def abstract(self) -> AbstractMesh:
         """The same axes, without devices."""
-        return AbstractMesh(self.axis_sizes, self.axis_names)
+        return AbstractMesh(self.axis_sizes, self.axis_names, axis_types=(AxisType.Auto,) * len(self.axis_names))
 
     @property
     def axis_types(self) -> tuple[AxisType, ...]:

@@ -6,9 +6,10 @@ text. It is meant for a process of its own: a plugin stays loaded, libtpu logs t
 Invariant: a program is compiled with the options that `spmd.compile.backend` gives for devices that are attached, and
 the environment is afterwards what it was.
 
-Tested with jax 0.10.2 and 0.11.2 and the plugins in `TESTED`: `jax.experimental.topologies.get_topology_desc` with
-`target_config` and `topology` for GPUs, `chips_per_host_bounds` and `chip_config_name` for TPUs; `Client.compile` of
-the devices' client; `jax._src.compiler.get_compile_options` with `env_option_overrides`.
+Tested with jax 0.10.2, 0.11.2 and 0.12.0.1 and the plugins in `TESTED`:
+`jax.experimental.topologies.get_topology_desc` with `target_config` and `topology` for GPUs, `chips_per_host_bounds`
+and `chip_config_name` for TPUs; `Client.compile` of the devices' client; `jax._src.compiler.get_compile_options` with
+`env_option_overrides`.
 """
 
 import contextlib
@@ -51,8 +52,8 @@ class Plugin:
 
 
 TESTED: Mapping[Kind, Plugin] = {
-    "gpu": Plugin("jax-cuda12-plugin", "gpu-target", {"0.10.2": "0.10.2", "0.11.2": "0.11.2"}),
-    "tpu": Plugin("libtpu", "tpu-target", {"0.10.2": "0.0.42.1", "0.11.2": "0.0.48.1"}),
+    "gpu": Plugin("jax-cuda12-plugin", "gpu-target", {"0.10.2": "0.10.2", "0.11.2": "0.11.2", "0.12.0.1": "0.12.0.1"}),
+    "tpu": Plugin("libtpu", "tpu-target", {"0.10.2": "0.0.42.1", "0.11.2": "0.0.48.1", "0.12.0.1": "0.0.50.1"}),
 }
 # Kernels are otherwise chosen by timing them, for which there is no device: matrix products are cuBLAS calls.
 _GPU_OPTIONS = (("xla_gpu_enable_triton_gemm", False), ("xla_gpu_autotune_level", 0))

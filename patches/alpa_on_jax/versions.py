@@ -11,7 +11,7 @@ from importlib import metadata
 from alpa_on_jax import errors
 
 ALPA_VERSION = "0.2.3"
-TESTED_JAX_VERSIONS = ("0.10.2", "0.11.2")
+TESTED_JAX_VERSIONS = ("0.10.2", "0.11.2", "0.12.0.1")
 ALLOW_UNTESTED_VARIABLE = "ALPA_ON_JAX_ALLOW_UNTESTED_JAX"
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from alpa_on_jax import versions
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCKS = {"3.11": "py311.txt", "3.12": "py312.txt"}
+LOCKS = {"3.11": "py311.txt", "3.12": "py312.txt", "3.13": "py313.txt"}
 
 
 def pins(name: str) -> dict[str, str]:

@@ -84,6 +84,7 @@ NOT_A_USERS = {
         "a virtual mesh is cut into the meshes of a pipeline twice",
         "the host has ended",
         "<> is not canonical: simplify the module first",
+        "<> of several arrays has a region that is not one op",
         "<> says nothing about the layout of an array",
         "A pipeline marker of the kind <> cannot be differentiated",
         "Unknown mark type",

@@ -1,8 +1,8 @@
 """The one place that compiles and runs programs through JAX's private client interface.
 
-Tested with jax 0.10.2 and 0.11.2: `jax._src.compiler.get_compile_options`, `Client.compile_and_load`,
+Tested with jax 0.10.2, 0.11.2 and 0.12.0.1: `jax._src.compiler.get_compile_options`, `Client.compile_and_load`,
 `LoadedExecutable.execute_sharded`, `ExecuteResults.consume_with_handlers`, `pxla.global_aval_to_result_handler`,
-`jax_array.ArrayImpl`, `jaxlib._hlo.HloPrintOptions`, `jax._src.lax.linalg.initialize_lapack`,
+`ResultHandler.wrap`, `jax_array.ArrayImpl`, `jaxlib._hlo.HloPrintOptions`, `jax._src.lax.linalg.initialize_lapack`,
 `jaxlib.gpu_solver.initialize_hybrid_kernels`.
 """
 
@@ -31,6 +31,10 @@ from alpa_cfp.spmd.ir.hlo_text import as_alpa_reads_it
 _SUM_COMBINERS = "all-reduce-combiner,gpu-all-reduce-combiner,cpu-all-reduce-combiner"
 # In the targets of custom calls, whose names MLIR's bytecode holds as they are; one named elsewhere costs an import.
 _LAPACK, _HYBRID = b"lapack_", b"hybrid_"
+# Up to JAX 0.11 an array comes to the host part by part. Since 0.12 it comes as a whole, in the shape that the runtime
+# knows; of a result of a program that runs once on each device the runtime knows the shape of a part alone. Inside of
+# a `sdy.manual_computation` it would know the whole, but XLA (jaxlib 0.12.0.1) refuses collectives of several arrays.
+RESULTS_ARE_PARTS = hasattr(jax_array.ArrayImpl, "_to_np_array_did_copy")
 
 
 def compile_and_load(
@@ -46,7 +50,6 @@ def compile_and_load(
         combine_sums: Whether XLA may join all-reduces that do not need each other. On CPUs it then joins a recomputed
             one with the first, too, which keeps alive what was to be recomputed.
     """
-    _initialize_linear_algebra(bytecode, devices[0].platform)
     count = len(devices)
     replicas, partitions = (count, 1) if one_program_per_device else (1, count)
     client = devices[0].client
@@ -59,12 +62,25 @@ def compile_and_load(
         options.env_option_overrides = [("xla_disable_hlo_passes", _SUM_COMBINERS)]
     with mlir.context():
         module = mlir.parse(bytecode)
-        if devices[0].platform == "cpu":
-            if step_barriers.may_have_step_barriers(bytecode):
-                step_barriers.keep_apart(module)
-            if one_program_per_device:
-                join_small_arrays(module)
+        prepare_for(devices[0].platform, module, bytecode, one_program_per_device=one_program_per_device)
         return client.compile_and_load(module, xc.DeviceList(devices), options)
+
+
+def prepare_for(platform: str, module: Any, bytecode: bytes, *, one_program_per_device: bool) -> None:
+    """Make a module ready for the compiler of a platform ("cpu", "gpu"), in place.
+
+    Args:
+        platform: The platform.
+        module: The module.
+        bytecode: The same module as bytecode.
+        one_program_per_device: Whether it is one device's program.
+    """
+    _initialize_linear_algebra(bytecode, platform)
+    if platform == "cpu":
+        if step_barriers.may_have_step_barriers(bytecode):
+            step_barriers.keep_apart(module)
+        if one_program_per_device:
+            join_small_arrays(module)
 
 
 def _initialize_linear_algebra(bytecode: bytes, platform: str) -> None:
@@ -82,12 +98,20 @@ def _initialize_linear_algebra(bytecode: bytes, platform: str) -> None:
 
 def array_handler(shape: Sequence[int], dtype: np.dtype, sharding: Sharding) -> Any:
     """A handler that makes one `jax.Array` of the devices' buffers of one result."""
-    return pxla.global_aval_to_result_handler(core.ShapedArray(tuple(shape), dtype), sharding, committed=True)
+    handler: Any = pxla.global_aval_to_result_handler(core.ShapedArray(tuple(shape), dtype), sharding, committed=True)
+    return handler.wrap(assembled) if RESULTS_ARE_PARTS else handler
 
 
 def execute(executable: Any, arguments: Sequence[jax.Array], handlers: Sequence[Any]) -> list[jax.Array]:
     """Run a loaded executable on sharded arrays; returns as soon as the work is enqueued."""
     return executable.execute_sharded(arguments).consume_with_handlers(handlers)
+
+
+def assembled(array: Any) -> jax.Array:
+    """The same buffers as an array whose shape the runtime knows, too; see `RESULTS_ARE_PARTS`."""
+    if array.sharding.is_fully_replicated:
+        return array
+    return jax_array.ArrayImpl(array.aval, array.sharding, array._arrays, committed=True, _skip_checks=True)
 
 
 def weakly_typed(array: Any) -> jax.Array:

@@ -4,7 +4,7 @@ Takes a function of pytrees that checks its arguments, places them and runs a pr
 same, and from the second call with arguments of the same kind on goes through no Python. Invariant: of one kind are
 arguments with the same structure, shapes, dtypes and shardings, so that the first call's findings hold for all.
 
-Private interfaces, tested with jax 0.10.2 and 0.11.2: `jaxlib._jax.pjit`, `pxla.MeshExecutableFastpathData`,
+Private interfaces, tested with jax 0.10.2, 0.11.2 and 0.12.0.1: `jaxlib._jax.pjit`, `pxla.MeshExecutableFastpathData`,
 `pxla.JitGlobalCppCacheKeys`, `pxla.cc_shard_arg`, `tree_util.dispatch_registry`.
 """
 
@@ -17,6 +17,8 @@ from jax._src import tree_util
 from jax._src.interpreters import pxla
 from jax._src.lib import _jax
 from jax.sharding import Sharding
+
+from alpa_cfp.spmd.compile import backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,10 @@ def dispatched(name: str, call: Callable[..., tuple[Any, Direct | None]]) -> Cal
         return results, None if direct is None else _fast_path(direct, results), False
 
     registry = tree_util.dispatch_registry
-    return _jax.pjit(name, None, first_call, [], [], pxla.JitGlobalCppCacheKeys(), registry, pxla.cc_shard_arg)
+    function = _jax.pjit(name, None, first_call, [], [], pxla.JitGlobalCppCacheKeys(), registry, pxla.cc_shard_arg)
+    if not backend.RESULTS_ARE_PARTS:
+        return function
+    return lambda *args, **kwargs: jax.tree.map(backend.assembled, function(*args, **kwargs))
 
 
 def _fast_path(direct: Direct, results: Any) -> Any:

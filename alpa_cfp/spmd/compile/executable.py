@@ -220,6 +220,14 @@ class MeshExecutable:
         """See `backend.cost_analysis`."""
         return backend.cost_analysis(self._executable)
 
+    def xla_cost_analysis(self) -> dict[str, float]:
+        """XLA's own counts of one device's work in a run, by its names for them."""
+        return dict(self._executable.cost_analysis() or {})
+
+    def xla_memory_analysis(self) -> Any:
+        """XLA's own statistics of one device's memory (`CompiledMemoryStats`)."""
+        return self._executable.get_compiled_memory_stats()
+
     def total_allocation_size(self) -> int:
         """Bytes that one device needs to run the program: arguments + outputs - aliases + temporaries."""
         sizes = self.memory_bytes()

@@ -4,10 +4,11 @@ Takes, in the driver, an address to listen at, and in a host process, where the 
 gives back the service, and a JAX whose `jax.devices()` are those of all hosts. Invariant: a process joins once, before
 it has used any device, and belongs to that mesh until it ends.
 
-Tested with jax 0.10.2 and 0.11.2: `_jax.get_distributed_runtime_service`, `_jax.get_distributed_runtime_client`,
-`_jax.make_gloo_tcp_collectives`, `distributed.global_state`, `xla_bridge.register_backend_factory`. The public
-`jax.distributed.initialize` puts the service into the first host, with which the others' news of its death would go,
-and does not let one choose the address that gloo listens at: its default is 127.0.0.1, and two hosts hang.
+Tested with jax 0.10.2, 0.11.2 and 0.12.0.1: `_jax.get_distributed_runtime_service`,
+`_jax.get_distributed_runtime_client`, `_jax.make_gloo_tcp_collectives`, `distributed.global_state`,
+`xla_bridge.register_backend_factory`. The public `jax.distributed.initialize` puts the service into the first host,
+with which the others' news of its death would go, and does not let one choose the address that gloo listens at: its
+default is 127.0.0.1, and two hosts hang.
 """
 
 import errno

@@ -50,6 +50,17 @@ def remove_key_constraints(module: Any) -> None:
             op.erase()
 
 
+def remove_identity_converts(module: Any) -> None:
+    """Remove conversions to the same type, in place.
+
+    JAX writes them where an operand's dtype is weak, which is no part of its type here: without them, a program for a
+    Python number is that for an array of one number.
+    """
+    for op in mlir.all_operations(module):
+        if op.name == "stablehlo.convert" and op.operands[0].type == op.results[0].type:
+            mlir.replace(op, op.operands[0])
+
+
 def inline_calls(module: Any) -> None:
     """Replace every `func.call` in `module` by the body of its callee, and remove every function but `main`.
 

@@ -1,7 +1,7 @@
 """The one place where jaxlib's MLIR Python bindings are touched directly.
 
 Takes and gives StableHLO modules as bytecode, text or `ir.Module`. Everything else in this package works on the `ir`
-objects that come from here. Tested with jaxlib 0.10.2 and 0.11.2.
+objects that come from here. Tested with jaxlib 0.10.2, 0.11.2 and 0.12.0.1.
 """
 
 import io

@@ -8,29 +8,25 @@ Invariants: the module computes the same values; every constraint divides its ar
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jaxlib.mlir import ir
 
-from alpa_cfp.spmd.errors import ForeignMeshError
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Operation, Value
 from alpa_cfp.spmd.shardings.annotations import declare_mesh, set_boundary
 from alpa_cfp.spmd.shardings.sharding import Axis, LogicalMesh, axes_text
+from alpa_cfp.spmd.shardings.user_axes import Dims, UserAxes
 
 CONSTRAINT = "sdy.sharding_constraint"
 _ATTRIBUTE = "sharding"
-_SHARDING = re.compile(r"#sdy\.sharding<@([\w$.-]+), \[(.*?)\]")
-_NAMED_MESH = re.compile(r'"([^"]*)"=(\d+)')
-_DIM = re.compile(r"\{([^}]*)\}")
 _OP_NAME = re.compile(r'loc\("([^"]*)"')
 _RESHARD, _TRANSPOSED = "reshard", "transpose("
 # The scope of a `reshard` that nobody has written.
 DERIVED = "derived"
 _WRITTEN = frozenset({_RESHARD, "sharding_constraint"})
-_AXIS = re.compile(r'"([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +37,7 @@ class Constraint:
         dims: For each dim the mesh axes that split it, major to minor; None where that is free.
     """
 
-    dims: tuple[tuple[Axis, ...] | None, ...]
-
-    @property
-    def is_free(self) -> bool:
-        """Whether it asks for nothing."""
-        return all(axes is None for axes in self.dims)
+    dims: Dims
 
     def dividing(self, shape: Sequence[int]) -> "Constraint":
         """The same without the dims that cannot be split so evenly; these are whole."""
@@ -68,13 +59,12 @@ def names_a_mesh(module: Any) -> bool:
     return any(op.name == "sdy.mesh" for op in mlir.block_operations(module.body))
 
 
-def use_logical_mesh(module: Any, mesh: LogicalMesh, axis_names: Sequence[str]) -> int:
-    """Make the constraints of `module` name the axes of a logical mesh, in place.
+def use_logical_mesh(module: Any, axes: UserAxes) -> int:
+    """Make the constraints of `module` name the axes of a logical mesh, and declare that mesh, in place.
 
     Args:
         module: The module, as JAX lowers it.
-        mesh: The logical mesh.
-        axis_names: The names of its axes in the program.
+        axes: How it names these axes.
 
     Returns:
         The number of constraints that cannot be kept as they are: their arrays have dims that cannot be split so.
@@ -82,26 +72,19 @@ def use_logical_mesh(module: Any, mesh: LogicalMesh, axis_names: Sequence[str]) 
     Raises:
         ForeignMeshError: a constraint is for another mesh.
     """
-    meshes = _declared_meshes(module)
     uneven = 0
-    known = dict(zip(axis_names, enumerate(mesh.shape), strict=True))
     for op in mlir.all_operations(module):
         if op.name != CONSTRAINT:
             continue
-        symbol, dims = _read(op)
-        named = meshes.get(symbol, {})
-        if named != {name: size for name, (_, size) in known.items()}:
-            raise ForeignMeshError(named, dict(zip(axis_names, mesh.shape, strict=True)))
-        axes = [None if dim is None else tuple(Axis(known[n][0], 1, known[n][1]) for n in dim) for dim in dims]
-        asked = Constraint(tuple(None if dim is None else tuple(a for a in dim if a.size > 1) for dim in axes))
-        shape = mlir.tensor_shape(op.results[0])
-        even = asked.dividing(shape)
+        (dims,) = axes.read(op.attributes[_ATTRIBUTE])
+        asked = Constraint(dims)
+        even = asked.dividing(mlir.tensor_shape(op.results[0]))
         uneven += even != asked
-        op.attributes[_ATTRIBUTE] = mlir.attribute(even.text(mesh))
+        op.attributes[_ATTRIBUTE] = mlir.attribute(even.text(axes.mesh))
     main = mlir.main_function(module)
     arguments, results = (len(values) for values in (mlir.entry_block(main).arguments, mlir.terminator(main).operands))
     set_boundary(main, [None] * arguments, [None] * results)
-    declare_mesh(module, mesh)
+    declare_mesh(module, axes.mesh)
     return uneven
 
 
@@ -122,7 +105,7 @@ def constrain_boundary(
 
 
 def drop_derived(module: Any) -> None:
-    """Take the constraints out of `module` that JAX adds to each op in Explicit mode, and leave those that were written.
+    """Take the constraints out of `module` that JAX adds to each op in Explicit mode; those that were written stay.
 
     There every array has a sharding, which JAX derives from those of operands and writes behind each op. Written are
     `reshard` and `with_sharding_constraint`, which give their names to the op; what differentiation adds to a `reshard`
@@ -139,7 +122,7 @@ def drop_derived(module: Any) -> None:
             mlir.replace(op, op.operands[0])
 
 
-def drop_constraints(module: Any, op_names: Sequence[str]) -> int:
+def drop_constraints(module: Any, op_names: Collection[str]) -> int:
     """Take the constraints inside ops of these kinds out of `module`, such as loops; gives their number."""
     found = [
         inner
@@ -165,27 +148,6 @@ def copy_mesh(source: Any, target: Any) -> None:
 def _constrained(value: Value, asked: Constraint, mesh: LogicalMesh) -> Value:
     attributes = {_ATTRIBUTE: mlir.attribute(asked.text(mesh))}
     return mlir.create(CONSTRAINT, [value.type], [value], attributes).results[0]
-
-
-def _declared_meshes(module: Any) -> dict[str, dict[str, int]]:
-    """The sizes of the axes of each mesh that `module` declares, by symbol."""
-    return {
-        ir.StringAttr(op.attributes["sym_name"]).value: {
-            name: int(size) for name, size in _NAMED_MESH.findall(str(op.attributes["mesh"]))
-        }
-        for op in mlir.block_operations(module.body)
-        if op.name == "sdy.mesh"
-    }
-
-
-def _read(op: Operation) -> tuple[str, list[tuple[str, ...] | None]]:
-    """The symbol of a constraint's mesh, and for each dim the names of its axes; None where it is open."""
-    text = str(op.attributes[_ATTRIBUTE])
-    found = _SHARDING.match(text)
-    if found is None:
-        raise ValueError(f"no sharding: {text}")
-    dims = _DIM.findall(found[2])
-    return found[1], [None if dim.strip() == "?" else tuple(_AXIS.findall(dim)) for dim in dims]
 
 
 def _parts(axes: Sequence[Axis]) -> int:

@@ -18,7 +18,9 @@ from jaxlib import xla_client as xc
 
 from alpa_cfp.spmd.ir import mlir
 
-_AXIS_NAMES = ("x", "y", "z", "w")
+# The names of a logical mesh's axes, and how many it has at most: no mesh that people make for a program has more.
+AXIS_NAMES = ("x", "y", "z", "w", "v", "u", "t", "s")
+MOST_AXES = len(AXIS_NAMES)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,14 +49,22 @@ class LogicalMesh:
 
     @cached_property
     def axis_names(self) -> tuple[str, ...]:
-        if len(self.shape) > len(_AXIS_NAMES):
-            raise ValueError(f"a logical mesh has at most {len(_AXIS_NAMES)} axes, not {len(self.shape)}: {self.shape}")
-        return _AXIS_NAMES[: len(self.shape)]
+        if len(self.shape) > len(AXIS_NAMES):
+            raise ValueError(f"a logical mesh has at most {len(AXIS_NAMES)} axes, not {len(self.shape)}: {self.shape}")
+        return AXIS_NAMES[: len(self.shape)]
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
         """The whole axes that have more than one device."""
         return tuple(Axis(i, 1, size) for i, size in enumerate(self.shape) if size > 1)
+
+    @cached_property
+    def runs(self) -> tuple[tuple[Axis, ...], ...]:
+        """All runs of adjacent axes: each axis, then two of them, and so on, at last all."""
+        axes = self.axes
+        return tuple(
+            axes[start : start + count] for count in range(1, len(axes) + 1) for start in range(len(axes) - count + 1)
+        )
 
     def coordinate(self, device: int, axis: Axis) -> int:
         """The coordinate of `device` (its row-major number) along `axis`."""

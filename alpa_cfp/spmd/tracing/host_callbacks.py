@@ -9,7 +9,7 @@ either. Invariant: where a result of Python is used in any other way, the call s
 (`HloModule.from_stablehlo`): no value is made up.
 
 Of JAX's insides this uses `dce_jaxpr`, `jaxprs_in_params`, how equations are bound, the parameters of `cond`, and names
-of effects; tested with 0.10.2 and 0.11.2.
+of effects; tested with 0.10.2, 0.11.2 and 0.12.0.1.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import core, source_info_util
 from jax._src.interpreters.partial_eval import dce_jaxpr
+from jax.extend.core import ClosedJaxpr
 
 _CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback", "pure_callback"})
 # Of equations around callbacks: what they may do besides giving results is to call back.
@@ -29,7 +30,7 @@ _COND = "cond"
 _MOVES = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose"})
 
 
-def without_callbacks(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[str]]:
+def without_callbacks(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[str]]:
     """`closed` with fewer callbacks, and a sentence for each kind of change; the same object where it has none."""
     if not _calls_back(closed.jaxpr):
         return closed, []
@@ -50,13 +51,13 @@ class _Rewriter:
         warnings = [_left_out_warning(", ".join(self._left_out))] if self._left_out else []
         return [*warnings, _checks_warning(", ".join(self._checks))] if self._checks else warnings
 
-    def closed(self, closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    def closed(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         """The same function with fewer callbacks."""
         if not _calls_back(closed.jaxpr):
             return closed
         return jax.make_jaxpr(lambda *args: self._evaluate(closed, args))(*closed.in_avals)
 
-    def _evaluate(self, closed: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    def _evaluate(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         jaxpr = closed.jaxpr
         env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *args), strict=True))
 
@@ -85,10 +86,10 @@ class _Rewriter:
         return list(results) if eqn.primitive.multiple_results else [results]
 
     def _parameter(self, value: Any) -> Any:
-        if isinstance(value, core.ClosedJaxpr):
+        if isinstance(value, ClosedJaxpr):
             return self.closed(value)
         if isinstance(value, core.Jaxpr):
-            return self.closed(core.ClosedJaxpr(value, ())).jaxpr
+            return self.closed(ClosedJaxpr(value, ())).jaxpr
         if isinstance(value, tuple):
             return tuple(map(self._parameter, value))
         return value
@@ -105,11 +106,11 @@ def _checks_warning(places: str) -> str:
     )
 
 
-def _without_dead(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+def _without_dead(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Without what has neither effects nor results that are used, inside of loops and calls too."""
     jaxpr = closed.jaxpr
     smaller, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
-    return core.ClosedJaxpr(smaller, closed.consts)
+    return ClosedJaxpr(smaller, closed.consts)
 
 
 def _live(jaxpr: core.Jaxpr) -> list[bool]:

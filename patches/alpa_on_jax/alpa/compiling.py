@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import core
+from jax.extend.core import ClosedJaxpr
 
 from alpa_cfp.spmd.compile.devices import Device
 from alpa_cfp.spmd.compile.executable import Client, CompileOptions
@@ -40,7 +41,7 @@ def apply(module: ModuleType) -> None:
         return CompileOptions(num_partitions, spmd_propagation_to_outputs, build_random_seed)
 
     def jaxpr_to_hlo(
-        name: str, closed_jaxpr: core.ClosedJaxpr, donated_invars: Sequence[bool], platform: str | None = None
+        name: str, closed_jaxpr: ClosedJaxpr, donated_invars: Sequence[bool], platform: str | None = None
     ) -> Any:
         """Lower a jaxpr to alpa's wrapped module, for the platform of `alpa.global_config.backend` unless told."""
         target = platform or _platform(global_config)

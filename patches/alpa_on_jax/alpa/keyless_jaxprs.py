@@ -11,20 +11,21 @@ from typing import Any
 
 import jax
 from jax._src import core, source_info_util
+from jax.extend.core import ClosedJaxpr
 
 from alpa_cfp.spmd.tracing.key_kinds import is_key, key_kind
 
 _WRAP, _UNWRAP, _MARKER = "random_wrap", "random_unwrap", "pipeline_marker"
 
 
-def without_keys(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+def without_keys(closed: ClosedJaxpr) -> ClosedJaxpr:
     """`closed` with bits in the place of keys; the same object where there are none."""
     if not any(is_key(var.aval) for eqn in closed.jaxpr.eqns for var in (*eqn.invars, *eqn.outvars)):
         return closed
     return jax.make_jaxpr(lambda *args: _evaluate(closed, args))(*closed.in_avals)
 
 
-def _evaluate(closed: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+def _evaluate(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
     env = dict(zip(closed.jaxpr.invars, args, strict=True))
     for var, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
         env[var] = _bits(value, var)

@@ -23,6 +23,7 @@ from jax._src import core
 from jax._src.linear_util import Store, WrappedFun
 from jax._src.source_info_util import SourceInfo
 from jax.api_util import shaped_abstractify
+from jax.extend.core import ClosedJaxpr
 
 from alpa_cfp.spmd.tracing.host_callbacks import without_callbacks
 from alpa_on_jax import errors
@@ -43,7 +44,7 @@ def apply(module: ModuleType) -> None:
         num_micro_batches: int,
         raw_avals: Sequence[core.ShapedArray],
         batch_dim: int = 0,
-    ) -> tuple[core.ClosedJaxpr, int | None]:
+    ) -> tuple[ClosedJaxpr, int | None]:
         """Trace `fun` at one micro-batch.
 
         Args:
@@ -65,8 +66,8 @@ def apply(module: ModuleType) -> None:
         return closed, micro_batch_size
 
     def twice(
-        fun: WrappedFun, avals: Sequence[core.ShapedArray], is_batch: Sequence[bool], closed: core.ClosedJaxpr
-    ) -> core.ClosedJaxpr | None:
+        fun: WrappedFun, avals: Sequence[core.ShapedArray], is_batch: Sequence[bool], closed: ClosedJaxpr
+    ) -> ClosedJaxpr | None:
         """`fun` with a micro-batch twice as large, where that tells something: now, since layers depend on the time."""
         values = [atom for eqn in closed.jaxpr.eqns if eqn.params.get("mark_type") == "grad" for atom in eqn.invars]
         if not may_be_no_mean(closed.jaxpr, values, is_batch):
@@ -81,13 +82,13 @@ def apply(module: ModuleType) -> None:
             logger.debug("the function cannot be traced with another batch size", exc_info=True)
             return None
 
-    def trace(fun: WrappedFun, avals: Sequence[core.ShapedArray]) -> core.ClosedJaxpr:
+    def trace(fun: WrappedFun, avals: Sequence[core.ShapedArray]) -> ClosedJaxpr:
         try:
             module.monkey_patch_random()
             monkey_patch_jaxarray()
             with jax.disable_jit():
                 jaxpr, _, consts = trace_to_jaxpr_final(fun, avals)
-                closed, left_out = without_callbacks(core.ClosedJaxpr(jaxpr, consts))
+                closed, left_out = without_callbacks(ClosedJaxpr(jaxpr, consts))
                 for sentence in left_out:
                     logger.warning("%s: %s", fun.__name__, sentence)
                 return without_keys(closed)
@@ -116,14 +117,14 @@ class Traced:
     """
 
     is_batch: tuple[bool, ...]
-    twice: core.ClosedJaxpr | None
+    twice: ClosedJaxpr | None
 
 
 # Of the jaxprs of micro-batches that are being compiled.
-_traced: WeakKeyDictionary[core.ClosedJaxpr, Traced] = WeakKeyDictionary()
+_traced: WeakKeyDictionary[ClosedJaxpr, Traced] = WeakKeyDictionary()
 
 
-def values_of_micro_batches(closed: core.ClosedJaxpr, values: Sequence[Any]) -> list[Combined]:
+def values_of_micro_batches(closed: ClosedJaxpr, values: Sequence[Any]) -> list[Combined]:
     """How each of some variables of a traced micro-batch is combined with those of the others.
 
     Raises:

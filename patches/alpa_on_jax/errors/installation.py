@@ -45,7 +45,7 @@ class JaxVersionError(AlpaOnJaxError, ImportError):
     def __init__(self, found: dict[str, str | None], tested: Sequence[str], variable: str) -> None:
         have = " and ".join(f"{name} {version or 'not installed'}" for name, version in found.items())
         super().__init__(
-            f"alpa on stock JAX is tested with jax and jaxlib {' and '.join(tested)} (both of the same version), but "
+            f"alpa on stock JAX is tested with jax and jaxlib {', '.join(tested)} (both of the same version), but "
             f"here are {have}. It uses JAX internals that change between versions. Install a tested version, for "
             f"example: pip install jax=={tested[0]} jaxlib=={tested[0]}; or set {variable}=1 to try this one anyway",
             name="jax",

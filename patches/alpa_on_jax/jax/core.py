@@ -25,6 +25,7 @@ from jax._src.core import (
 )
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.linear_util import DebugInfo as _DebugInfo
+from jax.extend.core import ClosedJaxpr
 
 __all__ = [
     "ClosedJaxpr",
@@ -53,7 +54,6 @@ WIDENED = ("gensym",)
 # Alpa changes single fields of an equation as if it were a named tuple.
 ADDED_TO_CLASSES = {JaxprEqn: {"_replace": JaxprEqn.replace}}
 
-ClosedJaxpr = _core.ClosedJaxpr
 ordered_effects = _effects.ordered_effects
 get_aval = typeof
 

@@ -14,6 +14,7 @@ from jax._src import core
 from jax._src.interpreters import mlir
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
+from jax.extend.core import ClosedJaxpr
 
 from alpa_cfp.spmd.module.stages import EXCHANGE
 from alpa_on_jax import errors
@@ -60,7 +61,7 @@ def apply(module: ModuleType) -> None:
     split_original = module.split_compute_grad_and_apply_grad
 
     def split_compute_grad_and_apply_grad(
-        closed_jaxpr: core.ClosedJaxpr,
+        closed_jaxpr: ClosedJaxpr,
         gensym_fn: Callable[[core.AbstractValue], core.Var],
         num_microbatch: int,
         inference_mode: bool,
@@ -79,7 +80,7 @@ def apply(module: ModuleType) -> None:
     replace_in_class(module.ApplyGradRewriter, _rewrite_eqns)
 
 
-def check_means(closed: core.ClosedJaxpr) -> None:
+def check_means(closed: ClosedJaxpr) -> None:
     """Hold that what passes the gradients' mark of a traced micro-batch is a mean, or the same in all.
 
     Raises:

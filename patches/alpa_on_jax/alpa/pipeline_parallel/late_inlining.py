@@ -9,9 +9,10 @@ moments is one call. Invariant: inputs stay the same variables, and what is comp
 from collections.abc import Callable
 
 from jax._src import core
+from jax.extend.core import ClosedJaxpr
 
 
-def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+def inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
     """`closed` without calls that are to be inlined; itself where it has none."""
     if not any(map(_is_late, closed.jaxpr.eqns)):
         return closed

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from jax._src import core
+from jax.extend.core import ClosedJaxpr
 
 from alpa_on_jax.replacing import replace
 
@@ -17,7 +18,7 @@ def apply(module: ModuleType) -> None:
     """Wrap `add_pipeline_marks_for_sliced_eqns`."""
     original = module.add_pipeline_marks_for_sliced_eqns
 
-    def add_pipeline_marks_for_sliced_eqns(closed_jaxpr: core.ClosedJaxpr, sliced_eqns: Any) -> core.ClosedJaxpr:
+    def add_pipeline_marks_for_sliced_eqns(closed_jaxpr: ClosedJaxpr, sliced_eqns: Any) -> ClosedJaxpr:
         """Adds pipeline marks for sliced equations."""
         outvars = [
             core.Literal(np.asarray(v.val, getattr(v.aval, "dtype", None)), v.aval)

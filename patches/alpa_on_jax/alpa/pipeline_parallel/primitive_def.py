@@ -9,7 +9,7 @@ do with each other: all the gradients of a stage, on their way to the update. A 
 the mark of gradients, which therefore lowers to its operands: a barrier there would keep alive what nobody uses and
 keep the update from being fused with the gradients.
 
-Uses the private `jax._src.interpreters.{ad,batching,mlir}`; tested with JAX 0.10.2 and 0.11.2.
+Uses the private `jax._src.interpreters.{ad,batching,mlir}`; tested with JAX 0.10.2, 0.11.2 and 0.12.0.1.
 """
 
 from collections.abc import Callable, Sequence

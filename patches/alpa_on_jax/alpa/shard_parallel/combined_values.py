@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax._src import core
+from jax.extend.core import ClosedJaxpr
 
 from alpa_on_jax.alpa.micro_batch_values import Combined
 
 
-def combine(closed: core.ClosedJaxpr, combined: Sequence[Combined], num_micro_batches: int) -> core.ClosedJaxpr:
+def combine(closed: ClosedJaxpr, combined: Sequence[Combined], num_micro_batches: int) -> ClosedJaxpr:
     """The program of gradient accumulation `closed`, with its values combined as they are to be.
 
     Args:
@@ -49,7 +50,7 @@ class _Rewriting:
         # Alpa writes its divisions with the last value first.
         self.divided = dict(zip(reversed(range(values)), self.divisions, strict=True))
 
-    def rewritten(self, consts: Sequence[Any]) -> core.ClosedJaxpr:
+    def rewritten(self, consts: Sequence[Any]) -> ClosedJaxpr:
         """The program."""
         jaxpr, first, last = self.jaxpr, self.jaxpr.eqns[self.starts[0]], self.jaxpr.eqns[self.end]
         accumulated = {number for number, each in enumerate(self.combined) if not each.is_mean}
@@ -86,7 +87,7 @@ class _Rewriting:
             else:
                 eqns.append(eqn)
         invars = [self._row(var) for var in jaxpr.invars]
-        return core.ClosedJaxpr(jaxpr.replace(invars=invars, eqns=eqns), consts)
+        return ClosedJaxpr(jaxpr.replace(invars=invars, eqns=eqns), consts)
 
     def _of_rows(self, var: Any) -> Any:
         """A variable for all rows of a value, in the place of alpa's."""

@@ -79,29 +79,36 @@ def _with_free_operands(blocks: Blocks, block: ParallelBlock) -> list[int]:
     return sorted(needed)
 
 
-def _annotate(
-    blocks: Blocks, block: ParallelBlock, strategy: Strategy, inputs: list[int], main: Any, values: dict[int, Any]
-) -> None:
-    """Split the operands and results of the entries among the members."""
+def split_dims(blocks: Blocks, block: ParallelBlock, strategy: Strategy) -> dict[int, dict[int, list[int]]]:
+    """The operands and results of a block's entries: value -> dim -> the mesh axes that split it, major first."""
     graph = blocks.graph
-    split: dict[int, dict[int, str]] = {}
+    split: dict[int, dict[int, list[int]]] = {}
     for entry in block.entries:
         op = graph.ops[entry.op]
         if entry.op not in block.members or op.rule is None:
             continue
-        of_entry: dict[int, str] = {}
-        for (factor, _), axis in zip(strategy, LogicalMesh((1,) * len(strategy)).axis_names, strict=True):
+        of_entry: dict[int, list[int]] = {}
+        for axis, (factor, _) in enumerate(strategy):
             for place, rule_factor in factor.places:
                 if place == entry.op:
-                    of_entry[rule_factor] = f'{of_entry.get(rule_factor, "")}, "{axis}"'.removeprefix(", ")
+                    of_entry.setdefault(rule_factor, []).append(axis)
         tensors = zip((*op.operands, *op.results), (*op.rule.operands, *op.rule.results), strict=True)
         for value, dims in tensors:
             majors = (op.rule.major_factor(factors) for factors in dims)
             chosen = {dim: of_entry[major] for dim, major in enumerate(majors) if major in of_entry}
             split.setdefault(value, {}).update(chosen)
+    return split
+
+
+def _annotate(
+    blocks: Blocks, block: ParallelBlock, strategy: Strategy, inputs: list[int], main: Any, values: dict[int, Any]
+) -> None:
+    """Split the operands and results of the entries among the members."""
+    names = LogicalMesh((1,) * len(strategy)).axis_names
     attributes = mlir.function_arguments_attributes(main, "arg_attrs")
-    for value, dims in split.items():
-        inner = ", ".join("{" + dims.get(dim, "") + "}" for dim in range(len(graph.shape(value))))
+    for value, dims in split_dims(blocks, block, strategy).items():
+        of_dims = (dims.get(dim, ()) for dim in range(len(blocks.graph.shape(value))))
+        inner = ", ".join("{" + ", ".join(f'"{names[axis]}"' for axis in axes) + "}" for axes in of_dims)
         if value in inputs:
             attributes[inputs.index(value)][annotations.SHARDING] = ir.Attribute.parse(
                 f"#sdy.sharding<@mesh, [{inner}]>"

@@ -1,4 +1,4 @@
-"""A strategy with swapped axes is not evaluated anew; a marked stage has all candidates of a step."""
+"""A strategy with permuted axes is not evaluated anew; a marked stage has all candidates of a step."""
 
 import math
 from collections import Counter
@@ -21,7 +21,7 @@ from alpa_cfp.strategies.block_strategy import StateSharding
 from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.training_steps import MESH, model_module, spectral_module, stage_module
 
-SQUARE, LONG = LogicalMesh((2, 2)), LogicalMesh((2, 4))
+SQUARE, LONG, CUBE = LogicalMesh((2, 2)), LogicalMesh((2, 4)), LogicalMesh((2, 2, 2))
 SMALL = replace(TINY, layers=1)
 
 
@@ -29,29 +29,47 @@ def found(module: HloModule, mesh: LogicalMesh = SQUARE) -> list[Candidate]:
     return candidates.distinct(find_block_candidates(AnalysedProgram(module).subprograms, mesh, {}))
 
 
+def without_permutations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each strategy be evaluated by its own program."""
+    monkeypatch.setattr(candidates, "order_key", lambda _, strategy: strategy)
+
+
 @pytest.mark.parametrize(
-    "module", [lambda: stage_module("gpt", SMALL), lambda: model_module("moe"), lambda: model_module("conv")]
+    ("module", "mesh"),
+    [
+        (lambda: stage_module("gpt", SMALL), SQUARE),
+        (lambda: model_module("moe"), SQUARE),
+        (lambda: model_module("conv"), SQUARE),
+        (lambda: model_module("mlp"), CUBE),
+        (lambda: model_module("conv"), CUBE),
+        (lambda: model_module("mlp"), LogicalMesh((2, 4, 2))),
+    ],
 )
-def test_a_mirrored_candidate_is_the_one_that_its_own_program_gives(
-    module: Callable[[], HloModule], monkeypatch: pytest.MonkeyPatch
+def test_a_permuted_candidate_is_the_one_that_its_own_program_gives(
+    module: Callable[[], HloModule], mesh: LogicalMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mirrored = found(module())
-    monkeypatch.setattr(candidates, "_equal_axes", lambda _: None)
-    assert mirrored == found(module())
+    permuted = found(module(), mesh)
+    without_permutations(monkeypatch)
+    assert permuted == found(module(), mesh)
 
 
-def test_about_half_of_the_programs_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("mesh", "least", "most"), [(SQUARE, 0.5, 0.65), (CUBE, 0.2, 0.4), (LogicalMesh((2, 4, 2)), 0.5, 0.8)]
+)
+def test_programs_are_made_for_one_of_the_orders_of_equal_axes(
+    mesh: LogicalMesh, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[object] = []
     original = candidates._candidate
     monkeypatch.setattr(candidates, "_candidate", lambda *args: made.append(args) or original(*args))
-    base = [
-        each for each in found(stage_module("gpt", SMALL)) if each.strategy.state_sharding is StateSharding.REPLICATED
-    ]
-    assert len(base) / 2 <= len(made) < 0.65 * len(base)
+    every = found(model_module("mlp"), mesh)
+    base = [each for each in every if each.strategy.state_sharding is StateSharding.REPLICATED]
+    assert least * len(base) <= len(made) < most * len(base)
 
 
-def test_the_program_of_a_mirrored_candidate_does_what_it_says() -> None:
-    for candidate in found(stage_module("gpt", SMALL)):
+@pytest.mark.parametrize(("module", "mesh"), [("gpt", SQUARE), ("mlp", CUBE)])
+def test_the_program_of_a_permuted_candidate_does_what_it_says(module: str, mesh: LogicalMesh) -> None:
+    for candidate in found(stage_module(module, SMALL), mesh):
         if candidate.strategy.state_sharding is StateSharding.REPLICATED:
             program = candidate.module.partitioned
             assert program is not None
@@ -59,9 +77,9 @@ def test_the_program_of_a_mirrored_candidate_does_what_it_says() -> None:
             assert work_of(program, read_local(program)) == candidate.work
 
 
-def test_axes_of_different_lengths_are_not_mirror_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_axes_of_different_sizes_are_not_permuted(monkeypatch: pytest.MonkeyPatch) -> None:
     without = found(stage_module("gpt", SMALL), LONG)
-    monkeypatch.setattr(candidates, "_equal_axes", lambda _: None)
+    without_permutations(monkeypatch)
     assert found(stage_module("gpt", SMALL), LONG) == without
 
 

@@ -74,7 +74,7 @@ def test_only_rematerialised_values_are_in_a_subprogram_twice() -> None:
 def test_with_samples_split_nothing_moves_between_the_blocks_of_rematerialised_layers() -> None:
     made, found, choices = subprograms(remat=True), candidates(remat=True), data_parallel()
     for crossing in find_boundaries(made.module, made.blocks, found).crossings:
-        assert not crossing.amounts[choices[crossing.first], choices[crossing.second]].any()
+        assert not crossing.amounts[crossing.pair(choices)].any()
 
 
 def test_all_that_a_block_has_of_samples_is_split_with_them() -> None:
@@ -100,4 +100,4 @@ def test_with_samples_split_nothing_moves_between_the_blocks_of_a_gpt_whose_norm
     problem = estimated_problem(found, boundaries, times_s, Rates())
     choices = baselines(program.blocks.blocks, found, problem, MESH)["data parallel"].choices
     for crossing in boundaries.crossings:
-        assert not crossing.amounts[choices[crossing.first], choices[crossing.second]].any()
+        assert not crossing.amounts[crossing.pair(choices)].any()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.search import Edge, SearchProblem, Variable
+from alpa_cfp.search import ClassTable, Edge, SearchProblem, Variable
 from alpa_cfp.search.limits import Deadline
 from alpa_cfp.search.prune import Pruned, prune
 from unit.alpa_cfp.search.problems import SHAPES, budgets, plans, problems
@@ -75,3 +75,39 @@ def test_what_goes_in_one_round_makes_choices_of_a_neighbour_equal() -> None:
     variables = (Variable("a", [np.inf, 5]), Variable("b", [0, 0]))
     edges = (Edge("a", "b", [[3, 0], [1, 2]]),)
     assert pruned(SearchProblem(variables, edges)).kept == ((1,), (0,))
+
+
+def by_class(table: list[list[float]], rows: list[int], columns: list[int]) -> ClassTable:
+    return ClassTable(np.array(table, np.float64), np.array(rows), np.array(columns))
+
+
+def test_of_choices_that_cost_the_same_beside_all_others_the_best_stay_also_after_the_deadline() -> None:
+    variables = (Variable("a", [3, 1, 2, 5], [1, 9, 5, 5]), Variable("b", [0, 0]))
+    edges = (Edge("a", "b", by_class([[0, 7], [7, 0]], [0, 0, 0, 1], [0, 1])),)
+    problem = SearchProblem(variables, edges)
+    assert prune(problem, Deadline(-1.0), memory=False).kept == ((1, 3), (0, 1))
+    assert prune(problem, Deadline(-1.0), memory=True).kept == ((0, 1, 2, 3), (0, 1))
+
+
+@given(st.data())
+def test_a_table_by_classes_is_the_same_problem_as_that_of_all_pairs(data: st.DataObject) -> None:
+    numbers = st.integers(0, 5)
+    rows, columns = (data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=6)) for _ in range(2))
+    table = [[float(data.draw(numbers)) for _ in range(3)] for _ in range(3)]
+    more = {(data.draw(st.sampled_from(range(len(rows)))), data.draw(st.sampled_from(range(len(columns))))): 2.5}
+    classes = by_class(table, rows, columns).with_more(more)
+    times = [[table[i][j] + more.get((a, b), 0.0) for b, j in enumerate(columns)] for a, i in enumerate(rows)]
+    np.testing.assert_array_equal(Edge("a", "b", classes).time_s, times)
+    a, b = (
+        Variable(name, *([float(data.draw(numbers)) for _ in of] for _ in range(3)))
+        for name, of in (("a", rows), ("b", columns))
+    )
+    by_classes, whole = (SearchProblem((a, b), (Edge("a", "b", each),)) for each in (classes, times))
+    smaller = pruned(by_classes).problem
+    for budget in budgets(whole):
+        before, after = (
+            [(s.time_s, s.memory.total) for s in plans(which) if s.memory.total <= budget][:1]
+            for which in (whole, smaller)
+        )
+        assert after == before
+    assert plans(pruned(by_classes, memory=False).problem)[0].time_s == plans(whole)[0].time_s

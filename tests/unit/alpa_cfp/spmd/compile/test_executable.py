@@ -53,6 +53,15 @@ def test_a_buffer_that_is_not_donated_stays():
     assert not any(array.is_deleted() for array in arguments)
 
 
+@pytest.mark.parametrize("partitioner", [partition_with_shardy, leave_to_xla])
+def test_results_come_to_the_host_as_a_whole_split_ones_too(partitioner):
+    executable = _executable(partitioner=partitioner)
+    arguments = place(executable, (STATE, BATCH))
+    state, total = jax.device_get(executable.execute_sharded_on_local_devices(arguments))
+    np.testing.assert_array_equal(state, STATE + BATCH)
+    np.testing.assert_allclose(total, BATCH.sum(), rtol=1e-6)
+
+
 def test_memory_is_arguments_and_outputs_without_what_they_share_and_temporaries():
     part = STATE.nbytes // 8
     executable = _executable()
