@@ -1,22 +1,23 @@
-"""Runs training steps of public repositories by `autoshard`, each on each mesh in a process of its own with a time limit.
+"""Runs steps of public repositories by `autoshard`, each on each mesh in a process of its own with a time limit.
 
 Takes a folder with checkouts (`flax`, `EasyLM`, `nanodo`, `purejaxrl`, `diffrax`), at the commits that
 `public_steps/programs.py` names; gives one JSON file with what became of each program on each mesh: whether two steps
-equal those of `jax.jit`, what planning takes, and the step's time beside that of data parallelism. Such a file makes the
-table of docs/compatibility.md (`public_page.py`).
+equal those of `jax.jit`, what planning takes, and the step's time beside that of data parallelism. Such a file makes
+the table of docs/compatibility.md (`public_page.py`).
 
-    git clone https://github.com/google/flax checkouts/flax && git -C checkouts/flax checkout 18f8f311
-    pip install --target site --no-deps clu ml_collections jraph mlxu einops distrax gymnax lineax optimistix diffrax ...
-    python tools/public_programs.py checkouts --packages site --output results.json
-    python tools/public_programs.py checkouts --packages site --output results.json --only lm1b --mesh 2x4 --again
+    git clone https://github.com/google/flax checkouts/flax
+    git -C checkouts/flax checkout 18f8f311
+    pip install --target packages --no-deps -r tools/public_steps/packages.txt
+    python tools/public_programs.py checkouts --packages packages --output results.json
+    python tools/public_programs.py checkouts --packages packages --output results.json --only lm1b --mesh 2x4 --again
 
 The file is written after each program, and a run with the same file goes on where the last one ended; `--again` runs
 those again that are in it, and replaces them. Programs share one profile database, so all but the first one on a mesh
 find the machine calibrated; `--calibrate` plans a small program on each mesh before.
 
-Invariants: nothing is written into a checkout, and nothing of it is kept; sizes are tiny and data are drawn; packages that
-only load data are replaced by nothing (`public_steps/absent.py`); an outcome is what its process said, and one that says
-nothing more has crashed or ran out of time where its last word was.
+Invariants: nothing is written into a checkout, and nothing of it is kept; sizes are tiny and data are drawn; packages
+that only load data are replaced by nothing (`public_steps/absent.py`); an outcome is what its process said, and one
+that says nothing more has crashed or ran out of time where its last word was.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """Packages that a program imports for its data, its logs or its evaluation, and that a step does not use.
 
-Takes the names of packages or modules; afterwards they can be imported, and each name in them is a class that does nothing. Invariant: only
-packages of that list are replaced, so that a model or a step that needs one of them fails when it is used.
+Takes the names of packages or modules; afterwards they can be imported, and each name in them is a class that does
+nothing. Invariant: only packages of that list are replaced, so that a model or a step that needs one of them fails
+when it is used.
 """
 
 import importlib.abc
@@ -32,7 +33,7 @@ def _absent(name: str) -> Any:
 
 
 class _AbsentModule(ModuleType):
-    __path__: list[str] = []
+    __path__ = ()  # pyright: ignore
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

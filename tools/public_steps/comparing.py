@@ -38,7 +38,7 @@ class Comparison:
 def compared(own: Any, reference: Any, controls: Sequence[Any]) -> Comparison:
     """Compare the arrays of `own` with those of `reference`."""
     deviations = deviation_of(own, reference)
-    allowed = {path: 0.0 for path in deviations}
+    allowed = dict.fromkeys(deviations, 0.0)
     for control in controls:
         for path, deviation in deviation_of(control, reference).items():
             allowed[path] = max(allowed[path], deviation)

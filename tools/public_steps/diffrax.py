@@ -1,10 +1,11 @@
-"""diffrax's `docs/examples/neural_ode.ipynb`: a neural ODE (equinox), an adaptive solver in loops, AdaBelief, checks."""
+"""diffrax's `docs/examples/neural_ode.ipynb`: a neural ODE (equinox), an adaptive solver in loops, AdaBelief."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from jax.sharding import Mesh
+
 from public_steps.step import Arguments, CallOfStepError, Step, first_call, importing_from
 
 
@@ -14,10 +15,9 @@ def make(checkout: Path, mesh: Mesh) -> Step:
     `main` defines its step inside itself, so the notebook's cells run up to the first call of it.
     """
     with importing_from(checkout):
+        import diffrax  # noqa: F401  # pyright: ignore[reportMissingImports]
         import equinox as eqx
         import jax
-
-        import diffrax  # noqa: F401  # pyright: ignore[reportMissingImports]
 
     cells = json.loads((checkout / "docs" / "examples" / "neural_ode.ipynb").read_text())["cells"]
     *definitions, _ = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]

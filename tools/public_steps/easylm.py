@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from jax.sharding import Mesh
+
 from public_steps.step import Arguments, CallOfStepError, Step, first_call, importing_from
 
 
 def make(checkout: Path, mesh: Mesh) -> Step:
     """The `train_step` of `llama_train.main` for its "debug" model, with 16 sentences of 64 tokens.
 
-    `main` defines its step inside itself, so it runs up to the first call of it, with its own `pjit`s without shardings.
+    `main` defines its step inside itself, so it runs up to the first call of it, with `pjit`s without shardings.
     """
     with importing_from(checkout):
         import functools
@@ -18,8 +19,10 @@ def make(checkout: Path, mesh: Mesh) -> Step:
         import jax
         import jax.numpy as jnp
         import numpy as np
-        from EasyLM.models.llama import llama_model  # pyright: ignore[reportMissingImports]
-        from EasyLM.models.llama import llama_train  # pyright: ignore[reportMissingImports]
+        from EasyLM.models.llama import (  # pyright: ignore
+            llama_model,  # pyright: ignore[reportMissingImports]
+            llama_train,  # pyright: ignore[reportMissingImports]
+        )
 
     tokens = np.random.default_rng(0).integers(1, 512, (16, 65), dtype=np.int32)
     batch = {

@@ -3,14 +3,15 @@
 from pathlib import Path
 
 from jax.sharding import Mesh
+
 from public_steps.step import Step, importing_from
 
 
 def make(checkout: Path, mesh: Mesh) -> Step:
     """The step of `train.train_step` for four blocks of 16 to 128 channels, with 16 images of 32x32 pixels.
 
-    The program runs its step by `jax.pmap`, which names the axis `batch`. Here `jax.vmap` over an axis of size one names
-    it: one replica has the whole batch.
+    The program runs its step by `jax.pmap`, which names the axis `batch`. Here `jax.vmap` over an axis of size one
+    names it: one replica has the whole batch.
     """
     with importing_from(checkout / "examples" / "imagenet"):
         import functools

@@ -4,6 +4,7 @@ import functools
 from pathlib import Path
 
 from jax.sharding import Mesh
+
 from public_steps.step import Step, importing_from
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from jax.sharding import Mesh
+
 from public_steps.step import Step, importing_from
 
 
@@ -16,7 +17,7 @@ def make(checkout: Path, mesh: Mesh) -> Step:
 
         import jax
         import numpy as np
-        from nanodo import model_factory, optimizer, train  # pyright: ignore[reportMissingImports]
+        from nanodo import model_factory, optimizer, train  # pyright: ignore
         from nanodo.configs import default  # pyright: ignore[reportMissingImports]
 
     config = default.get_config()

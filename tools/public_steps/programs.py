@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jax.sharding import Mesh
+
 from public_steps.step import Step
 
 _FLAX = ("google/flax", "18f8f311c275d57f46d95e41b15aa97b454754c0")

@@ -3,14 +3,15 @@
 from pathlib import Path
 
 from jax.sharding import Mesh
+
 from public_steps.step import Step, importing_from
 
 
 def make(checkout: Path, mesh: Mesh) -> Step:
     """The function of `ppo.make_train` for 2 updates with 16 environments (CartPole) of 16 steps.
 
-    The whole training is one call; a second "step" is a training with the next key. It takes a key and no batch, so data
-    parallelism has nothing to split.
+    The whole training is one call; a second "step" is a training with the next key. It takes a key and no batch, so
+    data parallelism has nothing to split.
     """
     with importing_from(checkout / "purejaxrl"):
         import jax

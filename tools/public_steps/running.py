@@ -1,8 +1,8 @@
 """One public program on one mesh, in this process: planned, compared with `jax.jit`, and timed.
 
 Takes a step; gives an `Outcome`, told after each phase, so that a process that ends early leaves what it found.
-Invariants: the reference is plain `jax.jit` on one device, and nothing of the plan reaches it; data parallelism is plain
-`jax.jit` of arguments of which the batch is split over all axes of the mesh and the rest is on each device.
+Invariants: the reference is plain `jax.jit` on one device, and nothing of the plan reaches it; data parallelism is
+plain `jax.jit` of arguments of which the batch is split over all axes of the mesh and the rest is on each device.
 """
 
 import time
@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
 from public_steps import absent, comparing, timing
 from public_steps.programs import PROGRAMS, make_step
 from public_steps.step import Arguments, Step

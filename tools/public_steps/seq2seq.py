@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from jax.sharding import Mesh
+
 from public_steps.step import Step, importing_from
 
 

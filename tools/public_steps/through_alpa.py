@@ -7,9 +7,9 @@ from typing import Any
 
 import alpa
 import jax
-from public_steps.step import Step
 
 from alpa_cfp import CFPOption, CFPShardParallel
+from public_steps.step import Step
 
 
 def parallelized(
