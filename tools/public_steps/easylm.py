@@ -20,8 +20,8 @@ def make(checkout: Path, mesh: Mesh) -> Step:
         import jax.numpy as jnp
         import numpy as np
         from EasyLM.models.llama import (  # pyright: ignore
-            llama_model,  # pyright: ignore[reportMissingImports]
-            llama_train,  # pyright: ignore[reportMissingImports]
+            llama_model,
+            llama_train,
         )
 
     tokens = np.random.default_rng(0).integers(1, 512, (16, 65), dtype=np.int32)

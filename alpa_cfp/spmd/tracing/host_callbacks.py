@@ -90,7 +90,8 @@ class _Rewriter:
             return self.closed(value)
         if isinstance(value, core.Jaxpr):
             return self.closed(ClosedJaxpr(value, ())).jaxpr
-        if isinstance(value, tuple):
+        # Not a named tuple, such as the dimension numbers of a scatter: it holds no programs.
+        if type(value) is tuple:
             return tuple(map(self._parameter, value))
         return value
 

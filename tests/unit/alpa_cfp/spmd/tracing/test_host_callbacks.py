@@ -164,3 +164,14 @@ def test_a_program_without_callbacks_is_the_same_object() -> None:
     closed = jax.make_jaxpr(lambda x: (jnp.sin(x), lax.scan(lambda c, r: (c + r, r), x[0], x)))(X)
     assert without_callbacks(closed) == (closed, [])
     assert without_callbacks(closed)[0] is closed
+
+
+def test_the_dimension_numbers_of_a_scatter_stay_what_they_are() -> None:
+    """They are a named tuple among the parameters of the equation, which the jaxprs of a `cond` are a plain one of."""
+
+    def scattered(x: Any) -> Any:
+        jax.debug.print("{}", x.sum())
+        return x.at[jnp.array([0, 2, 0])].add(1.0)[jnp.array([2, 1])]
+
+    function, _, _ = rewritten(scattered, X)
+    np.testing.assert_array_equal(function(X)[0], scattered(X))
