@@ -103,6 +103,19 @@ def test_an_inner_value_lies_as_it_is_asked() -> None:
     assert plan.out_shardings == {"result": P("model", "data")}
 
 
+def test_a_scalar_argument_beside_a_constraint_is_planned() -> None:
+    """JAX says of it that it lies on a mesh without axes, as of the bits of a key, and that mesh is taken out."""
+
+    def fn(step: Any, key: jax.Array, x: jax.Array, w: jax.Array) -> Any:
+        noise = jax.random.normal(jax.random.fold_in(key, step), x.shape)
+        return step + 1, lax.with_sharding_constraint(jnp.tanh((x + noise) @ w), NamedSharding(on, P("data")))
+
+    on, args = mesh(2, 2), (jnp.int32(3), jax.random.key(0), batch(), weights()["up"])
+    plan = autoshard(fn, on, *args, option=ESTIMATE)
+    assert plan.out_shardings["result[1]"] == P("data")
+    assert_equals_serial(fn, on, plan, *args)
+
+
 def test_shardings_of_an_inner_jit_are_kept() -> None:
     on = mesh(2, 2)
     kept = {"in_shardings": (NamedSharding(on, P("data")), None), "out_shardings": NamedSharding(on, P(None, "model"))}

@@ -19,7 +19,7 @@ from alpa_cfp.spmd.ir.builders import broadcast, constant, dtype_of
 from alpa_cfp.spmd.ir.mlir import Operation, Value
 from alpa_cfp.spmd.ir.op_kinds import region_reducer
 
-_KEYS_MESH = "empty_mesh"
+_EMPTY_MESH = "empty_mesh"
 
 _LITERAL = re.compile(r"dense<(.*)> : tensor<", re.DOTALL)
 _PAIR = re.compile(r"\(([^(),]+),([^(),]+)\)")
@@ -33,21 +33,38 @@ _FIRST_START = {"stablehlo.dynamic_slice": 1, "stablehlo.dynamic_update_slice": 
 
 def normalize(module: Any) -> None:
     """Rewrite `module` in place."""
-    remove_key_constraints(module)
+    remove_empty_mesh(module)
     inline_calls(module)
     split_complex_constants(module)
     begin_with_identities(module)
     clamp_starts(module)
 
 
-def remove_key_constraints(module: Any) -> None:
-    """Remove the constraints that jax puts on typed random keys when it lowers them: they name a mesh without axes."""
+def remove_empty_mesh(module: Any) -> None:
+    """Remove what names the mesh without axes, which jax writes when it lowers, and the mesh itself.
+
+    These are constraints on the bits of typed random keys; and shardings of scalar arguments, in a program that names
+    another mesh, too.
+    """
     for op in mlir.all_operations(module):
-        if op.name == "sdy.sharding_constraint" and _KEYS_MESH in str(op.attributes["sharding"]):
+        if op.name == "sdy.sharding_constraint" and _names_empty_mesh(op.attributes["sharding"]):
             mlir.replace(op, op.operands[0])
+    for function in mlir.functions(module).values():
+        for kind in ("arg_attrs", "res_attrs"):
+            attributes = mlir.function_arguments_attributes(function, kind)
+            left = [
+                {name: value for name, value in each.items() if name != "sdy.sharding" or not _names_empty_mesh(value)}
+                for each in attributes
+            ]
+            if left != attributes:
+                mlir.set_function_arguments_attributes(function, kind, left)
     for op in mlir.block_operations(module.body):
-        if op.name == "sdy.mesh" and ir.StringAttr(op.attributes["sym_name"]).value == _KEYS_MESH:
+        if op.name == "sdy.mesh" and ir.StringAttr(op.attributes["sym_name"]).value == _EMPTY_MESH:
             op.erase()
+
+
+def _names_empty_mesh(sharding: Any) -> bool:
+    return f"@{_EMPTY_MESH}," in str(sharding)
 
 
 def remove_identity_converts(module: Any) -> None:
