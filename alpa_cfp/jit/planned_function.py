@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from alpa_cfp.errors import NoDevicesError, PlanError
 from alpa_cfp.jit.autoshard import planned_for, signature_of
+from alpa_cfp.jit.global_arrays import client_of, placed
 from alpa_cfp.jit.meshes import make_mesh, spec_of
 from alpa_cfp.jit.tracing import TracedFunction, path_of, shape_and_dtype
 from alpa_cfp.plan.plan import Plan
@@ -137,8 +138,7 @@ class _Compiled:
         self.program = program
         self.inputs = _named(signature.inputs, mesh)
         self.outputs = _named(signature.outputs, mesh)
-        devices = tuple(mesh.devices.flat)
-        self.executable = _UserMeshExecutable(Client(devices), program, self.outputs)
+        self.executable = _UserMeshExecutable(client_of(mesh), program, self.outputs)
         self._donated = [leaf.donated for leaf in signature.inputs]
         self._expected = [(leaf.shape, leaf.dtype) for leaf in program.inputs]
         self._keys = [i for i, leaf in enumerate(program.inputs) if leaf.is_key]
@@ -178,8 +178,8 @@ class _Compiled:
         if any(self._donated):
             _copy_shared_donated(arrays, self._donated)
         if to_reshard := self._to_reshard(arrays):
-            shardings, donated = ([of[i] for i in to_reshard] for of in (self.inputs, self._donated))
-            moved = jax.device_put([arrays[i] for i in to_reshard], shardings, donate=donated)
+            of = [arrays, self.inputs, [leaf.path for leaf in self.program.inputs], self._donated]
+            moved = placed(*([each[i] for i in to_reshard] for each in of))
             for i, array in zip(to_reshard, moved, strict=True):
                 arrays[i] = array
         return arrays
@@ -212,7 +212,7 @@ def mesh_of(plan: Plan, signature: Signature) -> Mesh:
     """
     if not signature.devices:
         raise PlanError.no_devices("the plan was made for a mesh without devices")
-    here = {device.id: device for device in jax.local_devices()}
+    here = {device.id: device for device in jax.devices()}
     missing = [number for number in signature.devices if number not in here]
     if missing:
         raise PlanError.no_devices(f"the plan was made on devices that this process does not have: {missing}")
