@@ -67,19 +67,20 @@ class Joined:
         return tuple(peer for _, peer in self.others)
 
 
-def join(processes: Sequence[int], own: int, limit_s: float = JOIN_LIMIT_S) -> Joined:
+def join(processes: Sequence[int], own: int, limit_s: float | None = None) -> Joined:
     """Connect this process with the others; each of them calls it.
 
     Args:
         processes: The numbers of all, the first of which is connected to all others.
         own: This process'.
-        limit_s: How long to wait for the others.
+        limit_s: How long to wait for the others; None for `JOIN_LIMIT_S`.
 
     Raises:
         ProcessesError: `jax.distributed` is not initialised, or some have not come in time.
     """
     if not coordination.is_initialized():
         raise ProcessesError.not_initialized(processes)
+    limit_s = JOIN_LIMIT_S if limit_s is None else limit_s
     member = Member.here(own)
     key = f"alpa_cfp/autoshard/{','.join(map(str, processes))}"
     if own == processes[0]:
@@ -104,9 +105,9 @@ def _accepted(key: str, processes: Sequence[int], own: Member, limit_s: float) -
                     except TimeoutError:
                         missing = [each for each in processes[1:] if each not in found]
                         raise ProcessesError.not_together(processes, missing, limit_s) from None
-                    with contextlib.suppress(OSError, ValueError, struct.error):
-                        member, peer = _welcomed(connected, secret)
-                        found[member.process] = member, peer
+                    if (came := _welcomed(connected, secret)) is not None:
+                        member, _ = came
+                        found[member.process] = came
             finally:
                 coordination.delete(key)
     except BaseException as error:
@@ -115,23 +116,16 @@ def _accepted(key: str, processes: Sequence[int], own: Member, limit_s: float) -
     return tuple(found[process] for process in processes[1:])
 
 
-def _welcomed(connected: socket.socket, secret: bytes) -> tuple[Member, Peer]:
-    """The process that has connected.
-
-    Raises:
-        ValueError: it does not know the secret.
-        OSError, struct.error: it is gone, or silent.
-    """
-    try:
-        connected.settimeout(_SHOW_LIMIT_S)
-        if not hmac.compare_digest(_read(connected, _SECRET_BYTES), secret):
-            raise ValueError("it does not know the secret")
-        (size,) = _SIZE.unpack(_read(connected, _SIZE.size))
-        member = Member(**json.loads(_read(connected, size)))
-    except BaseException:
-        connected.close()
-        raise
-    return member, Peer(member.process, connected)
+def _welcomed(connected: socket.socket, secret: bytes) -> tuple[Member, Peer] | None:
+    """The process that has connected; None if it does not show the secret, and is closed."""
+    connected.settimeout(_SHOW_LIMIT_S)
+    with contextlib.suppress(OSError, struct.error, ValueError, TypeError):
+        if hmac.compare_digest(_read(connected, _SECRET_BYTES), secret):
+            (size,) = _SIZE.unpack(_read(connected, _SIZE.size))
+            member = Member(**json.loads(_read(connected, size)))
+            return member, Peer(member.process, connected)
+    connected.close()
+    return None
 
 
 def _read(connected: socket.socket, size: int) -> bytes:

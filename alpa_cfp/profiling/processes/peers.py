@@ -90,23 +90,29 @@ class Peer:
         process: Its number in `jax.distributed`.
         connected: The socket; closed by `close`.
         silence_s: How long it may be silent.
+        beat_s: How often it is told that this process is there.
     """
 
-    def __init__(self, process: int, connected: socket.socket, silence_s: float = SILENCE_S) -> None:
-        self.process, self._silence_s = process, silence_s
+    def __init__(
+        self, process: int, connected: socket.socket, silence_s: float = SILENCE_S, beat_s: float = BEAT_S
+    ) -> None:
+        self.process, self._silence_s, self._beat_s = process, silence_s, beat_s
         self.lost: PeerLostError | None = None
         connected.setblocking(True)
         # A read or write in the middle of a message, too.
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            connected.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(silence_s), 0))
+            connected.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", max(1, round(silence_s)), 0))
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
         self._connection = MessageConnection(os.dup(connected.fileno()))
         self._sending, self._changing = threading.Lock(), threading.Lock()
         self._channels: dict[int, queue.SimpleQueue[Any]] = {0: queue.SimpleQueue()}
-        self._ending = False
-        self._thread = threading.Thread(target=self._listen, name=f"hears process {process}", daemon=True)
-        self._thread.start()
+        self._ending = threading.Event()
+        # Two, so that this process always hears, also while the other one does not.
+        self._hearing = threading.Thread(target=self._hear, name=f"hears process {process}", daemon=True)
+        self._beating = threading.Thread(target=self._beat, name=f"tells process {process}", daemon=True)
+        self._hearing.start()
+        self._beating.start()
 
     def open(self, channel: int) -> None:
         """Keep what arrives on a channel from now on."""
@@ -152,7 +158,7 @@ class Peer:
 
     def end(self) -> None:
         """Send nothing more; the other process hears of it when it has taken all that was sent."""
-        self._ending = True
+        self._ending.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
@@ -163,10 +169,11 @@ class Peer:
         """
         self.end()
         is_gone = self.lost is not None and self.lost.failure is None
-        self._thread.join(0 if is_gone else limit_s)
+        self._hearing.join(0 if is_gone else limit_s)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
+        self._hearing.join()
+        self._beating.join()
         self._connection.close()
         self._socket.close()
 
@@ -177,11 +184,15 @@ class Peer:
         except OSError as error:
             self._lose(self._reason(error))
 
-    def _listen(self) -> None:
-        heard = said = time.monotonic()
+    def _beat(self) -> None:
+        while not self._ending.wait(self._beat_s) and self.lost is None:
+            self._send(None)
+
+    def _hear(self) -> None:
+        heard = time.monotonic()
         while True:
             try:
-                arrived = self._connection.poll(BEAT_S)
+                arrived = self._connection.poll(self._beat_s)
                 message = self._connection.recv() if arrived else None
             except (OSError, EOFError) as error:
                 self._lose(self._reason(error))
@@ -200,9 +211,6 @@ class Peer:
                     with self._changing:
                         if channel in self._channels:
                             self._channels[channel].put(value)
-            if now - said > BEAT_S and not self._ending and self.lost is None:
-                said = now
-                self._send(None)
 
     def _lose(self, reason: str, failure: Failed | None = None) -> None:
         with self._changing:
