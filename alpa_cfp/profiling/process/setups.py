@@ -22,9 +22,11 @@ def setup_of(client: Client) -> Setup:
     devices = client.devices()
     if len({device.process_index for device in devices}) > 1:
         raise ProfilingError.no_worker("the mesh has devices of several processes")
-    # The worker numbers its devices from 0. This process may be one of several, where numbers begin elsewhere.
-    here = sorted(device.id for device in devices[0].client.local_devices())
-    ids, kinds = tuple(here.index(device.id) for device in devices), tuple(device.device_kind for device in devices)
+    ids, kinds = tuple(device.id for device in devices), tuple(device.device_kind for device in devices)
+    if devices[0].process_index != 0:
+        # The worker numbers its devices from 0, and of several processes only the first one does.
+        here = sorted(device.id for device in devices[0].client.local_devices())
+        ids = tuple(map(here.index, ids))
     return Setup(client.platform, ids, kinds, jax_config())
 
 
