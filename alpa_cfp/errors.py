@@ -1,6 +1,6 @@
 """The errors that a user of CFP can cause. Each text has the failure, the value, the usual cause and the fix."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from alpa_cfp import quantities
 
@@ -161,11 +161,59 @@ class AutoshardError(CFPError, ValueError):
         )
 
     @classmethod
-    def already_sharded(cls, primitives: tuple[str, ...]) -> "AutoshardError":
-        """The function sets shardings itself."""
+    def no_prefix(cls, what: str, reason: str) -> "AutoshardError":
+        """`in_shardings` or `out_shardings` has another structure than the arguments or the result."""
         return cls(
-            f"the function decides itself how arrays are split, by {', '.join(primitives)}: that is what autoshard is "
-            "to decide. Leave it out (jax.lax.with_sharding_constraint, jax.shard_map, jax.reshard)"
+            f"{what} is no prefix of the {'arguments' if what == 'in_shardings' else 'result'}: {reason}. As for "
+            "jax.jit, it is a pytree with a sharding, a PartitionSpec or None in the place of arrays or of whole parts"
+        )
+
+    @classmethod
+    def no_sharding(cls, path: str, sharding: object) -> "AutoshardError":
+        """What is given as a sharding is none over named axes."""
+        return cls(
+            f"{path}: a {type(sharding).__name__} says nothing about the axes of the mesh. Give a "
+            "jax.sharding.NamedSharding or PartitionSpec, or None to leave it to the plan"
+        )
+
+    @classmethod
+    def other_mesh(cls, path: str, named: Mapping[str, int], planned: Mapping[str, int]) -> "AutoshardError":
+        """A sharding is over a mesh with other axes."""
+        return cls(f"{path}: its sharding is over the axes {dict(named)}, and the plan is for {dict(planned)}")
+
+    @classmethod
+    def too_many_dims(cls, path: str, spec: object, shape: tuple[int, ...]) -> "AutoshardError":
+        """A `PartitionSpec` has more entries than the array has dims."""
+        return cls(f"{path}: {spec} has more entries than an array of shape {shape} has dims")
+
+    @classmethod
+    def unknown_axis(cls, path: str, spec: object, axis: object, axes: tuple[str, ...]) -> "AutoshardError":
+        """A `PartitionSpec` names an axis that the mesh does not have."""
+        return cls(f"{path}: {spec} names the axis {axis!r}, and the mesh has {', '.join(map(repr, axes))}")
+
+    @classmethod
+    def uneven(cls, path: str, spec: object, dim: int, size: int, count: int) -> "AutoshardError":
+        """A dim is no multiple of the number of its parts."""
+        return cls(
+            f"{path}: {spec} splits dim {dim} of size {size} into {count} parts, which are not equal. Arguments and "
+            "results are split evenly: change the shape, or leave that dim out"
+        )
+
+    @classmethod
+    def contradiction(cls, path: str, said: object, own: object) -> "AutoshardError":
+        """An argument's own sharding is not that of `in_shardings`."""
+        return cls(
+            f"{path}: in_shardings asks for {said} and the argument lies as {own} (for each dim the mesh axes that "
+            "split it, None where it is free), and both cannot hold. Move the argument first with jax.device_put, "
+            "leave it out of in_shardings, or give its shape alone as a jax.ShapeDtypeStruct"
+        )
+
+    @classmethod
+    def not_obeyed(cls, path: str, asked: object, found: object) -> "AutoshardError":
+        """A plan does not do what was asked: a mistake of the planner."""
+        return cls(
+            f"{path}: {asked} was asked for and the plan has {found}. This is a mistake in alpa_cfp, not in your "
+            "program: please report it"
         )
 
 

@@ -2,9 +2,11 @@
 
 Takes a file of `device_rates` (`results/devices/`); compiles its programs for the device's kind by the compiler of
 `alpa_cfp.targets`, models the seconds of each schedule, and compares. Writes `results/device_predictions-*`. Invariant:
-the errors that are told are of programs that the model's constants (`computing.Efficiency`) were not fitted to.
+the errors that are told are of programs that the model's constants (`computing.Efficiency`) were not fitted to: half of
+those of the chip that they were fitted on, all of those of another one.
 
     python -m benchmarks.device_predictions            # needs the plugin: pip install 'alpa_cfp[gpu-target]'
+    python -m benchmarks.device_predictions --chip h200
     python -m benchmarks.device_predictions --fit --seed 1
 
 A program is enqueued many times before one waits, so a short one takes what its dispatch takes; the model gives each at
@@ -39,7 +41,9 @@ from benchmarks.device_programs import DeviceProgram, programs
 from benchmarks.reports import Row
 from benchmarks.runner import Benchmark, one_row
 
-_MEASURED = Path(__file__).resolve().parent / "results" / "devices" / "h100-jax0.11.2.json"
+_DEVICES = Path(__file__).resolve().parent / "results" / "devices"
+# The chip that the constants of the model were fitted on.
+_FITTED_ON = "h100"
 _FITTED, _HELD_OUT = "fitted", "held out"
 # A program says something of the device if its samples differ by less, and if it takes so many times its dispatch.
 _QUIET_SPREAD, _LONG = 0.25, 2.0
@@ -55,10 +59,16 @@ _WORST = 0.7
 _GENERATIONS, _POPULATION = 25, 8
 
 _TEXT = (
-    "Modelled seconds of programs on one H100 that is not here, against those measured on one: compiled by XLA without "
-    "the device, each kernel by a roofline, products by tiles over the cores. Half of the programs, drawn by chance in "
-    "each kind, fitted the model's constants; the errors are of the others. *Long* programs take more than twice what "
-    "the dispatch of one takes; of *quiet* ones the samples differ by less than a quarter, too."
+    "Modelled seconds of programs on one {chip} that is not here, against those measured on one: compiled by XLA "
+    "without the device, each kernel by a roofline, products by tiles over the cores. {constants} *Long* programs take "
+    "more than twice what the dispatch of one takes; of *quiet* ones the samples differ by less than a quarter, too."
+)
+_HALF_FITTED = (
+    "Half of the programs, drawn by chance in each kind, fitted the model's constants; the errors are of the others."
+)
+_NONE_FITTED = (
+    "The model's constants are as they were fitted on an {fitted_on}, and the chip's figures are the published ones: "
+    "nothing was fitted on an {chip}, so that all programs are held out."
 )
 _HEADER = ("program", "half", "measured", "spread", "modelled", "modelled / measured")
 
@@ -103,15 +113,17 @@ def _alone(collective: object) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare, or fit, as the command line asks."""
-    parser = runner.parser(__doc__, seed=0, chip="h100", only="")
-    parser.add_argument("--measured", type=Path, default=_MEASURED, help="a file of device_rates")
+    parser = runner.parser(__doc__, seed=0, chip=_FITTED_ON, only="")
+    parser.add_argument("--measured", type=Path, help="a file of device_rates (default: what is kept of the chip)")
     parser.add_argument("--texts", type=Path, help="a folder that compiled programs are kept in, and taken from")
     parser.add_argument("--fit", action="store_true", help="fit the constants and print them; writes nothing")
     options = parser.parse_args(argv)
-    rows = [row for row in json.loads(options.measured.read_text())["results"] if "error" not in row]
+    chip = Chip.named(options.chip)
+    rows = [row for row in _report(options.measured or kept_of(chip), chip)["results"] if "error" not in row]
     dispatch_s = next(min(row["samples_s"]) for row in rows if row["kind"] == "dispatch")
     rows = [row for row in rows if row["kind"] != "dispatch" and re.search(options.only, row["name"])]
-    halves, chip = halves_of(rows, options.seed), Chip.named(options.chip)
+    is_fitted = options.fit or chip.name == _FITTED_ON
+    halves = halves_of(rows, options.seed) if is_fitted else {row["name"]: _HELD_OUT for row in rows}
     cases = compiled(rows, chip, options.texts)
     if options.fit:
         cases = list(cases)
@@ -120,7 +132,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(verdict([_result(case, chip, dispatch_s, efficiency, halves) for case in cases]))
         return 0
     results = (_result(case, chip, dispatch_s, Efficiency(), halves) for case in cases)
-    return Benchmark("device_predictions", _TEXT, _HEADER, one_row(_cells), verdict).run(results, options)
+    return Benchmark(name_of(chip), text_of(chip), _HEADER, one_row(_cells), verdict).run(results, options)
+
+
+def kept_of(chip: Chip) -> Path:
+    """The file of what was measured on a chip, the last one by name if there are several."""
+    found = sorted(_DEVICES.glob(f"{chip.name}-jax*.json"))
+    if not found:
+        raise SystemExit(f"no programs are kept that were measured on {chip.name}: name a file of them by --measured")
+    return found[-1]
+
+
+def _report(measured: Path, chip: Chip) -> Row:
+    report = json.loads(measured.read_text())
+    if report["device"] != chip.device_kind:
+        raise SystemExit(f"{measured.name} is of {report['device']}, and {chip.name} is {chip.device_kind}")
+    return report
+
+
+def name_of(chip: Chip) -> str:
+    """The name of the results' files: that of the chip is in it, unless the constants were fitted on it."""
+    return "device_predictions" if chip.name == _FITTED_ON else f"device_predictions_{chip.name}"
+
+
+def text_of(chip: Chip) -> str:
+    """What is compared with what, and which programs are held out."""
+    constants = _HALF_FITTED if chip.name == _FITTED_ON else _NONE_FITTED
+    names = {"chip": chip.name.upper(), "fitted_on": _FITTED_ON.upper()}
+    return _TEXT.format(constants=constants.format(**names), **names)
 
 
 def halves_of(rows: Iterable[Row], seed: int) -> dict[str, str]:

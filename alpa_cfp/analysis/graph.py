@@ -13,6 +13,8 @@ from alpa_cfp.analysis.rules import Rule
 # Separates two steps of an unrolled loop. In MLIR it is a barrier with an attribute of this name; here it is an
 # ordinary elementwise op, since it has nothing to do with rematerialisation.
 STEP_BARRIER = "alpa.step"
+# What the program itself asks of a value's sharding: an identity (`spmd.shardings.constraints`).
+CONSTRAINT = "sdy.sharding_constraint"
 # Ops whose result has the operand's elements in another layout or type.
 LAYOUT_OPS = frozenset(
     {
@@ -23,6 +25,7 @@ LAYOUT_OPS = frozenset(
         "stablehlo.optimization_barrier",
         "stablehlo.reduce_precision",
         STEP_BARRIER,
+        CONSTRAINT,
     }
 )
 BARRIER = "stablehlo.optimization_barrier"

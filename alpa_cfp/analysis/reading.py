@@ -12,11 +12,12 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from alpa_cfp.analysis.collection import without_collection
-from alpa_cfp.analysis.graph import BARRIER, MARK, STEP_BARRIER, WHILE, Graph, Loop, Op, Value
+from alpa_cfp.analysis.graph import BARRIER, CONSTRAINT, MARK, STEP_BARRIER, WHILE, Graph, Loop, Op, Value
 from alpa_cfp.analysis.rules import RULE_ATTRIBUTE, FactorKind, Rule, read_rule
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.step_barriers import is_step_barrier
 from alpa_cfp.spmd.module.stages import MARKER
+from alpa_cfp.spmd.shardings.islands import ISLAND
 from alpa_cfp.spmd.shardings.sharding_rules import run_shardy_passes
 
 # Ops without inputs.
@@ -95,7 +96,9 @@ class _Reader:
             parameters=parameters,
             results=tuple(ids[value] for value in operations[-1].operands),
             constant_derived=tuple(constant_derived),
-            without_rule=tuple(op.index for op in ops if op.rule is None and not constant_derived[op.index]),
+            without_rule=tuple(
+                op.index for op in ops if op.rule is None and not constant_derived[op.index] and op.name != ISLAND
+            ),
             loops=tuple(loops),
         )
 
@@ -116,7 +119,7 @@ class _Reader:
             if found is None:
                 found = self.rules[attribute] = read_rule(attribute)
             return found
-        if name in (BARRIER, STEP_BARRIER):
+        if name in (BARRIER, STEP_BARRIER, CONSTRAINT):
             return _pairwise_rule(operands)
         return None
 

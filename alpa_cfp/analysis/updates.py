@@ -9,7 +9,7 @@ at most; all arrays of an update have one shape.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from alpa_cfp.analysis.graph import BARRIER, Graph, Op
+from alpa_cfp.analysis.graph import BARRIER, CONSTRAINT, Graph, Op
 from alpa_cfp.analysis.rules import FactorKind
 
 
@@ -103,7 +103,8 @@ def _only_returns(graph: Graph, user: int, value: int, returned: dict[int, list[
 
 
 def _is_elementwise(graph: Graph, op: Op) -> bool:
-    if op.rule is None or op.name == BARRIER or len(op.results) != 1:
+    # The program says where a constraint's array lies: its update is not split further.
+    if op.rule is None or op.name in (BARRIER, CONSTRAINT) or len(op.results) != 1:
         return False
     if not graph.shape(op.results[0]) or any(kind is not FactorKind.PLAIN for kind in op.rule.kinds):
         return False

@@ -10,7 +10,7 @@ from collections.abc import Sequence, Set
 from functools import cached_property
 
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
-from alpa_cfp.analysis.graph import BARRIER, Graph
+from alpa_cfp.analysis.graph import BARRIER, CONSTRAINT, Graph
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import digest_of
 from alpa_cfp.analysis.updates import Update, find_updates
@@ -37,6 +37,11 @@ class AnalysedProgram:
     @cached_property
     def blocks(self) -> Blocks:
         return find_blocks(read_graph(self.module.bytecode))
+
+    @cached_property
+    def is_constrained(self) -> bool:
+        """Whether it asks for shardings itself, over the axes of its mesh."""
+        return any(op.name == CONSTRAINT for op in self.blocks.graph.ops)
 
     @cached_property
     def subprograms(self) -> BlockSubprograms:

@@ -22,6 +22,7 @@ from alpa_cfp.analysis.structure import find_structure
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.propagation import donation_pairs
+from alpa_cfp.spmd.shardings.constraints import copy_mesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,7 @@ class Extractor:
         values = parsed.values
         with parsed.module.context, ir.Location.unknown():
             made = ir.Module.create()
+            copy_mesh(parsed.module, made)
             _, body = mlir.add_main(made, [values[value].type for value in inputs], [values[v].type for v in outputs])
             mapping: dict[Any, Any] = {values[v]: argument for v, argument in zip(inputs, body.arguments, strict=True)}
             graph = self._blocks.graph

@@ -26,6 +26,7 @@ from alpa_cfp.extraction.extractor import ParsedModule, with_numbers
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.propagation import donation_pairs
+from alpa_cfp.spmd.shardings.constraints import copy_mesh
 
 # Units of each repeat in the smallest skeleton: one before the gap and one behind it.
 _LEAST = 2
@@ -256,6 +257,7 @@ class Skeletons:
         outputs = [values[graph.results[number]] for number in plan.results]
         with parsed.module.context, ir.Location.unknown():
             made = ir.Module.create()
+            copy_mesh(parsed.module, made)
             _, body = mlir.add_main(made, [each.type for each in inputs], [each.type for each in outputs])
             mapping: dict[Any, Any] = dict(zip(inputs, body.arguments, strict=True))
             with ir.InsertionPoint(body):

@@ -12,11 +12,12 @@ from typing import Any
 from jax.sharding import Mesh
 
 from alpa_cfp.evidence.plan_evidence import signed
+from alpa_cfp.jit.constraints import asked_by_plan, asked_by_user, require_obeyed
 from alpa_cfp.jit.meshes import AnyMesh, axis_types_of, dims_of, of_whole_axes, platform_of, request_for
 from alpa_cfp.jit.processes import planning_together
 from alpa_cfp.jit.tracing import Leaf, TracedFunction, trace
 from alpa_cfp.plan.plan import Plan
-from alpa_cfp.plan.signature import Placed, Signature
+from alpa_cfp.plan.signature import Asked, Placed, Signature
 from alpa_cfp.planner.options import HasPlanOptions, PlanOptions
 from alpa_cfp.planner.planner import plan as plan_module
 from alpa_cfp.planner.request import PlanRequest
@@ -32,6 +33,8 @@ def autoshard(
     /,
     *args: Any,
     donate_argnums: int | Sequence[int] = (),
+    in_shardings: Any = None,
+    out_shardings: Any = None,
     option: PlanOptions | HasPlanOptions | None = None,
     **kwargs: Any,
 ) -> Plan:
@@ -41,17 +44,25 @@ def autoshard(
     are unrolled where there is something to plan in them; inside those of unknown length nothing is planned.
 
     Args:
-        fn: The function. It must not set shardings itself (`with_sharding_constraint`, `shard_map`).
+        fn: The function. Shardings that it sets (`with_sharding_constraint`, `jax.sharding.reshard`, those of inner
+            `jax.jit`s) are kept; a `jax.shard_map` runs as it is written, and what is around it is planned.
         mesh: One or two axes, any names, any devices in any order, of several processes, too: then all of these call
             `autoshard` and get the same plan; an `AbstractMesh` with `PlanOptions(costs="estimate")`; a `TargetMesh`,
             `target("h100:1x8").mesh()`, with `costs="compile"` too.
         args: Pytrees of arrays, numbers or `jax.ShapeDtypeStruct`s.
         donate_argnums: The positions in `args` of donated arguments, as for `jax.jit`.
+        in_shardings: What the plan must keep to, as for `jax.jit`: a pytree of `NamedSharding`s or `PartitionSpec`s for
+            `args`, or a prefix of one. None, and a dim that is `P.UNCONSTRAINED`, are left to the plan. An argument on
+            `mesh` with a `NamedSharding` is kept there, too; a shape alone says nothing.
+        out_shardings: The same for the result.
         option: The options of planning; None for `PlanOptions()`, which measures on the mesh. Also a `CFPOption`.
         kwargs: As `args`.
 
     Raises:
-        AutoshardError: `mesh` is no mesh of one or two named axes, an argument is no array, or `fn` sets shardings.
+        AutoshardError: `mesh` is no mesh of one or two named axes, an argument is no array, or what is asked of
+            shardings cannot be.
+        ForeignMeshError: `fn` asks for shardings over another mesh.
+        NestedIslandError: `fn` has a `shard_map` inside a `shard_map`.
         HostCallbackError: `fn` uses the result of a callback into Python.
         TypeError, ValueError: `jax.jit` refuses `fn` or `donate_argnums`; also any exception of `fn` itself.
         NoDevicesError: `costs="measure"`, and the mesh has no devices, or none of this process.
@@ -69,7 +80,8 @@ def autoshard(
     options = _options(option)
     request = request_for(mesh)
     with planning_together(mesh, request, options) as processes:
-        program = trace(fn, args, kwargs, donate_argnums, platform_of(mesh))
+        asked = asked_by_user(mesh, args, kwargs, in_shardings, out_shardings)
+        program = trace(fn, args, kwargs, donate_argnums, platform_of(mesh), asked)
         return processes.planned(program, lambda request: _planned(program, mesh, request, options))
 
 
@@ -102,7 +114,10 @@ def planned_for(
         AutoshardError: an argument or the function cannot be planned.
         PlanError: the plan is for another function or another mesh.
     """
-    program = trace(fn, args, kwargs, (), platform_of(mesh)).with_donated(donated)
+    signature = plan.signature
+    assert signature is not None
+    asked = asked_by_plan(mesh, signature)
+    program = trace(fn, args, kwargs, (), platform_of(mesh), asked, donated)
     made = plan_module(program.module, request_for(mesh), PlanOptions(costs="estimate", plan=plan))
     program = replace(program, module=made.module)
     use_whole_axes(program)
@@ -114,16 +129,17 @@ def signature_of(program: TracedFunction, mesh: AnyMesh) -> Signature:
     inputs, outputs = _boundary(program.module)
     devices = tuple(device.id for device in mesh.devices.flat) if isinstance(mesh, Mesh) else ()
 
-    def placed(leaf: Leaf, sharding: ArraySharding) -> Placed:
+    def placed(leaf: Leaf, sharding: ArraySharding, asked: Asked) -> Placed:
         dims = dims_of(sharding, mesh.axis_names)[: len(leaf.shape)]
-        return Placed(leaf.path, leaf.shape, str(leaf.dtype), dims, leaf.donated)
+        require_obeyed(leaf.path, asked, dims, mesh)
+        return Placed(leaf.path, leaf.shape, str(leaf.dtype), dims, leaf.donated, asked)
 
     return Signature(
         axis_names=tuple(mesh.axis_names),
         axis_types=axis_types_of(mesh),
         devices=devices,
-        inputs=tuple(map(placed, program.inputs, inputs)),
-        outputs=tuple(map(placed, program.outputs, outputs)),
+        inputs=tuple(map(placed, program.inputs, inputs, program.asked)),
+        outputs=tuple(map(placed, program.outputs, outputs, program.asked_of_results)),
     )
 
 

@@ -182,6 +182,7 @@ def _description(program: TracedFunction, mesh: Mesh, options: PlanOptions) -> d
         "another program": (text,),
         "other arguments": _leaves(program.inputs),
         "other results": _leaves(program.outputs),
+        "other shardings that are decided": (program.asked, program.asked_of_results),
         "another mesh": (mesh.axis_names, mesh.axis_sizes, axis_types_of(mesh), devices),
         "other options": astuple(replace(options, **_OWN_OPTIONS)),
     }

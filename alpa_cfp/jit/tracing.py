@@ -9,6 +9,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,19 +18,23 @@ from jax.api_util import shaped_abstractify
 
 from alpa_cfp.errors import AutoshardError
 from alpa_cfp.jit import unrolling
-from alpa_cfp.jit.jaxprs import all_equations
+from alpa_cfp.jit.constraints import AskedShardings
+from alpa_cfp.jit.explicit import is_explicit
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan_report import Caveat
+from alpa_cfp.plan.signature import Asked
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.op_kinds import CONTROL_FLOW
 from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
 from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.propagation import donation_pairs
+from alpa_cfp.spmd.shardings import constraints, islands
+from alpa_cfp.spmd.shardings.user_axes import UserAxes
 from alpa_cfp.spmd.tracing.host_callbacks import without_callbacks
 from alpa_cfp.spmd.tracing.key_kinds import is_key
 
 logger = logging.getLogger(__name__)
 
-# The primitives that set shardings, in jax 0.10 and 0.11.
-_SHARDING_PRIMITIVES = frozenset({"sharding_constraint", "shard_map", "reshard", "mesh_cast"})
 _LOWERED_AS = {"gpu": "cuda"}
 
 
@@ -68,6 +73,8 @@ class TracedFunction:
         in_tree: The structure of `(args, kwargs)`.
         out_tree: The structure of the result.
         caveats: The parts of the function that are not in the program, or not planned.
+        asked: What is asked of the shardings of each input.
+        asked_of_results: The same of each output.
     """
 
     module: HloModule
@@ -76,11 +83,8 @@ class TracedFunction:
     in_tree: Any
     out_tree: Any
     caveats: tuple[Caveat, ...] = ()
-
-    def with_donated(self, donated: Sequence[bool]) -> "TracedFunction":
-        """Returns the same program with these inputs donated."""
-        inputs = (replace(leaf, donated=is_donated) for leaf, is_donated in zip(self.inputs, donated, strict=True))
-        return replace(self, module=replace(self.module, donated=tuple(donated)), inputs=tuple(inputs))
+    asked: tuple[Asked, ...] = ()
+    asked_of_results: tuple[Asked, ...] = ()
 
 
 def trace(
@@ -89,22 +93,36 @@ def trace(
     kwargs: dict[str, Any],
     donate_argnums: int | Sequence[int],
     platform: str,
+    asked: AskedShardings | None = None,
+    donated: Sequence[bool] | None = None,
 ) -> TracedFunction:
-    """Traces `fn` once, for devices of `platform` ("cpu", "gpu").
+    """Traces `fn` once.
+
+    Args:
+        fn: The function.
+        args, kwargs: Its arguments.
+        donate_argnums: As for `jax.jit`.
+        platform: That of the devices ("cpu", "gpu").
+        asked: What is asked of arguments and results; None for nothing, and then `fn` must ask for nothing either.
+        donated: For each leaf of `(args, kwargs)` whether it is donated, in the place of `donate_argnums`.
 
     Raises:
-        AutoshardError: an argument is no array, or `fn` sets shardings itself.
+        AutoshardError: an argument is no array, or what is asked of a result cannot be.
+        ForeignMeshError: `fn` asks for shardings over another mesh.
+        NestedIslandError: `fn` has a `shard_map` inside a `shard_map`.
         HostCallbackError: `fn` uses the result of a callback into Python.
         TypeError, ValueError: `jax.jit` refuses the function or `donate_argnums`.
     """
     started = time.perf_counter()
     abstract = jax.tree_util.tree_map_with_path(_abstract, (tuple(args), kwargs))
-    traced = jax.jit(fn, donate_argnums=donate_argnums, keep_unused=True).trace(*abstract[0], **abstract[1])
-    _refuse_shardings(traced.jaxpr)
-    donated = [info.donated for info in jax.tree.leaves(traced.args_info)]
+    typed = abstract if asked is None else asked.typed(abstract)
+    with nullcontext() if asked is None else asked.context():
+        traced = jax.jit(fn, donate_argnums=donate_argnums, keep_unused=True).trace(*typed[0], **typed[1])
+    if donated is None:
+        donated = [info.donated for info in jax.tree.leaves(traced.args_info)]
     inputs = [
-        Leaf(path_of(path), leaf.shape, leaf.dtype, leaf.weak_type, is_donated)
-        for (path, leaf), is_donated in zip(jax.tree_util.tree_leaves_with_path(abstract), donated, strict=True)
+        Leaf(path_of(path), leaf.shape, leaf.dtype, leaf.weak_type)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(abstract)
     ]
     outputs = [
         Leaf("result" + jax.tree_util.keystr(path), leaf.shape, leaf.dtype, leaf.weak_type)
@@ -112,13 +130,64 @@ def trace(
     ]
     name = re.sub(r"\W", "_", getattr(fn, "__name__", "function"))
     caveats = Caveats()
-    bytecode = _lowered(name, traced, inputs, _LOWERED_AS.get(platform, platform), caveats)
+    bytecode = _lowered(name, traced, jax.tree.leaves(typed), _LOWERED_AS.get(platform, platform), caveats)
     module = HloModule.from_stablehlo(name, bytecode, donated)
+    of_inputs: Sequence[Asked] = [()] * len(inputs)
+    of_outputs: Sequence[Asked] = [()] * len(outputs)
+    if asked is not None:
+        of_inputs = asked.inputs
+        of_outputs = asked.outputs([(leaf.path, leaf.shape) for leaf in outputs], traced.out_tree)
+        _constrain(module, asked, of_outputs, caveats, is_typed=is_explicit(traced.jaxpr))
     module.combiner_limits = CombinerLimits.on(platform)
     in_tree = jax.tree.structure((tuple(args), kwargs))
     seconds = time.perf_counter() - started
     logger.info("%s: traced with %d arguments and %d results in %.2f s", name, len(inputs), len(outputs), seconds)
-    return TracedFunction(module, tuple(inputs), tuple(outputs), in_tree, traced.out_tree, caveats.all)
+    inputs = [replace(leaf, donated=is_donated) for leaf, is_donated in zip(inputs, module.donated, strict=True)]
+    all_asked = tuple(of_inputs), tuple(of_outputs)
+    return TracedFunction(module, tuple(inputs), tuple(outputs), in_tree, traced.out_tree, caveats.all, *all_asked)
+
+
+def _constrain(
+    module: HloModule, asked: AskedShardings, of_outputs: Sequence[Asked], caveats: Caveats, *, is_typed: bool
+) -> None:
+    """Puts what is asked of arguments and results into a module, and makes it name the axes of the logical mesh.
+
+    An array that takes the buffer of a donated argument lies as that one does, where nothing else is asked of it. Where
+    something else is asked, it takes no buffer.
+    """
+    inputs, results = (dict(enumerate(map(asked.constraint, each))) for each in (asked.inputs, of_outputs))
+
+    def are_apart(result: int, parameter: int) -> bool:
+        first, second = inputs[parameter], results[result]
+        return first is not None and second is not None and first != second
+
+    while apart := {parameter for result, parameter in donation_pairs(module) if are_apart(result, parameter)}:
+        module.donated = tuple(is_donated and number not in apart for number, is_donated in enumerate(module.donated))
+    for result, parameter in donation_pairs(module):
+        inputs[parameter] = results[result] = inputs[parameter] or results[result]
+    of_arguments, of_results = (
+        {number: each.of_rank(len(shapes[number].dims)) for number, each in found.items() if each is not None}
+        for found, shapes in ((inputs, module.shape.parameters), (results, module.shape.results))
+    )
+
+    def write(parsed: Any) -> tuple[int, int]:
+        if not (of_arguments or of_results or constraints.names_a_mesh(parsed)):
+            return 0, 0
+        if is_typed:
+            constraints.drop_derived(parsed)
+        in_loops = constraints.drop_constraints(parsed, CONTROL_FLOW)
+        axes = UserAxes.of(parsed, asked.mesh, asked.axes.axis_names)
+        islands.drop_inner_constraints(parsed)
+        uneven = constraints.use_logical_mesh(parsed, axes)
+        islands.use_logical_mesh(parsed, axes)
+        constraints.constrain_boundary(mlir.main_function(parsed), asked.mesh, of_arguments, of_results)
+        return in_loops, uneven
+
+    module.bytecode, (in_loops, uneven) = mlir.edit(module.bytecode, write)
+    if in_loops:
+        caveats.warn(f"{in_loops} sharding constraints are in loops or branches inside which nothing is planned")
+    if uneven:
+        caveats.warn(f"{uneven} sharding constraints split dims into parts that are not equal; these dims stay whole")
 
 
 def path_of(path: Sequence[Any]) -> str:
@@ -146,7 +215,7 @@ def _abstract(path: Any, value: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
-def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str, caveats: Caveats) -> bytes:
+def _lowered(name: str, traced: Any, inputs: Sequence[Any], platform: str, caveats: Caveats) -> bytes:
     """The StableHLO of a traced function without callbacks that can be left out, with plannable loops unrolled."""
     closed, left_out = without_callbacks(traced.jaxpr)
     for sentence in left_out:
@@ -161,20 +230,13 @@ def _lowered(name: str, traced: Any, inputs: Sequence[Leaf], platform: str, cave
         )
     if loops.unplanned:
         caveats.note(f"{loops.unplanned} loops stay loops: there is nothing in them to plan")
-    if loops.unrolled or left_out:
+    if loops.unrolled or left_out or is_explicit(closed):
 
         def unrolled(*leaves: Any) -> list[Any]:
             return unrolling.evaluate(closed, leaves, unrolling.MAX_EQUATIONS)
 
         unrolled.__name__ = name  # ops are named after it in HLO texts and profiles
-        abstract = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type) for leaf in inputs]
-        traced = jax.jit(unrolled, keep_unused=True).trace(*abstract)
+        traced = jax.jit(unrolled, keep_unused=True).trace(*inputs)
     lowered = traced.lower(lowering_platforms=(platform,))
     # As bytecode the ops keep their locations, by which profilers and HLO texts name them.
     return mlir.to_bytecode(lowered.compiler_ir("stablehlo"))
-
-
-def _refuse_shardings(closed: Any) -> None:
-    names = (eqn.primitive.name for eqn in all_equations(closed.jaxpr))
-    if found := tuple(dict.fromkeys(name for name in names if name in _SHARDING_PRIMITIVES)):
-        raise AutoshardError.already_sharded(found)

@@ -19,6 +19,7 @@ import jax
 from jax import lax
 from jax.extend import core
 
+from alpa_cfp.jit import explicit
 from alpa_cfp.jit.carried import values_with_barriers
 from alpa_cfp.jit.jaxprs import REMAT, SCAN, WHILE, all_equations, called
 from alpa_cfp.jit.plannable import is_plannable, least_volume
@@ -144,9 +145,9 @@ class _Unroller:
             if name == REMAT and eqn.params["differentiated"]:
                 values = _behind_barrier(values, eqn.params["prevent_cse"])
             return self.evaluate(*inner, values)
-        with eqn.ctx.manager:
+        with eqn.ctx.manager, explicit.scope(eqn):
             results = eqn.primitive.bind(*map(_as_array, values), **eqn.primitive.get_bind_params(eqn.params))
-        return list(results) if eqn.primitive.multiple_results else [results]
+            return explicit.resharded(eqn, results if eqn.primitive.multiple_results else [results])
 
     def _scan(self, eqn: Any, values: list[Any]) -> list[Any]:
         params = eqn.params
@@ -183,7 +184,7 @@ class _Unroller:
             if eqn.primitive.name == SCAN:
                 return self._rule.unrolls(eqn)
             inner = called(eqn)
-            return inner is not None and self._has_unrolled(inner[0])
+            return explicit.is_written(eqn) or (inner is not None and self._has_unrolled(inner[0]))
 
         return any(map(unrolls, jaxpr.eqns))
 

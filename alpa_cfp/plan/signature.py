@@ -3,9 +3,12 @@
 Nothing here imports jax.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from alpa_cfp import codec
 
 Dims = tuple[tuple[str, ...], ...]
+Asked = tuple[tuple[str, ...] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class Placed:
         dtype: The name of its dtype.
         dims: Its sharding: for each dim the mesh axes that split it, major to minor.
         donated: Whether a result may take its buffer.
+        asked: What the user has asked of its sharding: for each dim the axes, None where it is free; empty for nothing.
     """
 
     path: str
@@ -25,6 +29,7 @@ class Placed:
     dtype: str
     dims: Dims
     donated: bool = False
+    asked: Asked = field(default=(), metadata=codec.OMIT_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,9 +88,11 @@ def plan_program(
         request: The mesh and its limits.
         session: The session, with the options.
         needs_profiles: Whether to measure on a mesh of one device, too, where there is one plan only.
+
+    A program that names axes of the mesh itself is planned on that mesh alone.
     """
     return best_of_meshes(
-        meshes_of(request, session.options),
+        [request.mesh] if program.is_constrained else meshes_of(request, session.options),
         lambda mesh: _cached_or_new(program, mesh, request, session, needs_profiles),
         with_caveats,
         lambda made: made.plan.predicted_s if made.plan.measured_s is None else made.plan.measured_s,

@@ -1,6 +1,6 @@
 """Every error of the compiler core that a user can cause, worded once: what failed, the value, why, what to do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -70,6 +70,25 @@ class IndivisibleShardingError(ShardingOptionError):
         )
 
 
+class ForeignMeshError(SpmdError, ValueError):
+    """A program asks for shardings over another mesh than the one that it is planned for."""
+
+    def __init__(self, named: Mapping[str, int], planned: Mapping[str, int]) -> None:
+        super().__init__(
+            f"the program asks for shardings over a mesh with the axes {_axes(named)}, and is planned for one with "
+            f"the axes {_axes(planned)}: give autoshard the mesh of the program, or the program that mesh"
+        )
+
+
+class NestedIslandError(SpmdError, NotImplementedError):
+    """A program has a part that is written for each device inside another one."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a jax.shard_map inside a jax.shard_map cannot be planned around: write one over all of their axes"
+        )
+
+
 class ClusterError(SpmdError, RuntimeError):
     """alpa.init or alpa.shutdown failed."""
 
@@ -96,3 +115,7 @@ class HostProgramError(SpmdError):
 
 class TransportError(SpmdError):
     """Arrays cannot be moved between processes."""
+
+
+def _axes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items()) or "none"

@@ -426,9 +426,6 @@ def test_what_cannot_be_planned_is_refused_with_a_reason() -> None:
         autoshard(jnp.tanh, Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("a", "b", "c")), x, option=option)
     with pytest.raises(AutoshardError, match=r"args\[0\]\['name'\] is a str"):
         autoshard(lambda tree: tree["x"], on, {"name": "x", "x": x}, option=option)
-    placed = NamedSharding(on, PartitionSpec("data"))
-    with pytest.raises(AutoshardError, match="sharding_constraint"):
-        autoshard(lambda x: lax.with_sharding_constraint(x, placed) + 1, on, x, option=option)
     with pytest.raises(HostCallbackError):
         autoshard(lambda x: jax.pure_callback(np.sin, x, x), on, x, option=option)
     with pytest.raises(NoDevicesError):

@@ -22,7 +22,14 @@ from alpa_cfp.spmd.module.partitioned import (
     UnsupportedByShardyError,
     collectives_of_block,
 )
-from alpa_cfp.spmd.partition import local_collectives, local_contractions, local_indexing, local_loops, local_ops
+from alpa_cfp.spmd.partition import (
+    local_collectives,
+    local_contractions,
+    local_indexing,
+    local_islands,
+    local_loops,
+    local_ops,
+)
 from alpa_cfp.spmd.partition.combine_collectives import combine_collectives
 from alpa_cfp.spmd.partition.grad_sync import defer_reductions
 from alpa_cfp.spmd.partition.local_context import LocalContext
@@ -36,7 +43,7 @@ from alpa_cfp.spmd.shardings.sharding_rules import run_shardy_passes
 from alpa_cfp.spmd.simplify import simplify
 
 # The modules register their handlers when they are imported.
-_REGISTERED = (local_ops, local_contractions, local_indexing, local_collectives, local_loops)
+_REGISTERED = (local_ops, local_contractions, local_indexing, local_collectives, local_loops, local_islands)
 # Gives what auto-sharding left open (constants, for one) the sharding of its users, and makes constraints reshards.
 _PROPAGATE = "sdy-propagation-pipeline"
 _TO_COLLECTIVES = (

@@ -12,8 +12,8 @@ from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh, p
 
 SHARDING = "sdy.sharding"
 RULE = "sdy.sharding_rule"
-# Where a sharding is written: of Shardy's collectives; of its constraints and reshards; of all other ops.
-_ATTRIBUTES = ("out_sharding", "sharding", SHARDING)
+# Where a sharding is written: of Shardy's collectives; of its constraints and reshards; of islands; of all other ops.
+_ATTRIBUTES = ("out_sharding", "sharding", "out_shardings", SHARDING)
 
 
 def declare_mesh(module: Any, mesh: LogicalMesh) -> None:
