@@ -118,7 +118,15 @@ def estimates(folder: Path, mesh: jax.sharding.Mesh) -> dict[str, Any]:
 def in_processes(folder: Path, mesh: jax.sharding.Mesh) -> dict[str, Any]:
     """Plan by what the processes measure themselves, as on devices whose memory belongs to them."""
     measuring.is_isolated = lambda *_: False
-    return {"measure": planned(mesh, options(folder)).to_json()}
+    return across(folder, mesh)
+
+
+def across(folder: Path, mesh: jax.sharding.Mesh) -> dict[str, Any]:
+    """Plan for a mesh of two axes of which the first one goes over the devices of each process, and run."""
+    devices = mesh.devices.reshape(jax.process_count(), -1).T
+    plan = planned(jax.sharding.Mesh(devices, ("data", "model")), options(folder))
+    np.savez(folder / f"{jax.process_index()}.npz", **steps(plan))
+    return {"measure": plan.to_json()}
 
 
 def own_values(folder: Path, mesh: jax.sharding.Mesh) -> dict[str, Any]:

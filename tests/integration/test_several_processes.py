@@ -107,8 +107,18 @@ def test_steps_with_split_parameters_equal_the_serial_run(count: int, devices: i
     assert_steps_equal_the_serial_ones(run, "")
 
 
-def test_processes_whose_memory_is_their_own_measure_themselves(tmp_path: Path) -> None:
-    first, second = (of["measure"] for of in found(tmp_path, 2, 2, "in_processes"))
+@pytest.mark.parametrize("what", ["across", "in_processes"])
+def test_a_mesh_may_have_two_axes_and_its_devices_in_any_order(what: str) -> None:
+    run = run_of(2, 2, what)
+    plan = Plan.from_json(run.found[0]["measure"])
+    assert plan.signature is not None
+    # JAX numbers those of the second process from 2048.
+    assert [device >= 2048 for device in plan.signature.devices] == [False, True] * 2
+    assert_steps_equal_the_serial_ones(run, "")
+
+
+def test_processes_whose_memory_is_their_own_measure_themselves() -> None:
+    first, second = (of["measure"] for of in run_of(2, 2, "in_processes").found)
     assert first == second
     assert (Plan.from_json(first).measured_s or 0) > 0
 
