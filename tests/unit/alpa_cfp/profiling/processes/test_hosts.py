@@ -115,7 +115,8 @@ def test_a_task_is_done_in_the_other_process(serving: Serving) -> None:
     assert other.remote.name == "process 1"
     other.peer.send(0, Planned("the plan"))
     assert other.served.result(20) == "the plan"
-    assert host.calls == ["start", "do", "end"]
+    assert host.calls[:3] == ["start", "do", "end"]
+    assert set(host.calls[3:]) <= {"end"}  # once more where the call was just returning
 
 
 @pytest.mark.parametrize("error", [ProfilingError.no_worker("no memory"), HostLostError("gone")], ids=repr)
