@@ -10,7 +10,15 @@ from alpa_cfp.cli.cluster import add_cluster, devices_of, read_cluster
 from alpa_cfp.cli.files import check_are_different, check_can_write
 from alpa_cfp.cli.process import UserError
 from alpa_cfp.cli.targets import add_target, plan_for_target
-from alpa_cfp.cli.workload import DEFAULT_MESH, add_workload, check_database, describe_sizes, read_workload, start
+from alpa_cfp.cli.workload import (
+    DEFAULT_MESH,
+    add_workload,
+    check_alpa_has,
+    check_database,
+    describe_sizes,
+    read_workload,
+    start,
+)
 from alpa_cfp.database import database_path
 from alpa_cfp_bench.workloads.sizes import mesh_shape
 
@@ -92,6 +100,8 @@ def _planned(arguments: argparse.Namespace, memory_budget_bytes: int | None) -> 
         raise UserError("--costs compile and --batch go with a target: name it, such as --target h100:1x8")
     arguments.mesh, arguments.costs = arguments.mesh or DEFAULT_MESH, arguments.costs or "measure"
     case = read_workload(arguments)
+    if case.num_micro_batches:
+        check_alpa_has(case, what="--micro-batches")
     cluster = read_cluster(arguments, case)
     if cluster is not None and arguments.costs != "measure":
         raise UserError(f"--costs {arguments.costs} runs nothing, and so needs no hosts: leave --ray out")
