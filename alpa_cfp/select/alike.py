@@ -10,7 +10,6 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from alpa_cfp.candidates.axis_order import order_key
 from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate
 
 
@@ -29,7 +28,9 @@ def first_alike(kinds: Sequence[int], candidates: Sequence[Candidate]) -> list[i
     """For each candidate the number of the first one that computes alike, which is measured for it."""
     first: dict[Hashable, int] = {}
     return [
-        number if candidate.predicted or candidate.unread else first.setdefault((kind, split_of(candidate)), number)
+        number
+        if candidate.predicted or candidate.unread or candidate.names_axes
+        else first.setdefault((kind, split_of(candidate)), number)
         for number, (kind, candidate) in enumerate(zip(kinds, candidates, strict=True))
     ]
 
@@ -41,7 +42,7 @@ def first_of_order(kinds: Sequence[int], candidates: Sequence[Candidate]) -> tup
     firsts, position = list[int](), dict[Hashable, int]()
     places = np.zeros(len(candidates), np.int64)
     for number, (kind, candidate) in enumerate(zip(kinds, candidates, strict=True)):
-        key = kind, order_key((*candidate.inputs, *candidate.outputs)[0].mesh, candidate.strategy)
+        key = kind, candidate.order
         places[number] = position.setdefault(key, len(firsts))
         if places[number] == len(firsts):
             firsts.append(number)
