@@ -104,6 +104,15 @@ class PlanError(CFPError, ValueError):
         return cls(f"the plan is for other arguments: {what}. Make a plan for these by alpa_cfp.autoshard")
 
     @classmethod
+    def not_global(cls, path: str, kind: str) -> "PlanError":
+        """A value of one process is to be split over several."""
+        return cls(
+            f"{path} is a {kind} of this process alone, and is split over several processes: make a global array of it "
+            "by jax.make_array_from_process_local_data(sharding, value), with the sharding that compile(...) of the "
+            "planned function has among its input_shardings"
+        )
+
+    @classmethod
     def transformed(cls, transformation: str) -> "PlanError":
         """A planned function is called inside a transformation that would change its program."""
         return cls(
@@ -256,6 +265,57 @@ class ProfilingError(CFPError, RuntimeError):
             "cluster had so many free to measure on: another mesh of this program holds them. Shut it down before, or "
             "plan from what was measured before by CFPOption(costs='replay')"
         )
+
+
+class ProcessesError(CFPError, RuntimeError):
+    """The processes of a mesh could not plan together."""
+
+    @classmethod
+    def not_initialized(cls, processes: Sequence[int]) -> "ProcessesError":
+        """The processes have no way to find each other."""
+        return cls(
+            f"the mesh has devices of the processes {_numbers(processes)}, which cannot find each other. Call "
+            "jax.distributed.initialize() in each of them first"
+        )
+
+    @classmethod
+    def not_together(cls, processes: Sequence[int], missing: Sequence[int], limit_s: float) -> "ProcessesError":
+        """Some processes have not called `autoshard`."""
+        return cls(
+            f"the mesh has devices of the processes {_numbers(processes)}, and of these {_numbers(missing)} did not "
+            f"call autoshard within {limit_s:g} s. All processes of a mesh call it, in the same order"
+        )
+
+    @classmethod
+    def other_programs(cls, first: int, differences: Sequence[tuple[int, str]]) -> "ProcessesError":
+        """The processes want plans for different programs or meshes."""
+        others = "; ".join(f"process {process} has {what}" for process, what in differences)
+        return cls(
+            f"the processes do not plan the same as process {first}: {others}. All processes of a mesh call autoshard "
+            "with the same function, arguments of the same shapes and the same mesh"
+        )
+
+    @classmethod
+    def lost(cls, process: int, reason: str) -> "ProcessesError":
+        """A process is gone."""
+        return cls(
+            f"process {process} was lost while the processes planned together: {reason}. Its own output says more. "
+            "Start the program again: what was measured is kept"
+        )
+
+    @classmethod
+    def failed(cls, process: int, error: str) -> "ProcessesError":
+        """A process cannot go on, because of an error of its own."""
+        return cls(f"planning ended in process {process}, and so in all of the mesh: {error}")
+
+
+def _numbers(processes: Sequence[int]) -> str:
+    first = ", ".join(map(str, processes[:_NAMED_PROCESSES]))
+    more = len(processes) - _NAMED_PROCESSES
+    return f"{first} and {more} more" if more > 0 else first
+
+
+_NAMED_PROCESSES = 8
 
 
 class HostsMeshError(CFPError, ValueError):

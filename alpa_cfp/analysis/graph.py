@@ -15,6 +15,8 @@ from alpa_cfp.analysis.rules import Rule
 STEP_BARRIER = "alpa.step"
 # What the program itself asks of a value's sharding: an identity (`spmd.shardings.constraints`).
 CONSTRAINT = "sdy.sharding_constraint"
+# A part that is written for each device (`spmd.shardings.islands`).
+ISLAND = "sdy.manual_computation"
 # Ops whose result has the operand's elements in another layout or type.
 LAYOUT_OPS = frozenset(
     {
@@ -115,6 +117,11 @@ class Graph:
     without_rule: tuple[int, ...]
     loops: tuple[Loop, ...]
     constants: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def names_axes(self) -> bool:
+        """Whether the program names mesh axes itself, by what it asks of shardings."""
+        return any(op.name in (CONSTRAINT, ISLAND) for op in self.ops)
 
     def shape(self, value: int) -> tuple[int, ...]:
         """The shape of a value."""

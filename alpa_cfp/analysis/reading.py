@@ -12,12 +12,11 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from alpa_cfp.analysis.collection import without_collection
-from alpa_cfp.analysis.graph import BARRIER, CONSTRAINT, MARK, STEP_BARRIER, WHILE, Graph, Loop, Op, Value
+from alpa_cfp.analysis.graph import BARRIER, CONSTRAINT, ISLAND, MARK, STEP_BARRIER, WHILE, Graph, Loop, Op, Value
 from alpa_cfp.analysis.rules import RULE_ATTRIBUTE, FactorKind, Rule, read_rule
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.step_barriers import is_step_barrier
 from alpa_cfp.spmd.module.stages import MARKER
-from alpa_cfp.spmd.shardings.islands import ISLAND
 from alpa_cfp.spmd.shardings.sharding_rules import run_shardy_passes
 
 # Ops without inputs.

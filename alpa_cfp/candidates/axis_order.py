@@ -4,6 +4,7 @@ Takes a mesh and strategies; gives a key that such strategies share, and the per
 On k axes of equal size a block with f factors has up to (f + 1)^k strategies with only C(f + k, k) keys: with four
 factors 25 and 15 on two axes, 125 and 35 on three, 625 and 70 on four. Invariant: the axes that split one factor keep
 their order, major to minor, so that a permuted sharding is the one that partitioning the permuted strategy would give.
+To a block whose program names axes itself no two of them are equal.
 """
 
 from collections.abc import Hashable, Sequence
@@ -42,8 +43,16 @@ class AxisPermutation:
         return ArraySharding(sharding.mesh, tuple(dims))
 
 
-def order_key(mesh: LogicalMesh, strategy: BlockStrategy) -> Hashable:
-    """Returns a key that is equal for strategies that differ only by the order of equal axes."""
+def order_key(mesh: LogicalMesh, strategy: BlockStrategy, *, names_axes: bool) -> Hashable:
+    """Returns a key that is equal for strategies that differ only by the order of equal axes.
+
+    Args:
+        mesh: The mesh.
+        strategy: The strategy.
+        names_axes: Whether the program of the block names axes itself.
+    """
+    if names_axes:
+        return strategy
     axes = _axes_of(mesh, strategy)
     sizes = {key: tuple(mesh.shape[axis] for axis in own) for key, own in axes.items()}
     return strategy.state_sharding, frozenset(sizes.items())

@@ -41,6 +41,7 @@ class Candidate:
         make: Makes `module`.
         predicted: The reason why `work` is predicted, for a program that XLA partitions; "" if it is its program's.
         unread: The reason why its communication is unknown, and counts as none; "" if it is known.
+        names_axes: Whether the program of the block names mesh axes itself, by what it asks of shardings.
     """
 
     strategy: BlockStrategy
@@ -53,6 +54,13 @@ class Candidate:
     make: Callable[[], HloModule] = field(compare=False, repr=False)
     predicted: str = ""
     unread: str = ""
+    names_axes: bool = False
+
+    @property
+    def order(self) -> Hashable:
+        """Equal for candidates of a kind that differ only by the order of equal mesh axes."""
+        mesh = (*self.inputs, *self.outputs)[0].mesh
+        return order_key(mesh, self.strategy, names_axes=self.names_axes)
 
     @cached_property
     def module(self) -> HloModule:
@@ -111,12 +119,14 @@ def _candidates(subprogram: Subprogram, backward_inputs: BackwardInputs, mesh: L
     updates = find_updates(subprogram.blocks.graph, donation_pairs(subprogram.module))
     found: list[Candidate] = []
     evaluated: dict[Hashable, Candidate] = {}
+    names_axes = subprogram.blocks.graph.names_axes
     for strategy in strategies_of(block, mesh.shape):
-        key = order_key(mesh, strategy)
+        key = order_key(mesh, strategy, names_axes=names_axes)
         if key in evaluated:
             candidate = _permuted(subprogram, mesh, evaluated[key], strategy)
         else:
             candidate = _candidate(subprogram, backward_inputs, mesh, updates, strategy)
+            candidate = replace(candidate, names_axes=names_axes)
             evaluated[key] = candidate
         found.append(candidate)
         distinct_inputs = {candidate.inputs}

@@ -19,6 +19,7 @@ from alpa_cfp.cli.targets import add_target
 from alpa_cfp.cli.workload import (
     DEFAULT_MESH,
     add_workload,
+    check_alpa_has,
     check_can_draw,
     check_database,
     describe_sizes,
@@ -108,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         if (number := getattr(arguments, name)) is not None and number < 1:
             raise UserError(f"--{name} is {number}, and must be at least 1")
     if of_pipelines:
+        check_alpa_has(case, what="--method pipeshard")
         arguments.rounds = arguments.rounds or Effort().rounds
         return pipelines.run(arguments, case, cluster, WRONG_RESULT)
     methods = _methods(arguments.methods, cluster)

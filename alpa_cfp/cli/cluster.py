@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from alpa_cfp.cli.process import UserError
+from alpa_cfp.cli.workload import check_alpa_has
 from alpa_cfp_bench.case import LOCAL, Case, Cluster, check_fits
 
 _OPTIONS = ("hosts", "devices_per_host")
@@ -44,6 +45,7 @@ def read_cluster(arguments: argparse.Namespace, case: Case) -> Cluster | None:
             raise UserError(f"--{option} is {number}, and must be at least 1")
     if address is None:
         return None
+    check_alpa_has(case, what="--ray")
     if address != LOCAL and not re.fullmatch(r"\S+:\d{1,5}", address):
         raise UserError(f"{address!r} is no address of a Ray cluster: --ray takes <ip>:<port>, or {LOCAL}")
     hosts, devices = numbers

@@ -15,6 +15,7 @@ from alpa_cfp.cli.workload import (
     DEFAULT_MESH,
     DEFAULT_MODEL,
     add_workload,
+    check_alpa_has,
     check_database,
     describe_sizes,
     read_workload,
@@ -112,6 +113,8 @@ def _planned(arguments: argparse.Namespace, memory_budget_bytes: int | None) -> 
     check_needs_no_target(arguments)
     arguments.mesh, arguments.costs = arguments.mesh or DEFAULT_MESH, arguments.costs or "measure"
     case = read_workload(arguments)
+    if case.num_micro_batches:
+        check_alpa_has(case, what="--micro-batches")
     cluster = read_cluster(arguments, case)
     if cluster is not None and arguments.costs != "measure":
         raise UserError(f"--costs {arguments.costs} runs nothing, and so needs no hosts: leave --ray out")

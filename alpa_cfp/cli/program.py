@@ -120,7 +120,7 @@ def _planned(
     import jax
 
     from alpa_cfp import PlanOptions, target
-    from alpa_cfp.jit.autoshard import plan_function
+    from alpa_cfp.jit.autoshard import Boundary, plan_function
     from alpa_cfp.search.errors import MemoryBudgetError
     from alpa_cfp_bench.progress import Progress
 
@@ -142,7 +142,7 @@ def _planned(
             progress=progress.is_bar,
         )
         try:
-            return plan_function(function, mesh, args, kwargs, tuple(arguments.donate), options)
+            return plan_function(function, mesh, args, kwargs, Boundary(tuple(arguments.donate)), options)
         except MemoryBudgetError as error:
             raise UserError(str(error)) from error
 

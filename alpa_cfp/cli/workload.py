@@ -52,7 +52,8 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
         "--mesh",
         default=DEFAULT_MESH,
         metavar="AxB",
-        help=f"the devices as a mesh of two axes, such as 2x4 or 1x8 (default {DEFAULT_MESH})",
+        help="the devices as a mesh, such as 2x4, or 1x8 for one axis; of more axes, such as 2x2x2, for plans without "
+        f"alpa (default {DEFAULT_MESH})",
     )
     parser.add_argument(
         "--size", nargs="+", default=[], metavar="NAME=N",
@@ -100,10 +101,26 @@ def check_mesh(mesh: str) -> None:
     """Checks the text of a mesh.
 
     Raises:
-        UserError: it has not two sizes.
+        UserError: it has not two sizes or more.
     """
-    if not re.fullmatch(r"[1-9]\d{0,4}x[1-9]\d{0,4}", mesh):
-        raise UserError(f"{mesh!r} is no mesh: --mesh takes two sizes of at least 1, such as 2x4 or 1x8")
+    if not re.fullmatch(r"[1-9]\d{0,4}(x[1-9]\d{0,4}){1,7}", mesh):
+        raise UserError(f"{mesh!r} is no mesh: --mesh takes two to eight sizes of at least 1, such as 2x4 or 1x8")
+
+
+def check_alpa_has(case: Case, *, what: str) -> None:
+    """Checks that Alpa, which does something for a command, has such meshes.
+
+    Args:
+        case: The case with the mesh.
+        what: What Alpa does, as a part of the command line.
+
+    Raises:
+        UserError: the mesh has more than two axes.
+    """
+    if len(mesh_shape(case.mesh)) > 2:
+        raise UserError(
+            f"{what} runs alpa, whose meshes have two axes, and --mesh is {case.mesh}: leave one of them out"
+        )
 
 
 def start(case: Case, cluster: Cluster | None = None) -> None:

@@ -73,7 +73,7 @@ def tested_words(name: str) -> str:
 
 def _place() -> int:
     """The place of this Python in TESTED_PYTHONS; the last for one that is not there."""
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    python = "{}.{}".format(*sys.version_info)
     return TESTED_PYTHONS.index(python) if python in TESTED_PYTHONS else -1
 
 

@@ -16,7 +16,6 @@ from alpa_cfp.analysis.graph import Graph
 from alpa_cfp.analysis.segments import repeated_runs
 from alpa_cfp.analysis.structure import find_structure
 from alpa_cfp.analysis.updates import find_updates
-from alpa_cfp.candidates.axis_order import order_key
 from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.evidence.communication import Communications, source_of
 from alpa_cfp.evidence.naming import SLICES, block_names, contraction_of, is_number, ops_without_rule, parameter_paths
@@ -108,9 +107,8 @@ class PlanEvidence:
         found = {int(choice) for each, choice in chosen if each.kind == first.kind}
         known: set[Hashable] = set()
         for number, candidate in enumerate(first.candidates):
-            key = order_key(self.mesh, candidate.strategy)
-            if key not in known:
-                known.add(key)
+            if candidate.order not in known:
+                known.add(candidate.order)
                 found.add(number)
         return sorted(found)
 

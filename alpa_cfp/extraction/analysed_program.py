@@ -10,7 +10,7 @@ from collections.abc import Sequence, Set
 from functools import cached_property
 
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
-from alpa_cfp.analysis.graph import BARRIER, CONSTRAINT, Graph
+from alpa_cfp.analysis.graph import BARRIER, Graph
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.analysis.segments import digest_of
 from alpa_cfp.analysis.updates import Update, find_updates
@@ -41,7 +41,7 @@ class AnalysedProgram:
     @cached_property
     def is_constrained(self) -> bool:
         """Whether it asks for shardings itself, over the axes of its mesh."""
-        return any(op.name == CONSTRAINT for op in self.blocks.graph.ops)
+        return self.blocks.graph.names_axes
 
     @cached_property
     def subprograms(self) -> BlockSubprograms:

@@ -15,12 +15,14 @@ from alpa_cfp.errors import AutoshardError
 from alpa_cfp.evidence.plan_evidence import signed
 from alpa_cfp.jit.constraints import asked_by_plan, asked_by_user, require_obeyed
 from alpa_cfp.jit.meshes import AnyMesh, axis_types_of, dims_of, of_whole_axes, platform_of, request_for
+from alpa_cfp.jit.processes import planning_together
 from alpa_cfp.jit.tracing import Leaf, TracedFunction, trace
 from alpa_cfp.lazily import call
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.signature import Asked, Placed, Signature
 from alpa_cfp.planner.options import HasPlanOptions, PlanOptions
 from alpa_cfp.planner.planner import plan as plan_module
+from alpa_cfp.planner.request import PlanRequest
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings import annotations
@@ -89,8 +91,9 @@ def autoshard(
     Args:
         fn: The function. Shardings that it sets (`with_sharding_constraint`, `jax.sharding.reshard`, those of inner
             `jax.jit`s) are kept; a `jax.shard_map` runs as it is written, and what is around it is planned.
-        mesh: Up to eight axes, any names, any of this process' devices in any order; an `AbstractMesh` with
-            `PlanOptions(costs="estimate")`; a `TargetMesh`, `target("h100:1x8").mesh()`, with `costs="compile"` too.
+        mesh: Up to eight axes, any names, any devices in any order, of several processes, too: then all of these call
+            `autoshard` and get the same plan; an `AbstractMesh` with `PlanOptions(costs="estimate")`; a `TargetMesh`,
+            `target("h100:1x8").mesh()`, with `costs="compile"` too.
         args: Pytrees of arrays, numbers or `jax.ShapeDtypeStruct`s.
         donate_argnums: The positions in `args` of donated arguments, as for `jax.jit`.
         in_shardings: What the plan must keep to, as for `jax.jit`: a pytree of `NamedSharding`s or `PartitionSpec`s for
@@ -107,7 +110,9 @@ def autoshard(
         NestedIslandError: `fn` has a `shard_map` inside a `shard_map`.
         HostCallbackError: `fn` uses the result of a callback into Python.
         TypeError, ValueError: `jax.jit` refuses `fn` or `donate_argnums`; also any exception of `fn` itself.
-        NoDevicesError: `costs="measure"`, and the mesh has devices that are not of this process, or none.
+        NoDevicesError: `costs="measure"`, and the mesh has no devices, or none of this process.
+        ProcessesError: the mesh has devices of several processes, and one of them did not call `autoshard`, plans
+            another program, is lost or has failed.
         ProfilingError: `costs="measure"`, and the process for measuring was lost and cannot be started again.
         ReplayError: `costs="replay"`, and the database lacks profiles, or has those of several kinds of devices.
         ProfileDatabaseError: the profile database cannot be read while it is in use.
@@ -135,8 +140,13 @@ def plan_function(
 ) -> Plan:
     """Returns the plan of `fn(*args, **kwargs)` on `mesh`, with its signature; see `autoshard`."""
     request = request_for(mesh)
-    asked = asked_by_user(mesh, args, kwargs, boundary.in_shardings, boundary.out_shardings)
-    program = trace(fn, args, kwargs, boundary.donate_argnums, platform_of(mesh), asked)
+    with planning_together(mesh, request, options) as processes:
+        asked = asked_by_user(mesh, args, kwargs, boundary.in_shardings, boundary.out_shardings)
+        program = trace(fn, args, kwargs, boundary.donate_argnums, platform_of(mesh), asked)
+        return processes.planned(program, lambda request: _planned(program, mesh, request, options))
+
+
+def _planned(program: TracedFunction, mesh: AnyMesh, request: PlanRequest, options: PlanOptions) -> Plan:
     made = plan_module(program.module, request, options)
     program, plan = replace(program, module=made.module), made.plan
     use_whole_axes(program)

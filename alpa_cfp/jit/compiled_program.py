@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 
+from alpa_cfp.jit.global_arrays import client_of, placed
 from alpa_cfp.jit.matching import named_shardings
 from alpa_cfp.jit.tracing import TracedFunction, shape_and_dtype
 from alpa_cfp.plan.signature import Signature
@@ -53,7 +54,7 @@ class CompiledProgram:
     def executable(self) -> MeshExecutable:
         """The compiled program."""
         module = replace(self.program.module, partitioned=self.partitioned)
-        return _UserMeshExecutable(Client(tuple(self.mesh.devices.flat)), module, self.outputs)
+        return _UserMeshExecutable(client_of(self.mesh), module, self.outputs)
 
     def takes(self, leaves: Sequence[Any]) -> bool:
         """Whether the leaves are arrays of the shapes and dtypes for which it was compiled."""
@@ -90,8 +91,8 @@ class CompiledProgram:
         if any(self._donated):
             _copy_shared_donated(arrays, self._donated)
         if to_reshard := self._to_reshard(arrays):
-            shardings, donated = ([of[i] for i in to_reshard] for of in (self.inputs, self._donated))
-            moved = jax.device_put([arrays[i] for i in to_reshard], shardings, donate=donated)
+            of = [arrays, self.inputs, [leaf.path for leaf in self.program.inputs], self._donated]
+            moved = placed(*([each[i] for i in to_reshard] for each in of))
             for i, array in zip(to_reshard, moved, strict=True):
                 arrays[i] = array
         return arrays

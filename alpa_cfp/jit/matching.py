@@ -26,7 +26,7 @@ def mesh_of(plan: Plan, signature: Signature) -> Mesh:
     """
     if not signature.devices:
         raise PlanError.no_devices("the plan was made for a mesh without devices")
-    here = {device.id: device for device in jax.local_devices()}
+    here = {device.id: device for device in jax.devices()}
     missing = [number for number in signature.devices if number not in here]
     if missing:
         raise PlanError.no_devices(f"the plan was made on devices that this process does not have: {missing}")

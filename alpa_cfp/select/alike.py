@@ -8,6 +8,8 @@ candidates that compute alike are of one kind of block.
 import math
 from collections.abc import Hashable, Sequence
 
+import numpy as np
+
 from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate
 
 
@@ -26,9 +28,25 @@ def first_alike(kinds: Sequence[int], candidates: Sequence[Candidate]) -> list[i
     """For each candidate the number of the first one that computes alike, which is measured for it."""
     first: dict[Hashable, int] = {}
     return [
-        number if candidate.predicted or candidate.unread else first.setdefault((kind, split_of(candidate)), number)
+        number
+        if candidate.predicted or candidate.unread or candidate.names_axes
+        else first.setdefault((kind, split_of(candidate)), number)
         for number, (kind, candidate) in enumerate(zip(kinds, candidates, strict=True))
     ]
+
+
+def first_of_order(kinds: Sequence[int], candidates: Sequence[Candidate]) -> tuple[list[int], np.ndarray]:
+    """Of candidates that differ by the order of equal mesh axes only the number of the first one, ascending, and for
+    each candidate the position of its first one among these.
+    """
+    firsts, position = list[int](), dict[Hashable, int]()
+    places = np.zeros(len(candidates), np.int64)
+    for number, (kind, candidate) in enumerate(zip(kinds, candidates, strict=True)):
+        key = kind, candidate.order
+        places[number] = position.setdefault(key, len(firsts))
+        if places[number] == len(firsts):
+            firsts.append(number)
+    return firsts, places
 
 
 def split_of(candidate: Candidate) -> tuple[tuple[int, int], ...]:

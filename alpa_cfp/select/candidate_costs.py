@@ -21,7 +21,7 @@ from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.database import Profile
 from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import ClassTable
-from alpa_cfp.select.alike import candidate_numbers, first_alike
+from alpa_cfp.select.alike import candidate_numbers, first_alike, first_of_order
 from alpa_cfp.select.posterior import Corrections, Neighbours, PairKey, Posterior
 from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.select.profiles import compiled_collectives, failure_of
@@ -106,7 +106,11 @@ class CandidateCosts:
         self._profiles, self._margin, self.micro_batches = profiles, margin, micro_batches
         self._calibrated, self._rates = rates, rates
         kinds = [block.kind for block in block_candidates if block.kind == block.block for _ in block.candidates]
-        self._targets, self._model = first_alike(kinds, self.candidates), TimeModel(kinds, self.candidates)
+        self._targets = first_alike(kinds, self.candidates)
+        # What differs by the order of equal axes only is one to the model: `_place` has its number there for each.
+        firsts, self._place = first_of_order(kinds, self.candidates)
+        self._firsts = np.array(firsts)
+        self._model = TimeModel([kinds[number] for number in firsts], [self.candidates[number] for number in firsts])
         combined = [() if communication is None else each.per_step.collectives for each in self.candidates]
         moved = [
             self.communication.by_key(each.work.collectives, once)
@@ -117,6 +121,7 @@ class CandidateCosts:
             {} if each.predicted or each.unread else own for each, own in zip(self.candidates, moved, strict=True)
         ]
         self._known: Posterior | None = None
+        self._means: Corrections | None = None
         self._resharding_s = dict[Choices, list[dict[CollectiveKey, float]]]()
         if profiles is not None:
             self.measure(self._first() if math.isfinite(margin) else range(len(self.candidates)))
@@ -142,7 +147,7 @@ class CandidateCosts:
             communication_s: The estimates of its collectives by kind and group size.
             seconds: What a step with one micro-batch takes, with the overhead of its program.
         """
-        numbers = self.of(choices)
+        numbers = [int(self._place[number]) for number in self.of(choices)]
         neighbours = [
             Neighbours(self.pair(edge, choices), (numbers[edge.first], numbers[edge.second]))
             for edge in self.boundaries.crossings
@@ -151,7 +156,7 @@ class CandidateCosts:
         own_s = max(own_s, _LEAST_OF_MEASURED * seconds)
         self._model.add_plan(numbers, neighbours, communication_s, _total_s(self._between(choices)), own_s)
         self.plans_s[choices] = self.step_time_s(choices, own_s)
-        self._known = None
+        self._known = self._means = None
 
     def drawn(self, random: np.random.Generator, *, alone: bool = False) -> Corrections:
         """Times that are possible, given the measurements.
@@ -160,7 +165,7 @@ class CandidateCosts:
             random: Draws them.
             alone: Whether only what measuring candidates by themselves would tell is uncertain.
         """
-        return self._posterior.drawn(random, alone=alone)
+        return self._of_all(self._posterior.drawn(random, alone=alone))
 
     def plan_s(
         self, choices: Choices, communication_s: Mapping[CollectiveKey, float], known: Corrections | None = None
@@ -235,7 +240,7 @@ class CandidateCosts:
             if profile is None and is_over:
                 continue
             self.seconds[number] = self._own_s(self.candidates[number], profile)
-            self._model.add_candidate(number, self.seconds[number])
+            self._model.add_candidate(int(self._place[number]), self.seconds[number])
             self.failures[number] = failure_of(profile)
             compiled = compiled_collectives(profile)
             if compiled is not None:
@@ -243,7 +248,7 @@ class CandidateCosts:
         known = [number for number, seconds in self.seconds.items() if math.isfinite(seconds)]
         works = [self._work(number) for number in known]
         self._rates = fitted(works, [self.seconds[number] for number in known], self._calibrated)
-        self._known = None
+        self._known = self._means = None
         logger.info("CFP: %d of %d candidates are measured", self.measured, len(self.candidates))
 
     def costs(
@@ -341,12 +346,19 @@ class CandidateCosts:
     @property
     def means(self) -> Corrections:
         """The means of times, given the measurements."""
-        return self._posterior.mean
+        if self._means is None:
+            self._means = self._of_all(self._posterior.mean)
+        return self._means
+
+    def _of_all(self, corrections: Corrections) -> Corrections:
+        """The times of all candidates, from those of the model."""
+        computing_s, deviation = corrections.computing_s[self._place], corrections.deviation[self._place]
+        return replace(corrections, computing_s=computing_s, deviation=deviation)
 
     @property
     def _posterior(self) -> Posterior:
         if self._known is None:
-            self._known = self._model.posterior(self._computing_s())
+            self._known, self._means = self._model.posterior(self._computing_s()[self._firsts]), None
         return self._known
 
 

@@ -18,7 +18,7 @@ from alpa.shard_parallel import compile_executable
 from alpa.util import jaxpr_to_hlo, trace_jaxpr_with_micro_batch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from alpa_cfp import CFPOption, CFPShardParallel, Plan
+from alpa_cfp import CFPOption, CFPShardParallel, Plan, autoshard
 from alpa_cfp_bench import cluster
 from alpa_cfp_bench.case import CFP, ILP, ILP_AGAIN, ILP_GIVEN, PROPAGATION, Case
 from alpa_cfp_bench.plan_callback import with_callback
@@ -35,7 +35,7 @@ from alpa_cfp_bench.workloads.meshes import logical_mesh
 from alpa_cfp_bench.workloads.model import Model, step_of_parts, training_step
 from alpa_cfp_bench.workloads.models import abstract, build
 from alpa_cfp_bench.workloads.shardings import manual_sharding, state_specs
-from alpa_cfp_bench.workloads.sizes import MESH_AXES, mesh_shape
+from alpa_cfp_bench.workloads.sizes import MESH_AXES, mesh_axes, mesh_shape
 from alpa_on_jax.xla_extension import planner
 
 # Those that split nothing but the batch, over all devices.
@@ -81,6 +81,9 @@ class Planned:
 
 def misfit(case: Case, method: str) -> str:
     """Why a method cannot run a case; "" where it can. Needs no devices."""
+    if len(mesh_shape(case.mesh)) > len(MESH_AXES) and (case.num_micro_batches or method not in (CFP, PROPAGATION)):
+        own = "its micro-batches are Alpa's" if method in (CFP, PROPAGATION) else "it is Alpa's"
+        return f"{own}, whose meshes have two axes"
     parts = case.num_devices if method in _BATCH_ONLY else mesh_shape(case.mesh)[0] if method == "megatron" else 1
     if case.micro_batch % parts:
         return f"{case.micro_batch} samples cannot be split into {parts} equal parts"
@@ -113,6 +116,8 @@ def plan_method(
     """
     if method == PROPAGATION:
         return _by_jit(case)
+    if len(mesh_shape(case.mesh)) > len(MESH_AXES):
+        return _by_autoshard(case, option)
     plans: list[Plan] = []
     option = with_callback(option, plans.append)
     planned = _by_alpa(case, _alpa_method(case, method, option, devices, setting or Setting(case.mesh)))
@@ -134,6 +139,9 @@ def plan_only(case: Case, option: CFPOption, devices: Any = None) -> Plan:
         CFPError: as `CFPOption` says.
     """
     model = abstract(case.model, case.size)
+    if len(mesh_shape(case.mesh)) > len(MESH_AXES):
+        step = training_step(model, jax.value_and_grad)
+        return autoshard(step, _jax_mesh(case), model.state, model.batch, donate_argnums=0, option=option)
     method = _PlanningMethod(devices or logical_mesh(case.mesh), case.num_micro_batches, option)
     return parallelized(model, method).get_executable(model.state, model.batch)
 
@@ -230,12 +238,34 @@ def _by_alpa(case: Case, method: Any) -> Planned:
     )
 
 
+def _by_autoshard(case: Case, option: CFPOption) -> Planned:
+    """The step by CFP on a mesh that Alpa does not have: through `autoshard`."""
+    model = build(case.model, case.size)
+    step = training_step(model, jax.value_and_grad)
+    started = time.perf_counter()
+    plan = autoshard(step, _jax_mesh(case), model.state, model.batch, donate_argnums=0, option=option)
+    planned = plan.jit(step).compile(model.state, model.batch)
+    planning_s = time.perf_counter() - started
+    (state, batch), _ = planned.input_shardings
+    # device_put may hand on the model's own buffers, which donation would take.
+    arguments = jax.device_put(jax.tree.map(jnp.copy, model.state), state), jax.device_put(model.batch, batch)
+    sizes, text = planned.memory_bytes(), planned.as_text()
+    needed = sizes["arguments"] + sizes["outputs"] + sizes["temporaries"] - sizes["aliased"]
+    program = Program(planned, *arguments, lambda: text, "shardy")
+    return Planned(program, planning_s, needed, traffic_of_text(text), None, plan)
+
+
+def _jax_mesh(case: Case) -> Mesh:
+    """The mesh of a case over this process' devices, the first ones."""
+    shape = mesh_shape(case.mesh)
+    return Mesh(np.array(jax.local_devices()[: case.num_devices]).reshape(shape), mesh_axes(shape))
+
+
 def _by_jit(case: Case) -> Planned:
     """The step through `jax.jit`, with nothing but the batch split."""
     model = build(case.model, case.size)
-    shape = mesh_shape(case.mesh)
-    mesh = Mesh(np.array(jax.local_devices()[: case.num_devices]).reshape(shape), MESH_AXES)
-    whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(MESH_AXES))
+    mesh = _jax_mesh(case)
+    whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     count = case.num_micro_batches
     whole_step = training_step(model, jax.value_and_grad)
 

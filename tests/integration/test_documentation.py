@@ -46,6 +46,7 @@ NOT_CODE = {
     "architecture.md": "the way of a program, drawn with letters",
     "cluster.md": "what a bench printed on two hosts; tests/ray/test_bench.py runs one",
     "faults.md": "how training goes on on a cluster; tests/ray/test_faults.py does so",
+    "jax-programs.md": "a program that SLURM starts; tests/integration/test_several_processes.py runs it",
     "pipelines.md": "what a bench printed on two hosts; tests/ray/test_bench.py runs one",
     "targets.md": "what needs the compiler of a target, and what it printed; tests/targets plans with it",
     "reference.md": "signatures and help, made by `make reference`; tests/unit/test_reference_page.py holds them",

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import pallas
@@ -23,9 +24,11 @@ from integration.constrained import (
     batch,
     mesh,
     scanned,
+    serial,
     step_with,
     weights,
 )
+from integration.serial import assert_equal_up_to_rounding
 
 pytestmark = pytest.mark.slow
 
@@ -115,6 +118,22 @@ def test_a_pallas_call_is_computed_whole_on_every_device_and_by_parts_in_a_shard
 
     plan = autoshard(fn, on, batch(), weights()["up"], option=ESTIMATE)
     assert_equals_serial(fn, on, plan, batch(), weights()["up"])
+
+
+def test_a_planned_function_with_constraints_and_such_parts_is_an_inner_call_of_another_one() -> None:
+    on = mesh(2, 2)
+
+    @autoshard(on, option=ESTIMATE, in_shardings=P("data"), out_shardings=P(None, "model"))
+    def planned(x: jax.Array) -> jax.Array:
+        hidden = lax.with_sharding_constraint(jnp.tanh(x @ x.T), P("data", P.UNCONSTRAINED))
+        return island(on)("hidden", hidden)
+
+    def outer(x: jax.Array) -> jax.Array:
+        return planned(x * 2) + 1
+
+    expected = serial(lambda x: planned.fn(x * 2) + 1, on, batch())
+    assert planned.plan_for(batch()).out_shardings == {"result": P(None, "model")}
+    assert_equal_up_to_rounding(np.asarray(jax.jit(outer)(batch())), expected)
 
 
 def test_a_part_for_each_device_inside_another_one_is_an_error_with_words() -> None:

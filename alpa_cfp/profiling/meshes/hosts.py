@@ -34,7 +34,6 @@ from alpa_cfp.profiling.process.protocol import (
     TaskEvent,
 )
 from alpa_cfp.profiling.queue import Group
-from alpa_cfp.spmd.distributed.runtime import Service
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +89,14 @@ class Host(Protocol):
         ...
 
 
+class MeshService(Protocol):
+    """The service by which the hosts of a mesh find each other; see `spmd.distributed.runtime`."""
+
+    def shutdown(self) -> None:
+        """End it."""
+        ...
+
+
 class HostsRunner:
     """Measures groups of programs on a mesh of several hosts; the mesh lasts from the first group to `close`.
 
@@ -103,14 +110,14 @@ class HostsRunner:
     def __init__(
         self,
         hosts: Sequence[Host],
-        new_mesh: Callable[[], tuple[Service, Sequence[Setup]]],
+        new_mesh: Callable[[], tuple[MeshService, Sequence[Setup]]],
         machines: Machines,
         losses: Losses,
     ) -> None:
         self._hosts, self._new_mesh = tuple(hosts), new_mesh
         self._machines, self._losses = machines, losses
         self._hosts_of_machine = Counter(host.machine for host in hosts)
-        self._service: Service | None = None
+        self._service: MeshService | None = None
         self._losses_in_a_row = 0
 
     @property

@@ -17,12 +17,16 @@ def setup_of(client: Client) -> Setup:
     """The setup of a worker with the devices of `client` and the current settings of JAX.
 
     Raises:
-        ProfilingError: some devices are of another process.
+        ProfilingError: the devices are of several processes.
     """
     devices = client.devices()
-    if any(device.process_index != 0 for device in devices):
+    if len({device.process_index for device in devices}) > 1:
         raise ProfilingError.no_worker("the mesh has devices of several processes")
     ids, kinds = tuple(device.id for device in devices), tuple(device.device_kind for device in devices)
+    if devices[0].process_index != 0:
+        # The worker numbers its devices from 0, and of several processes only the first one does.
+        here = sorted(device.id for device in devices[0].client.local_devices())
+        ids = tuple(map(here.index, ids))
     return Setup(client.platform, ids, kinds, jax_config())
 
 

@@ -130,13 +130,18 @@ class Supervisor:
             if not done:
                 self.close()
 
+    def kill(self) -> None:
+        """End the worker, if there is one; in any thread. What another thread waits for then ends as by a crash."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # it leads a group of its own
+
     def close(self) -> None:
         """End the worker; a second call does nothing."""
+        self.kill()
         process, self._process = self._process, None
         if process is not None:
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # it leads a group of its own
             process.wait()
         for each in (self._connection, self._progress_file, self._errors):
             if each is not None:

@@ -108,8 +108,11 @@ def execute(executable: Any, arguments: Sequence[jax.Array], handlers: Sequence[
 
 
 def assembled(array: Any) -> jax.Array:
-    """The same buffers as an array whose shape the runtime knows, too; see `RESULTS_ARE_PARTS`."""
-    if array.sharding.is_fully_replicated:
+    """The same buffers as an array whose shape the runtime knows, too; see `RESULTS_ARE_PARTS`.
+
+    What has no buffers yet, inside of `jax.jit`, stays as it is.
+    """
+    if not isinstance(array, jax_array.ArrayImpl) or array.sharding.is_fully_replicated:
         return array
     return jax_array.ArrayImpl(array.aval, array.sharding, array._arrays, committed=True, _skip_checks=True)
 

@@ -8,6 +8,7 @@ the same.
 
 from typing import Any
 
+import numpy as np
 from jaxlib.mlir import ir
 
 from alpa_cfp.spmd.errors import NestedIslandError
@@ -19,6 +20,7 @@ from alpa_cfp.spmd.shardings.user_axes import UserAxes
 
 ISLAND = "sdy.manual_computation"
 _IN, _OUT, _MANUAL = "in_shardings", "out_shardings", "manual_axes"
+_GROUPS = "replica_groups"
 
 
 def use_logical_mesh(module: Any, axes: UserAxes) -> None:
@@ -35,6 +37,9 @@ def use_logical_mesh(module: Any, axes: UserAxes) -> None:
     for op in mlir.all_operations(module):
         if op.name != ISLAND:
             continue
+        for inner in mlir.inner_operations(op):
+            if _GROUPS in inner.attributes and (groups := axes.groups(inner.attributes[_GROUPS])) is not None:
+                inner.attributes[_GROUPS] = mlir.dense(np.array(groups, np.int64))
         inputs, outputs = (_closed(axes, op.attributes[name]) for name in (_IN, _OUT))
         op.attributes[_IN], op.attributes[_OUT], op.attributes[_MANUAL] = _text(inputs), _text(outputs), manual
         with ir.InsertionPoint(op), op.location:

@@ -17,6 +17,8 @@ from alpa_cfp.spmd.shardings.sharding import Axis, LogicalMesh
 _SHARDING = re.compile(r"<@([\w$.-]+), \[(.*?)\]")
 _NAMED_MESH = re.compile(r'"([^"]*)"=(\d+)')
 _DIM = re.compile(r"\{([^}]*)\}")
+# Of collectives inside `shard_map`, since jax 0.11.
+_GROUP_AXES = re.compile(r"replica_group_mesh_axes<mesh = @([\w$.-]+), axes = \[(.*)\]>")
 _AXIS = re.compile(r'"([^"]*)"')
 
 Dims = tuple[tuple[Axis, ...] | None, ...]
@@ -56,10 +58,27 @@ class UserAxes:
         """
         return [self._dims(symbol, dims) for symbol, dims in _SHARDING.findall(str(attribute))]
 
-    def _dims(self, symbol: str, text: str) -> Dims:
+    def groups(self, attribute: Any) -> list[list[int]] | None:
+        """The groups of devices of a collective that names axes; None if it lists devices.
+
+        Raises:
+            ForeignMeshError: they are axes of another mesh.
+        """
+        found = _GROUP_AXES.search(str(attribute))
+        if found is None:
+            return None
+        sizes = self._sizes(found[1])
+        axes = (Axis(self.names.index(name), 1, sizes[name]) for name in _AXIS.findall(found[2]))
+        return self.mesh.groups([axis for axis in axes if axis.size > 1])
+
+    def _sizes(self, symbol: str) -> dict[str, int]:
         sizes = dict(zip(self.names, self.mesh.shape, strict=True))
         if (named := self.declared.get(symbol, {})) != sizes:
             raise ForeignMeshError(named, sizes)
+        return sizes
+
+    def _dims(self, symbol: str, text: str) -> Dims:
+        sizes = self._sizes(symbol)
         index = {name: number for number, name in enumerate(self.names)}
 
         def dim(part: str) -> tuple[Axis, ...] | None:

@@ -4,6 +4,7 @@ Invariants: the sizes of `TINY` are divisible by 8, so each mesh of up to 8 devi
 its `SIZES` takes 5 to 150 ms on one device of two cores, and that time alone, of plain `jax.jit`, has set the sizes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 BATCH_SIZE = 16
@@ -12,10 +13,14 @@ MESH_AXES = ("data", "model")
 MESHES = ("1x8", "2x4", "2x2")
 
 
-def mesh_shape(name: str) -> tuple[int, int]:
-    """The sizes of the axes `data` and `model` of the mesh called `name`, such as "2x4"."""
-    data, model = name.split("x")
-    return int(data), int(model)
+def mesh_shape(name: str) -> tuple[int, ...]:
+    """The sizes of the axes of the mesh called `name`, such as "2x4": `data` and `model`, or more."""
+    return tuple(map(int, name.split("x")))
+
+
+def mesh_axes(shape: Sequence[int]) -> tuple[str, ...]:
+    """The names of the axes of a mesh."""
+    return MESH_AXES if len(shape) == len(MESH_AXES) else tuple(f"axis{number}" for number in range(len(shape)))
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,20 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from alpa_cfp.candidates import block_candidates as candidates
 from alpa_cfp.candidates import block_program
 from alpa_cfp.candidates.block_candidates import Candidate, find_block_candidates
 from alpa_cfp.costs import Work, read_local, work_of
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
+from alpa_cfp.jit.constraints import asked_by_user
+from alpa_cfp.jit.tracing import trace
 from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
@@ -29,9 +35,20 @@ def found(module: HloModule, mesh: LogicalMesh = SQUARE) -> list[Candidate]:
     return candidates.distinct(find_block_candidates(AnalysedProgram(module).subprograms, mesh, {}))
 
 
+def constrained_module(mesh: LogicalMesh) -> HloModule:
+    """Two layers with a value between them that is split along the first axis."""
+    axes = AbstractMesh(mesh.shape, ("a", "b", "c")[: len(mesh.shape)])
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((16, 32), (32, 64), (64, 32))]
+
+    def fn(x: Any, up: Any, down: Any) -> Any:
+        return jax.lax.with_sharding_constraint(jnp.tanh(x @ up), PartitionSpec("a")) @ down
+
+    return trace(fn, shapes, {}, (), "cpu", asked_by_user(axes, shapes, {}, None, None)).module
+
+
 def without_permutations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each strategy be evaluated by its own program."""
-    monkeypatch.setattr(candidates, "order_key", lambda _, strategy: strategy)
+    monkeypatch.setattr(candidates, "order_key", lambda _, strategy, names_axes: strategy)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +60,8 @@ def without_permutations(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: model_module("mlp"), CUBE),
         (lambda: model_module("conv"), CUBE),
         (lambda: model_module("mlp"), LogicalMesh((2, 4, 2))),
+        (lambda: constrained_module(SQUARE), SQUARE),
+        (lambda: constrained_module(CUBE), CUBE),
     ],
 )
 def test_a_permuted_candidate_is_the_one_that_its_own_program_gives(

@@ -70,7 +70,7 @@ def test_published_sizes_take_a_batch_and_a_mesh_of_their_own(compared: list[Any
         ("--target h10:1x8", "there is no chip called 'h10'. Did you mean h100?"),
         ("--target h100:1x8 --model llama-7c", "there is no model 'llama-7c': --model takes one of"),
         ("--target h100:1x8 --mesh 2x3", "h100:1x8 has 8 devices, and a mesh of it has as many"),
-        ("--target h100:1x8 --mesh 8", "'8' is no mesh: --mesh takes two sizes of at least 1"),
+        ("--target h100:1x8 --mesh 8", "'8' is no mesh: --mesh takes two to eight sizes of at least 1"),
         ("--target h100:1x8 --ray local", "--target plans for devices that are not here: leave --ray out"),
         ("--target h100:1x8 --micro-batches 2", "--target plans a step without micro-batches"),
         ("--target h100:1x8 --method pipeshard", "--target plans a step on one mesh: leave --method pipeshard out"),

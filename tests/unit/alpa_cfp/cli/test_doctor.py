@@ -298,6 +298,16 @@ def test_what_is_installed_anew_is_the_version_tested_with_this_python(
     assert tested.reinstalling("flax") == f"pip install --force-reinstall flax=={flax}"
 
 
+@pytest.mark.parametrize(("python", "jax"), [((3, 11), "0.10.2"), ((3, 12), "0.11.2"), ((3, 13), "0.12.0.1")])
+def test_the_jax_that_is_suggested_is_the_one_tested_with_this_python_or_the_newest(
+    python: tuple[int, int], jax: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tested.sys, "version_info", python)
+    assert tested.suitable_jax() == jax
+    monkeypatch.setattr(tested.sys, "version_info", (3, 99))
+    assert tested.suitable_jax() == "0.12.0.1"
+
+
 def test_devices_are_counted_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.glob, "glob", lambda pattern: [])
     assert machine.devices(seeing(*[("cpu", "cpu", None)] * 8)).found.startswith("8 virtual CPU devices (on ")

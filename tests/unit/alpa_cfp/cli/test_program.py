@@ -142,7 +142,7 @@ MESH = "--mesh data=2,model=2 --costs estimate"
         (f"mine:train_step {ARGS} {MESH} --memory-mb 0.001", "no plan fits"),
         (
             f"mine:train_step {ARGS} --mesh data=2 --costs compile",
-            "--costs compile and --batch go with a target: name it",
+            "--costs compile and --batch go with a target",
         ),
         ("--args mine:example", "--args is for a program of your own: name it first, as MODULE:NAME"),
         ("--donate 0", "--donate is for a program of your own"),

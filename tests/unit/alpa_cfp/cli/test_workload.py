@@ -39,9 +39,10 @@ def refused(capsys: pytest.CaptureFixture[str], command: str, *arguments: str) -
     ("words", "message"),
     [
         ("--model gtp", "there is no model 'gtp': --model takes one of gpt, llama,"),
-        ("--mesh 2by4", "'2by4' is no mesh: --mesh takes two sizes of at least 1, such as 2x4 or 1x8"),
+        ("--mesh 2by4", "'2by4' is no mesh: --mesh takes two to eight sizes of at least 1, such as 2x4 or 1x8"),
         ("--mesh 0x4", "'0x4' is no mesh"),
         ("--mesh 8", "'8' is no mesh"),
+        ("--mesh 2x2x2 --ray 10.0.0.1:6379", "--ray runs alpa, whose meshes have two axes, and --mesh is 2x2x2: leave"),
         ("--mesh 50x50", "a 50x50 mesh needs 2500 devices, and there are 8 (cpu), because XLA_FLAGS is '"),
         ("--size huge", "--size 'huge' is neither \"tiny\" nor NAME=N with a NAME of batch, hidden,"),
         ("--size depth=3", "--size 'depth=3' is neither"),

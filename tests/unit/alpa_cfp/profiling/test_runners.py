@@ -239,16 +239,16 @@ class _Device:
 
 
 @pytest.mark.parametrize(
-    ("device", "reason"),
+    ("devices", "reason"),
     [
-        (_Device(99), r"none with the ids \[99\]"),
-        (_Device(0, device_kind="faster"), "faster"),
-        (_Device(0, process_index=1), "several processes"),
+        ([_Device(99)], r"none with the ids \[99\]"),
+        ([_Device(0, device_kind="faster")], "faster"),
+        ([_Device(0), _Device(2048, process_index=1)], "several processes"),
     ],
 )
-def test_a_process_without_the_devices_of_the_mesh_is_refused(device: Any, reason: str) -> None:
+def test_a_process_without_the_devices_of_the_mesh_is_refused(devices: Any, reason: str) -> None:
     with (
-        closing(SubprocessRunner(Client([device]), QUIET)) as worker,
+        closing(SubprocessRunner(Client(devices), QUIET)) as worker,
         pytest.raises(ProfilingError, match=reason),
     ):
         worker.start()
