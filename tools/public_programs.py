@@ -100,7 +100,7 @@ def write(path: Path, outcomes: dict[tuple[str, ...], dict[str, Any]]) -> None:
 def summary(outcome: dict[str, Any]) -> str:
     """One line on an outcome."""
     words = [outcome["status"]]
-    if outcome["status"] not in ("equal", "differs"):
+    if outcome["status"] not in ("equal", "differs", "ran"):
         words.append(f"in {outcome['phase']}: {outcome['reason']} {outcome['where']}")
     for name, form in (
         ("jit_s", "jit {:.1f} s"),

@@ -34,12 +34,14 @@ class Program:
         commit: The commit with which the step's file was written.
         axes: The names of the axes of meshes with up to three; a mesh has the first ones.
         absent: The packages of which a step needs nothing (`absent.replace`).
+        draws: Whether a step draws random numbers. Alpa draws others than `jax.jit`.
     """
 
     repository: str
     commit: str
     axes: tuple[str, str, str] = ("data", "model", "second")
     absent: tuple[str, ...] = _ABSENT
+    draws: bool = False
 
     @property
     def folder(self) -> str:
@@ -48,11 +50,11 @@ class Program:
 
 
 PROGRAMS = {
-    "lm1b": Program(*_FLAX),
-    "seq2seq": Program(*_FLAX),
-    "gemma": Program(*_FLAX),
+    "lm1b": Program(*_FLAX, draws=True),
+    "seq2seq": Program(*_FLAX, draws=True),
+    "gemma": Program(*_FLAX, draws=True),
     "imagenet": Program(*_FLAX),
-    "ogbg_molpcba": Program(*_FLAX),
+    "ogbg_molpcba": Program(*_FLAX, draws=True),
     "easylm": Program(
         "young-geng/EasyLM",
         "fe5b2c354e25d697fce7cd225e23bbbe72570da3",
@@ -64,6 +66,7 @@ PROGRAMS = {
         "luchris429/purejaxrl",
         "31756b197773a52db763fdbe6d635e4b46522a73",
         absent=("brax", "navix", "gymnasium", "seaborn"),
+        draws=True,
     ),
     "diffrax": Program("patrick-kidger/diffrax", "5ea5fcb05058bd22548300a10ea5ef5ce7fb75bb", absent=()),
 }
