@@ -34,6 +34,7 @@ class Program:
         commit: The commit with which the step's file was written.
         axes: The names of the axes of meshes with up to three; a mesh has the first ones.
         absent: The packages of which a step needs nothing (`absent.replace`).
+        names_mesh: Whether a step asks for shardings over its mesh; that of the reference has one device.
         draws: Whether a step draws random numbers. Alpa draws others than `jax.jit`.
     """
 
@@ -41,6 +42,7 @@ class Program:
     commit: str
     axes: tuple[str, str, str] = ("data", "model", "second")
     absent: tuple[str, ...] = _ABSENT
+    names_mesh: bool = False
     draws: bool = False
 
     @property
@@ -60,8 +62,9 @@ PROGRAMS = {
         "fe5b2c354e25d697fce7cd225e23bbbe72570da3",
         axes=("dp", "mp", "fsdp"),
         absent=("wandb", "gcsfs", "datasets"),
+        names_mesh=True,
     ),
-    "nanodo": Program("google-deepmind/nanodo", "10aefdeed40a63293daf112b91a5538cd24fa3a4"),
+    "nanodo": Program("google-deepmind/nanodo", "10aefdeed40a63293daf112b91a5538cd24fa3a4", names_mesh=True),
     "purejaxrl": Program(
         "luchris429/purejaxrl",
         "31756b197773a52db763fdbe6d635e4b46522a73",
