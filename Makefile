@@ -25,7 +25,7 @@ PYTEST := $(BIN)/pytest -q --numprocesses=auto --maxprocesses=8 --dist=loadgroup
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check quick bench reference format lint types unit integration cluster targets gpu clean interpreter
+.PHONY: help venv demo test check quick bench reference format lint types unit integration compatible cluster targets gpu clean interpreter
 
 help: ## what can be made
 	@echo "make TARGET [PYTHON=python3.12] [VENV=.venv-3.12] [ARGS='-k name']"
@@ -74,6 +74,12 @@ lint: $(INSTALLED) ## ruff: format and lint; import contracts
 
 types: $(INSTALLED) ## basedpyright
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+# What depends most on the version of JAX, for a version beside the two that are tested in full.
+compatible: $(INSTALLED) ## a selection of tests for one more version of JAX (about 3 minutes)
+	$(PYTEST) -m "not slow and not gpu and not ray" tests/unit/alpa_cfp/jit tests/unit/alpa_cfp/spmd/compile \
+		tests/unit/alpa_cfp/analysis/test_no_collectives.py $(ARGS)
+	$(PYTEST) tests/integration/test_islands.py tests/integration/test_without_alpa.py $(ARGS)
 
 # Integration tests are a process of their own: what they compile does not fill the memory of the others.
 unit: $(INSTALLED) ## unit tests, and oracles: numbers from elsewhere
