@@ -80,6 +80,17 @@ class ForeignMeshError(SpmdError, ValueError):
         )
 
 
+class NamedMeshError(SpmdError, ValueError):
+    """A function for `alpa.parallelize` asks for shardings over a mesh."""
+
+    def __init__(self, program: str, named: Mapping[str, int]) -> None:
+        super().__init__(
+            f"{program}: the function asks for shardings over a mesh with the axes {_axes(named)}, but alpa chooses "
+            "meshes by itself, and their axes have no names. Take with_sharding_constraint, reshard and shard_map out "
+            "of it, or plan it by alpa_cfp.autoshard, which keeps what they ask for"
+        )
+
+
 class NestedIslandError(SpmdError, NotImplementedError):
     """A program has a part that is written for each device inside another one."""
 

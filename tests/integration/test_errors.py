@@ -26,7 +26,7 @@ from alpa import (
 )
 from alpa.parallel_method import LocalPipelineParallel
 from alpa.shard_parallel.auto_sharding import LogicalDeviceMesh
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from alpa_cfp_bench.workloads.meshes import logical_mesh
 from alpa_cfp_bench.workloads.model import train_step
@@ -68,6 +68,11 @@ def step_with_two_grads(w: jax.Array, x: jax.Array) -> jax.Array:
 def step_with_a_value_of_the_batch(w: jax.Array, x: jax.Array) -> jax.Array:
     scale = jnp.max(x)
     return w - scale * alpa.grad(lambda w: loss(w, x))(w)
+
+
+def step_with_a_constraint(w: jax.Array, x: jax.Array) -> jax.Array:
+    rows = NamedSharding(Mesh(np.array(jax.devices()), ("rows",)), PartitionSpec("rows"))
+    return w - 0.1 * alpa.grad(lambda w: loss(w, jax.lax.with_sharding_constraint(x, rows)))(w)
 
 
 def parallel(function: Callable[..., Any] = step, num_micro_batches: int | None = None, **options: Any) -> Any:
@@ -430,6 +435,12 @@ CASES = [
         lambda: CreateStateParallel(step, batch()),
         errors.MethodOptionError,
         "train_step=<function step",
+    ),
+    Case(
+        "a function that asks for shardings over a mesh of its own",
+        lambda: parallel(step_with_a_constraint)(weights(), batch()),
+        errors.NamedMeshError,
+        r"the function asks for shardings over a mesh with the axes .*rows.*, but alpa chooses meshes by itself",
     ),
     Case(
         "micro-batches without a gradient mark",

@@ -41,7 +41,7 @@ def compared(own: Any, reference: Any, controls: Sequence[Any]) -> Comparison:
     allowed = dict.fromkeys(deviations, 0.0)
     for control in controls:
         for path, deviation in deviation_of(control, reference).items():
-            allowed[path] = max(allowed[path], deviation)
+            allowed[path] = max(allowed.get(path, 0.0), deviation)
     path = max(deviations, key=lambda path: deviations[path], default="")
     over = {
         path: deviation - max(TOLERANCE, _TIMES_CONTROL * allowed[path])
@@ -54,10 +54,14 @@ def compared(own: Any, reference: Any, controls: Sequence[Any]) -> Comparison:
 
 def deviation_of(own: Any, reference: Any) -> Mapping[str, float]:
     """The deviation of each array by its path; inf where one alone is not finite, or a shape or structure differs."""
-    (mine, tree), (other, other_tree) = (jax.tree_util.tree_flatten_with_path(result) for result in (own, reference))
-    if tree != other_tree:
+    # Not the structures themselves: those of two runs of a program hold two optimizers, which are not equal.
+    mine, other = (
+        {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(result)}
+        for result in (own, reference)
+    )
+    if mine.keys() != other.keys():
         return {"structure": float("inf")}
-    return {jax.tree_util.keystr(path): _deviation(a, b) for (path, a), (_, b) in zip(mine, other, strict=True)}
+    return {path: _deviation(mine[path], other[path]) for path in mine}
 
 
 def _deviation(own: Any, reference: Any) -> float:

@@ -24,6 +24,17 @@ _AXIS = re.compile(r'"([^"]*)"')
 Dims = tuple[tuple[Axis, ...] | None, ...]
 
 
+def declared_meshes(module: Any) -> dict[str, dict[str, int]]:
+    """The sizes of the axes of each mesh that a module declares, by symbol."""
+    return {
+        ir.StringAttr(op.attributes["sym_name"]).value: {
+            name: int(size) for name, size in _NAMED_MESH.findall(str(op.attributes["mesh"]))
+        }
+        for op in mlir.block_operations(module.body)
+        if op.name == "sdy.mesh"
+    }
+
+
 @dataclass(frozen=True)
 class UserAxes:
     """The axes of a mesh by the names that a program gives them.
@@ -41,14 +52,7 @@ class UserAxes:
     @classmethod
     def of(cls, module: Any, mesh: LogicalMesh, names: Sequence[str]) -> "UserAxes":
         """The axes of a logical mesh by their names in `module`."""
-        declared = {
-            ir.StringAttr(op.attributes["sym_name"]).value: {
-                name: int(size) for name, size in _NAMED_MESH.findall(str(op.attributes["mesh"]))
-            }
-            for op in mlir.block_operations(module.body)
-            if op.name == "sdy.mesh"
-        }
-        return cls(mesh, tuple(names), declared)
+        return cls(mesh, tuple(names), declared_meshes(module))
 
     def read(self, attribute: Any) -> list[Dims]:
         """For each sharding in an attribute the axes of each dim; None for a dim that is open and has none.

@@ -17,11 +17,23 @@ from alpa_cfp.spmd.compile.executable import Client, CompileOptions
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import partition_to_run
+from alpa_cfp.spmd.shardings.user_axes import declared_meshes
+from alpa_on_jax import errors
 from alpa_on_jax.jax.interpreters.pxla import ShardingSpec
 from alpa_on_jax.replacing import replace, replace_in_class
 from alpa_on_jax.xla_extension import small_programs
 
+_ASKS = ("sdy.sharding_constraint", "sdy.manual_computation")
 _PLATFORMS = {"gpu": "cuda"}
+
+
+def _refuse_named_meshes(name: str, parsed: Any) -> None:
+    for op in mlir.all_operations(parsed):
+        if op.name in _ASKS:
+            text = str(op)
+            for symbol, axes in declared_meshes(parsed).items():
+                if axes and f"@{symbol}" in text:
+                    raise errors.NamedMeshError(name, axes)
 
 
 def apply(module: ModuleType) -> None:
@@ -43,7 +55,11 @@ def apply(module: ModuleType) -> None:
     def jaxpr_to_hlo(
         name: str, closed_jaxpr: ClosedJaxpr, donated_invars: Sequence[bool], platform: str | None = None
     ) -> Any:
-        """Lower a jaxpr to alpa's wrapped module, for the platform of `alpa.global_config.backend` unless told."""
+        """Lower a jaxpr to alpa's wrapped module, for the platform of `alpa.global_config.backend` unless told.
+
+        Raises:
+            errors.NamedMeshError: it asks for shardings over a mesh.
+        """
         target = platform or _platform(global_config)
 
         def function(*args: Any) -> Any:
@@ -52,7 +68,10 @@ def apply(module: ModuleType) -> None:
         function.__name__ = name  # ops are named after it in HLO texts and profiles
         lowered = jax.jit(function, keep_unused=True).trace(*closed_jaxpr.in_avals).lower(lowering_platforms=(target,))
         # As bytecode the ops keep their locations, by which profilers and HLO texts name them.
-        bytecode = mlir.to_bytecode(lowered.compiler_ir("stablehlo"))
+        parsed: Any = lowered.compiler_ir("stablehlo")
+        with parsed.context:
+            _refuse_named_meshes(name, parsed)
+        bytecode = mlir.to_bytecode(parsed)
         return module.WrappedHlo(HloModule.from_stablehlo(name, bytecode, donated_invars))
 
     def compile_allocate_zero_buffers(

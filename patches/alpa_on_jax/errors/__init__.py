@@ -12,6 +12,7 @@ from alpa_cfp.spmd.errors import (
     IndivisibleShardingError,
     InternalError,
     KeyKindError,
+    NamedMeshError,
     NoPortError,
     ShardingOptionError,
 )
@@ -91,6 +92,7 @@ __all__ = [
     "MethodError",
     "MethodOptionError",
     "MicroBatchError",
+    "NamedMeshError",
     "NeedsForkError",
     "NoClusterError",
     "NoPortError",
