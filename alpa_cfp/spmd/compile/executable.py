@@ -222,11 +222,13 @@ class MeshExecutable:
 
     def xla_cost_analysis(self) -> dict[str, float]:
         """XLA's own counts of one device's work in a run, by its names for them."""
-        return dict(self._executable.cost_analysis() or {})
+        executable: Any = self._executable
+        return dict(executable.cost_analysis() or {})
 
     def xla_memory_analysis(self) -> Any:
         """XLA's own statistics of one device's memory (`CompiledMemoryStats`)."""
-        return self._executable.get_compiled_memory_stats()
+        executable: Any = self._executable
+        return executable.get_compiled_memory_stats()
 
     def total_allocation_size(self) -> int:
         """Bytes that one device needs to run the program: arguments + outputs - aliases + temporaries."""
