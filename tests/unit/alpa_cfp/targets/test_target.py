@@ -104,7 +104,7 @@ def test_a_text_that_names_no_machine_is_an_error_with_the_fix(text: object, mes
 
 
 @pytest.mark.parametrize(
-    ("shape", "names"), [((2, 2), ()), ((2, 8), ("x", "y")), ((8,), ("x", "y")), ((2, 2, 2), ()), ((2, 4), ("x",))]
+    ("shape", "names"), [((2, 2), ()), ((2, 8), ("x", "y")), ((8,), ("x", "y")), ((2, 2, 4), ()), ((2, 4), ("x",))]
 )
 def test_a_mesh_of_other_devices_than_the_targets_is_an_error_with_their_number(
     shape: tuple[int, ...], names: tuple[str, ...]
