@@ -33,7 +33,6 @@ from benchmarks.device_programs import Build, DeviceProgram, programs
 
 Row = dict[str, Any]
 Named = tuple[str, str, Build]
-_Compiling = tuple[str, str, Future[Any]]
 
 REPEATS = 5
 REPEAT_S, CASE_S = 0.07, 1.2
@@ -101,21 +100,21 @@ def in_turns(kinds: dict[str, dict[str, Build]]) -> list[Named]:
 def measured(cases: Sequence[Named], threads: int, until_s: float) -> Iterator[tuple[Row, str]]:
     """The row of each program and its compiled text, until the time (`time.monotonic`) is over."""
     pool = ThreadPoolExecutor(threads)
-    ahead, compiling = deque(cases), list[_Compiling]()
-    while ahead or compiling:
+    ahead = deque(cases)
+    while ahead and time.monotonic() <= until_s:
         group = [ahead.popleft() for _ in range(min(_GROUP, len(ahead)))]
-        compiling += [(kind, name, pool.submit(_compile, build)) for kind, name, build in group]
-        # Nothing should compile while something is timed: the compiler tries variants on the device. What takes longer
-        # than the rest is timed with the next group.
-        patience_s = min(_PATIENCE_S, max(0.0, until_s - time.monotonic()) / 2)
-        finished, late = wait([future for *_, future in compiling], timeout=patience_s)
-        for kind, name, future in compiling:
+        compiling = [(each, pool.submit(_compile, each[2])) for each in group]
+        # Nothing compiles while something is timed: the compiler tries variants on the device, and takes the cores that
+        # dispatch. What has not begun after a while waits for the next group; what has begun is waited for.
+        wait([future for _, future in compiling], timeout=min(_PATIENCE_S, max(0.0, until_s - time.monotonic()) / 2))
+        ahead.extendleft(reversed([each for each, future in compiling if future.cancel()]))
+        begun = [(each, future) for each, future in compiling if not future.cancelled()]
+        wait([future for _, future in begun], timeout=max(0.0, until_s - time.monotonic()))
+        for (kind, name, _), future in begun:
             if time.monotonic() > until_s:
                 pool.shutdown(wait=False, cancel_futures=True)
                 return
-            if future in finished:
-                yield _row(kind, name, future, len(late))
-        compiling = [each for each in compiling if each[2] in late]
+            yield _row(kind, name, future)
     pool.shutdown()
 
 
@@ -140,8 +139,8 @@ def _numbers(shape: jax.ShapeDtypeStruct, seed: int) -> jax.Array:
     return ((mixed >> 8).astype(jnp.float32) * (2 * LARGEST / (1 << 24)) - LARGEST).astype(shape.dtype)
 
 
-def _row(kind: str, name: str, future: Future[Any], compiling: int) -> tuple[Row, str]:
-    row: Row = {"kind": kind, "name": name, "compiling_beside": compiling}
+def _row(kind: str, name: str, future: Future[Any]) -> tuple[Row, str]:
+    row: Row = {"kind": kind, "name": name}
     try:
         program, executable, make, compile_s = future.result()
         row |= {"times": program.times, "compile_s": round(compile_s, 2), **counted(executable)}
