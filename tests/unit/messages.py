@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +42,7 @@ class Message:
     is_wording: bool
 
 
+@cache
 def messages() -> list[Message]:
     """All of them, each text of a file once, ordered."""
     found = set()

@@ -6,6 +6,8 @@ import pytest
 
 from tools.draw_programs import Begun, begun_in, counts, run_batch
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = "def program(x0: 'float32[8]', x1: 'int8[]'):\n    v0 = x0 + 1\n    return v0, x1, \n"
 TESTS = str(Path(__file__).parents[1])
 LINE = f"values on 2x4, seed 7, of sum_, dot:\n{PROGRAM}"

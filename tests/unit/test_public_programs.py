@@ -14,6 +14,8 @@ import pytest
 from tools.public_page import section
 from tools.public_steps import comparing
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 REFERENCE = {"weights": jnp.array([1.0, -4.0]), "count": jnp.int32(3), "key": jax.random.key(0)}
 OUTCOME: dict[str, Any] = {

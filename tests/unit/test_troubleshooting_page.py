@@ -19,6 +19,8 @@ import pytest
 
 from unit.messages import LEAST_WORDS, ROOT, Message, messages, variable_parts, words_of
 
+pytestmark = pytest.mark.slow
+
 PAGE = ROOT / "docs" / "troubleshooting.md"
 
 # The beginnings of texts that no user sees as a message of their own, by the reason.
@@ -281,7 +283,7 @@ def test_each_message_or_its_class_occurs_in_a_test() -> None:
 def is_quoted(message: Message) -> bool:
     """Whether a test has words that only this message has, or the name of a class that has no other message."""
     own = (run for run in runs_of(message.text) if messages_with()[run] == 1)
-    if any(f" {run} " in quoted_words() for run in own):
+    if any(run in quoted_runs() for run in own):
         return True
     alone = message.is_wording and "." not in message.owner and not message.owner.endswith("_warning")
     return alone and message.owner in names_in_tests()
@@ -312,9 +314,12 @@ def messages_with() -> Counter[str]:
 
 
 @cache
-def quoted_words() -> str:
-    """The words of all texts in the tests, a text a line; without docstrings, comments and this file."""
-    return "\n".join(f" {' '.join(words_of(text))} " for tree in _trees() for text in _texts(tree))
+def quoted_runs() -> frozenset[str]:
+    """Each two to four words next to each other in a text of the tests; without docstrings, comments and this file."""
+    texts = [words_of(text) for tree in _trees() for text in _texts(tree)]
+    return frozenset(
+        " ".join(words[i : i + n]) for words in texts for n in (2, 3, 4) for i in range(len(words) - n + 1)
+    )
 
 
 @cache
@@ -331,6 +336,7 @@ def names_in_tests() -> frozenset[str]:
     return frozenset(found)
 
 
+@cache
 def _trees() -> list[ast.Module]:
     tests = Path(__file__).parents[1]
     return [ast.parse(path.read_text()) for path in sorted(tests.rglob("*.py")) if path != Path(__file__)]

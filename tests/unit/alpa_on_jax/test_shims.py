@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def printed(code: str) -> str:
     result = subprocess.run(

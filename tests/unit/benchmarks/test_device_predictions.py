@@ -14,6 +14,8 @@ from benchmarks import device_predictions
 from benchmarks.device_predictions import kept_of, name_of, text_of
 from benchmarks.device_programs import programs
 
+pytestmark = pytest.mark.slow
+
 SIZES = (64, 256, 512, 1024)
 COPY = """HloModule jit_run, is_scheduled=true, entry_computation_layout={()->f32[]}
 

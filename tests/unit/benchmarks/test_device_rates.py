@@ -13,6 +13,8 @@ from benchmarks import device_rates
 from benchmarks.device_programs import programs
 from benchmarks.device_rates import in_turns, measured, numbers
 
+pytestmark = pytest.mark.slow
+
 EACH = [(name, build) for found in programs().values() for name, build in found.items()]
 LIGHT = [(name, build) for name, build in EACH if not name.startswith("suite step")]
 HEAVY = [(name, build) for name, build in EACH if name.startswith("suite step")]

@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 
 from benchmarks import plots
 
+pytestmark = pytest.mark.slow
+
 
 def race() -> list[dict[str, Any]]:
     """Two methods on two meshes."""

@@ -21,6 +21,8 @@ from benchmarks.step_models import ModelledStep, Seconds
 from benchmarks.step_numbers import Compared, Measured, Parallelism
 from benchmarks.step_programs import Stage, micro_batch_program, update_program, weights_of
 
+pytestmark = pytest.mark.slow
+
 ROWS = step_numbers.measured()
 TABLE = {
     "source": "a source",

@@ -16,6 +16,8 @@ from alpa_cfp_bench.workloads.published_programs import program_of
 from benchmarks import suites
 from benchmarks.suite_scaling import DEVICES, FLOORS, GRANULE, LARGEST_IMAGE, WIDEST, bench_command, for_cpu, scaled
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 CASES = [case for suite in SUITES.values() for case in suite.values()]
 WIDTHS = ("hidden", "intermediate", *FLOORS)

@@ -22,6 +22,8 @@ from unit.alpa_cfp.analysis.programs import (
     with_loops,
 )
 
+pytestmark = pytest.mark.slow
+
 X = jax.ShapeDtypeStruct((4, 8, 16), jnp.float32)
 W = jax.ShapeDtypeStruct((16, 16), jnp.float32)
 

@@ -17,6 +17,8 @@ from alpa_cfp_bench.workloads.models import abstract
 from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.analysis.programs import bytecode_of, forward_ops, roles, with_loops
 
+pytestmark = pytest.mark.slow
+
 DEEP = [12, pytest.param(32, marks=pytest.mark.slow)]
 # What one layer more adds: a layer of experts, which every second one is, has six blocks more than a dense one.
 BLOCKS_OF_TWO_LAYERS = {"gpt": 8, "llama": 8, "llama, remat": 8, "moe": 11}

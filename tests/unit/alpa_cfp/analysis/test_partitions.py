@@ -17,6 +17,8 @@ from unit.alpa_cfp.analysis.cutting import collectives
 from unit.alpa_cfp.analysis.programs import bytecode_of_text, model_blocks, model_bytecode
 from unit.alpa_cfp.analysis.random_programs import OPERATIONS, Instruction, lower
 
+pytestmark = pytest.mark.slow
+
 
 def without_partial_sum(block: ParallelBlock) -> list[BlockFactor]:
     return [factor for factor in block.usable_factors if factor.side is not Side.REDUCTION]

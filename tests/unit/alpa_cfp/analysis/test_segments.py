@@ -21,6 +21,8 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.analysis.llama import LlamaSize, lower
 from unit.alpa_cfp.analysis.programs import graph_of
 
+pytestmark = pytest.mark.slow
+
 
 @cache
 def llama(layers: int, *, remat: bool = False) -> Segments:

@@ -16,6 +16,8 @@ from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import StateSharding, strategies_of
 from unit.alpa_cfp.training_steps import model_module
 
+pytestmark = pytest.mark.slow
+
 MESH = LogicalMesh((2, 4))
 MODELS = ("mlp", "gpt", "moe", "conv")
 

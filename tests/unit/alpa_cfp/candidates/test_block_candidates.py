@@ -27,6 +27,8 @@ from alpa_cfp.strategies.block_strategy import StateSharding
 from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.training_steps import MESH, model_module, spectral_module, stage_module
 
+pytestmark = pytest.mark.slow
+
 SQUARE, LONG, CUBE = LogicalMesh((2, 2)), LogicalMesh((2, 4)), LogicalMesh((2, 2, 2))
 SMALL = replace(TINY, layers=1)
 

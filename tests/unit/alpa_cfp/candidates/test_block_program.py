@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
@@ -22,6 +23,8 @@ from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp_bench.workloads.published import SUITES
 from alpa_cfp_bench.workloads.published_programs import program_of
 from unit.alpa_cfp.training_steps import estimated_problem
+
+pytestmark = pytest.mark.slow
 
 MESH, SAMPLES, WIDTH = LogicalMesh((8,)), 16, 64
 

@@ -18,6 +18,8 @@ from alpa_cfp.strategies.block_strategy import StateSharding
 from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.training_steps import stage_module
 
+pytestmark = pytest.mark.slow
+
 MESH = LogicalMesh((2, 2))
 
 

@@ -12,6 +12,8 @@ from alpa_cfp_bench import running
 from alpa_cfp_bench.case import METHODS, Case, Effort
 from alpa_cfp_bench.workloads.sizes import SIZES
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ from alpa_cfp.doctor.probing import Answer
 from alpa_on_jax import versions
 from unit.alpa_cfp.database.profiles import failed, key_of, make_database, measured
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[4]
 JAX = versions.TESTED_JAX_VERSIONS[0]
 CHECKS = [

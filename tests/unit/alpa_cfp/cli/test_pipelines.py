@@ -9,6 +9,8 @@ from alpa_cfp.cli.main import main
 from alpa_cfp_bench.case import CFP, COMPOSED, ILP, ILP_AGAIN, Cluster, Pipeline
 from unit.alpa_cfp.cli.test_bench import refused
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ import pytest
 from alpa_cfp import Plan
 from alpa_cfp.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 TINY_MLP = "plan --model mlp --size tiny --mesh 2x2"
 
 

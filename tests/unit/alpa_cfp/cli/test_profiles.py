@@ -15,6 +15,8 @@ from alpa_cfp.cli.main import main
 from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey, encoding, schema
 from unit.alpa_cfp.database.profiles import failed, key_of, make_database, measured, program_of
 
+pytestmark = pytest.mark.slow
+
 OLD, NEW = "2025-01-01T00:00:00Z", "2026-06-01T00:00:00Z"
 
 

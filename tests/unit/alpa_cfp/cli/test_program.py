@@ -15,6 +15,8 @@ from alpa_cfp.cli import program
 from alpa_cfp.cli.main import main
 from alpa_cfp.cli.program import NamedMesh, read_mesh
 
+pytestmark = pytest.mark.slow
+
 SOURCE = """
 import jax
 import jax.numpy as jnp

@@ -8,6 +8,8 @@ from alpa_cfp import Plan
 from alpa_cfp.cli.main import main
 from alpa_cfp.cli.targets import PUBLISHED
 
+pytestmark = pytest.mark.slow
+
 TINY_MLP = "plan --target h100:1x8 --costs estimate --model mlp --size tiny"
 
 

@@ -14,6 +14,8 @@ from alpa_cfp.cli.workload import FIELDS_OF, check_database, describe_sizes
 from alpa_cfp_bench.workloads import models
 from alpa_cfp_bench.workloads.sizes import SIZES, Size
 
+pytestmark = pytest.mark.slow
+
 both = pytest.mark.parametrize("command", ["bench", "plan"])
 
 

@@ -24,6 +24,8 @@ from alpa_cfp.database import (
 from unit.alpa_cfp.database import profiles as some
 from unit.alpa_cfp.database.profiles import NOON, key_of, make_database, measured, number_of_sessions, program_of
 
+pytestmark = pytest.mark.slow
+
 LATER = "2026-03-02T12:00:00Z"
 
 

@@ -21,6 +21,8 @@ from alpa_cfp.database.exchange import export_text
 from unit.alpa_cfp.database import profiles as some
 from unit.alpa_cfp.database.profiles import filled, key_of, make_database, measured, number_of_sessions, program_of
 
+pytestmark = pytest.mark.slow
+
 Content = list[tuple[ProfileKey, Profile]]
 
 

@@ -13,6 +13,8 @@ import pytest
 from alpa_cfp.database import DatabaseWriteError, ProfileDatabase, opening
 from unit.alpa_cfp.database.profiles import key_of, make_database, measured, program_of
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).resolve().parents[3]
 # Writes profiles of keys FIRST, FIRST + 1, ... and says after each put which it was.
 WRITER = """

@@ -26,6 +26,8 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
 
+pytestmark = pytest.mark.slow
+
 
 @cache
 def model_step(name: str) -> HloModule:

@@ -42,7 +42,7 @@ from unit.alpa_cfp.training_steps import (
 )
 
 # A plan is made once.
-pytestmark = pytest.mark.xdist_group("plan_reports")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plan_reports")]
 
 NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
 RATES = Rates(flops_per_s=1e9, bytes_per_s=1e9, latency_s=1e-4, link_bytes_per_s=1e8)

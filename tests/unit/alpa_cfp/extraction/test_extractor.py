@@ -20,6 +20,8 @@ from unit.alpa_cfp.analysis.llama import LlamaSize
 from unit.alpa_cfp.analysis.llama import lower as lower_llama
 from unit.alpa_cfp.spmd.helpers import lower, marked, run, values_of
 
+pytestmark = pytest.mark.slow
+
 ONE_DEVICE = LogicalMesh((1,))
 _RNG = np.random.default_rng(5)
 X, V, W = (_RNG.normal(size=shape).astype(np.float32) for shape in ((8, 16), (16, 16), (16, 16)))

@@ -27,6 +27,8 @@ from alpa_cfp_bench.workloads.models import abstract
 from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.spmd.helpers import lower, run
 
+pytestmark = pytest.mark.slow
+
 # Models with their layers; every second one of the last is one of experts.
 DEPTHS = {"gpt": 8, "llama, remat": 8, "llama, tied": 8, "moe": 12}
 MODELS = tuple(DEPTHS)

@@ -19,6 +19,8 @@ from alpa_cfp.jit import unrolling
 from alpa_cfp.jit.tracing import trace
 from alpa_cfp.spmd.ir.step_barriers import STEP
 
+pytestmark = pytest.mark.slow
+
 # Small, so that tanh does not saturate and gradients have the size of what they are summed from.
 X = jnp.sin(jnp.arange(12.0)).reshape(3, 4) / 2
 WEIGHTS = jnp.cos(jnp.arange(64.0)).reshape(4, 4, 4) / 2

@@ -25,6 +25,8 @@ from alpa_cfp_bench.workloads.sizes import TINY
 from alpa_on_jax.xla_extension import planner as seam
 from unit.alpa_cfp.training_steps import model_module, two_layer_module
 
+pytestmark = pytest.mark.slow
+
 
 def request_for(shape: tuple[int, int]) -> PlanRequest:
     return PlanRequest(LogicalMesh(shape), LocalDevices((None,) * math.prod(shape), shape))

@@ -35,6 +35,8 @@ from unit.alpa_cfp.profiling.programs import (
 from unit.alpa_cfp.spmd.helpers import MESH_2X4, split
 from unit.alpa_cfp.spmd.partition.solved_programs import solve
 
+pytestmark = pytest.mark.slow
+
 QUIET = MeasureOptions(samples=3, progress=False, isolated=False)
 
 

@@ -17,6 +17,8 @@ from alpa_cfp.profiling import (
 from alpa_cfp.spmd.compile.executable import Client
 from unit.alpa_cfp.profiling.programs import ROWS, measure, product, scaled, uncompilable
 
+pytestmark = pytest.mark.slow
+
 QUIET = MeasureOptions(samples=2, progress=False, isolated=False)
 MODULES = [scaled(2), product(), uncompilable(), product(ROWS, result=ROWS), product(name="again")]
 OTHERS = DeviceDescription("NVIDIA H100", "8", "0.9.1", "--xla_gpu_autotune_level=0")

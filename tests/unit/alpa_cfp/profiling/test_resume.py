@@ -15,6 +15,8 @@ from alpa_cfp.profiling import MeasureOptions
 from alpa_cfp.spmd.compile.executable import Client
 from unit.alpa_cfp.profiling.programs import hanging, measure, scaled
 
+pytestmark = pytest.mark.slow
+
 # As users write scripts: it measures at the top level, without asking whether it is the main module.
 _SCRIPT = """
 import signal

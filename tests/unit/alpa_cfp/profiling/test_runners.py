@@ -37,6 +37,8 @@ from unit.alpa_cfp.profiling.programs import (
     worker_pid,
 )
 
+pytestmark = pytest.mark.slow
+
 QUIET = MeasureOptions(samples=2, progress=False, isolated=True, run_limit_s=2.0)
 
 # A worker that is sound until it measures, and then dies or waits.

@@ -10,6 +10,8 @@ from alpa_cfp.search.limits import Deadline
 from alpa_cfp.search.prune import Pruned, prune
 from unit.alpa_cfp.search.problems import SHAPES, budgets, plans, problems
 
+pytestmark = pytest.mark.slow
+
 
 def pruned(problem: SearchProblem, *, memory: bool = True) -> Pruned:
     return prune(problem, Deadline(), memory=memory)

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from alpa_cfp.search import MemoryBudgetError, NoPlanError, SearchProblem, search
 from unit.alpa_cfp.search.problems import SHAPES, budgets, plans, problems
 
+pytestmark = pytest.mark.slow
+
 
 def found(problem: SearchProblem, budget: int | None) -> list[tuple[float, int]]:
     """Time and memory of the plan that is found; nothing if there is none."""

@@ -6,6 +6,8 @@ import pytest
 from alpa_cfp.search import MemoryBudgetError, search
 from unit.alpa_cfp.search.problems import by_integer_programme, random_problem
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 0.8])
 @pytest.mark.parametrize(

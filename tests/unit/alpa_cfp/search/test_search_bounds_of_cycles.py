@@ -15,6 +15,8 @@ from alpa_cfp.search.messages import Messages
 from alpa_cfp.search.prune import prune
 from unit.alpa_cfp.search.problems import plans, problems
 
+pytestmark = pytest.mark.slow
+
 CYCLES = ("ring", "ladder", "hub", "clique", "any")
 
 

@@ -10,6 +10,8 @@ from alpa_cfp.search.limits import Deadline
 from alpa_cfp.search.order import elimination_order
 from unit.alpa_cfp.search.problems import SHAPES, budgets, plans, problems, random_problem
 
+pytestmark = pytest.mark.slow
+
 
 def with_hub(layers: int, choices: int = 3) -> SearchProblem:
     """Equal layers in a chain, and one more variable that each is joined to, whose choices trade time for memory."""

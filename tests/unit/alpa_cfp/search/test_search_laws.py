@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from alpa_cfp.search import Edge, MemoryBudgetError, SearchProblem, Variable, search
 from unit.alpa_cfp.search.problems import budgets, plans, problems, random_problem
 
+pytestmark = pytest.mark.slow
+
 
 def layered(layers: int, tied: bool = False) -> SearchProblem:
     """Equal layers of two blocks, in seconds and bytes as a model has them; optionally the ends are joined."""

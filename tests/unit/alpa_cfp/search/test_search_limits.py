@@ -27,6 +27,8 @@ from alpa_cfp.search.limits import Deadline
 from alpa_cfp.search.prune import prune
 from unit.alpa_cfp.search.problems import SHAPES, budgets, plans, problems, random_problem
 
+pytestmark = pytest.mark.slow
+
 UNLIMITED = 2**60
 
 

@@ -3,6 +3,8 @@
 import random
 from dataclasses import replace
 
+import pytest
+
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
@@ -23,6 +25,8 @@ from unit.alpa_cfp.training_steps import (
     two_layer_boundaries,
     two_layer_candidates,
 )
+
+pytestmark = pytest.mark.slow
 
 RATES = Rates()
 

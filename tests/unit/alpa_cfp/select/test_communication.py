@@ -11,6 +11,8 @@ from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.select.communication import communication_costs, communication_programs
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
+pytestmark = pytest.mark.slow
+
 MESH = LogicalMesh((2, 4))
 NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
 

@@ -21,6 +21,8 @@ from alpa_cfp.spmd import partition
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.training_steps import measured_numbers, measured_program, two_layer_boundaries, two_layer_candidates
 
+pytestmark = pytest.mark.slow
+
 NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
 MEASURED = Profile(status="measured", created_at=utc_now(), samples_s=(1.0,), compile_s=0.1, **NOTHING)
 RATES = Rates(flops_per_s=1e9, bytes_per_s=1e9, latency_s=1e-4, link_bytes_per_s=1e8)

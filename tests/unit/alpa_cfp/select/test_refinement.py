@@ -28,6 +28,8 @@ from unit.alpa_cfp.training_steps import (
     two_layer_module,
 )
 
+pytestmark = pytest.mark.slow
+
 RATES = Rates()
 Choices = tuple[int, ...]
 

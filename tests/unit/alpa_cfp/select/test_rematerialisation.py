@@ -24,6 +24,8 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from unit.alpa_cfp.training_steps import estimated_problem
 
+pytestmark = pytest.mark.slow
+
 SAMPLES, SEQUENCE, WIDTH, HEADS = 16, 64, 64, 8
 INPUT_BYTES = SAMPLES * SEQUENCE * WIDTH * 4
 # The names of the plans are those of `baselines`; on one device there is one only.

@@ -30,6 +30,8 @@ from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.spmd.helpers import lower, marked
 from unit.alpa_cfp.training_steps import model_module, stage_module, two_layer_module
 
+pytestmark = pytest.mark.slow
+
 MESH = LogicalMesh((1, 4))
 NOTHING = {f"{name}_bytes": 0 for name in ("argument", "output", "aliased", "temporary")}
 RATES = Rates(flops_per_s=3e9, bytes_per_s=2e9, latency_s=3e-4, link_bytes_per_s=5e8, dispatch_s=2e-5, array_s=1e-6)

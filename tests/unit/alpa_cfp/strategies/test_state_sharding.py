@@ -36,6 +36,8 @@ from unit.alpa_cfp.training_steps import (
     two_layer_module,
 )
 
+pytestmark = pytest.mark.slow
+
 SHAPE = (16, 32)
 WHOLE_ZERO2 = BlockStrategy((None,), StateSharding.ZERO2)
 

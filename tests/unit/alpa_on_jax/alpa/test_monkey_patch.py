@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["uniform", "normal", "truncated_normal", "bernoulli", "fold_in"]
 
 

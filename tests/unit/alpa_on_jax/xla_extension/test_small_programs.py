@@ -18,6 +18,8 @@ from alpa_cfp.spmd.compile.executable import MeshExecutable
 from alpa_on_jax.xla_extension import Client, CompileOptions, HloModule, run_spmd_partitioner, small_programs
 from unit.alpa_cfp.spmd.helpers import assert_parts_equal, place
 
+pytestmark = pytest.mark.slow
+
 NUM_DEVICES = 8
 SHAPE = (16, 24)
 WHOLE = ShardingSpec([NoSharding(), NoSharding()], [Replicated(NUM_DEVICES)])

@@ -10,6 +10,8 @@ from alpa_cfp_bench.checking import CPU_TOLERANCE, Expected, difference, run_ser
 from alpa_cfp_bench.workloads.models import build
 from alpa_cfp_bench.workloads.sizes import TINY
 
+pytestmark = pytest.mark.slow
+
 STATE = {"weight": np.array([1.0, -4.0], np.float32), "step": np.int32(1), "bias": np.zeros(2, np.float32)}
 EXPECTED = Expected(2.0, STATE)
 

@@ -12,6 +12,8 @@ from alpa_cfp_bench.ilp_settings import best_setting, settings
 from alpa_cfp_bench.methods import Setting
 from alpa_on_jax.errors import AutoShardingInfeasibleError, BatchDimError
 
+pytestmark = pytest.mark.slow
+
 EFFORT = Effort(rounds=5, copies=2)
 GIVEN = Setting("2x4")
 NO_PLAN = AutoShardingInfeasibleError("no plan for it")

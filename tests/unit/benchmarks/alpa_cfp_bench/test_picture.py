@@ -9,6 +9,8 @@ from alpa_cfp_bench.picture import draw
 from alpa_cfp_bench.running import Comparison
 from unit.benchmarks.alpa_cfp_bench.comparisons import MACHINE, comparison, outcome, wrong
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("matplotlib")
 
 

@@ -18,6 +18,8 @@ from alpa_cfp_bench.programs import Program
 from alpa_cfp_bench.progress import Progress
 from alpa_cfp_bench.workloads.sizes import TINY
 
+pytestmark = pytest.mark.slow
+
 CASE = Case("mlp", "1x2", TINY)
 EFFORT = Effort(rounds=2, copies=1)
 METHODS = ("propagation", "megatron")

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from alpa_cfp_bench.timing import Samples, pool, ratio
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 15
 
 

@@ -26,6 +26,8 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.profiling.programs import product, scaled, worker_pid
 from unit.alpa_cfp.spmd.helpers import MESH_2X4, split
 
+pytestmark = pytest.mark.slow
+
 QUIET = MeasureOptions(samples=2, progress=False, run_limit_s=20.0)
 DEVICES = DeviceDescription("cpu", "4+4", "0.0.0")
 IP = "127.0.0.1"

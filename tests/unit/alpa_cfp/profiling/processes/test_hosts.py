@@ -31,6 +31,8 @@ from alpa_cfp.profiling.processes.peers import Failed, Peer, PeerLostError
 from alpa_cfp.profiling.processes.serving import MakeHost, Planned, serve
 from unit.alpa_cfp.profiling.programs import product, worker_pid
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = MeasureOptions(samples=1, progress=False, run_limit_s=1.0, compile_limit_s=1.0)
 SETUP = Setup("cpu", (), (), {})
 TASK = CompileTask((b"a", b"b"))

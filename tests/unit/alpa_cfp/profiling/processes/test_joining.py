@@ -13,6 +13,8 @@ from alpa_cfp.profiling.processes.joining import Joined, join
 from alpa_cfp.profiling.processes.peers import PeerLostError
 from alpa_cfp.spmd.distributed import coordination
 
+pytestmark = pytest.mark.slow
+
 
 class Store:
     """A key-value store of this process."""

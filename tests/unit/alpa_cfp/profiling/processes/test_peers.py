@@ -14,6 +14,8 @@ from alpa_cfp.errors import NoRunnablePlanError, ProcessesError
 from alpa_cfp.profiling.processes.peers import ChannelShutError, Failed, Peer, PeerLostError, end_all
 from alpa_cfp.search import MemoryBudgetError
 
+pytestmark = pytest.mark.slow
+
 # In a test the other process is as good as silent after this.
 _SILENCE_S = 1.0
 

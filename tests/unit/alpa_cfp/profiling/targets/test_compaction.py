@@ -21,6 +21,8 @@ from alpa_cfp.database.timelines import (
 from alpa_cfp.profiling.targets.compaction import compact
 from alpa_cfp.targets.timeline import Entry, Timeline
 
+pytestmark = pytest.mark.slow
+
 QUEUES: tuple[Queue, ...] = ("computing", "communicating", "copying")
 
 

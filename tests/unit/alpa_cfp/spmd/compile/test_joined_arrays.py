@@ -4,6 +4,7 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxlib.mlir import ir
@@ -13,6 +14,8 @@ from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.partition import PartitionedProgram, partition
 from unit.alpa_cfp.spmd.helpers import MESH_2X4, annotate_randomly, assert_parts_equal, lower, run, split, values_of
 from unit.alpa_cfp.spmd.partition.solved_programs import partitioned
+
+pytestmark = pytest.mark.slow
 
 WHOLE, COLUMNS, ROWS = split(MESH_2X4, "", ""), split(MESH_2X4, "", "y"), split(MESH_2X4, "y", "")
 LARGE = 130  # rows and columns of an array that is not joined

@@ -41,6 +41,8 @@ from unit.alpa_cfp.spmd.helpers import (
     values_of,
 )
 
+pytestmark = pytest.mark.slow
+
 X, W = (np.linspace(-1, 2, 64, dtype=np.float32).reshape(8, 8) * scale for scale in (1, 3))
 ALL_MESHES = (0, 1)
 SUM, AND, OR = (f"{name};{mesh_ids_hash(ALL_MESHES).decode()}" for name in ("SUM", "AND", "OR"))

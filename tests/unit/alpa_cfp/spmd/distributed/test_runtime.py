@@ -12,6 +12,8 @@ from alpa_cfp.spmd.distributed.host_place import HostPlace
 from alpa_cfp.spmd.distributed.runtime import start_service
 from alpa_on_jax import errors
 
+pytestmark = pytest.mark.slow
+
 IP = "127.0.0.1"
 PLACE = HostPlace("", 2, 0, IP, "cpu", 2, False, 30, 10, 5)
 

@@ -13,6 +13,8 @@ from alpa_cfp.spmd.partition import partition
 from alpa_cfp.spmd.partition.xla import leave_to_xla
 from unit.alpa_cfp.spmd.helpers import MESH_2X2, annotate_randomly, load, lower, place, values_of
 
+pytestmark = pytest.mark.slow
+
 X = -np.arange(1, 17).reshape(4, 4).astype(np.int32)
 COMPUTATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "add": lax.add,

@@ -12,6 +12,8 @@ from alpa_cfp.spmd.partition.xla import leave_to_xla
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from unit.alpa_cfp.spmd.helpers import MESHES, all_shardings, annotate, mesh_id
 
+pytestmark = pytest.mark.slow
+
 UNIFORM = ("UNIFORM", "0.0", "1.0")
 NORMAL = ("NORMAL", "0.0", "1.0")
 

@@ -12,6 +12,8 @@ from alpa_cfp.spmd.partition import partition
 from alpa_cfp.spmd.partition.xla import leave_to_xla
 from unit.alpa_cfp.spmd.helpers import MESH_2X2, annotate_randomly, load, lower, place, values_of
 
+pytestmark = pytest.mark.slow
+
 X = np.arange(8, dtype=np.float32)
 FUNCTIONS = {
     "slice": lambda x, start: lax.dynamic_slice_in_dim(x, start, 4, 0),

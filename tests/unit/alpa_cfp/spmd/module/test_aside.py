@@ -1,5 +1,7 @@
 """Collectives that can run beside contractions are told from those that contractions wait for."""
 
+import pytest
+
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.candidates.block_candidates import BlockCandidates, find_block_candidates
@@ -19,6 +21,8 @@ from unit.alpa_cfp.training_steps import (
     two_layer_candidates,
     two_layer_module,
 )
+
+pytestmark = pytest.mark.slow
 
 WEIGHT_BYTES = 4 * WIDTH**2
 

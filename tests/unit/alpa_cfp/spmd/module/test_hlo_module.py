@@ -24,6 +24,8 @@ from unit.alpa_cfp.spmd.helpers import (
 )
 from unit.alpa_cfp.spmd.partition.op_cases import CONTRACTIONS, INDEXING, LOOPS, STRUCTURE
 
+pytestmark = pytest.mark.slow
+
 X, W = np.linspace(0, 1, 32, dtype=np.float32).reshape(4, 8), np.ones((8, 4), np.float32)
 
 

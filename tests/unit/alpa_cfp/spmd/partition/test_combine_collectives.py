@@ -24,6 +24,8 @@ from unit.alpa_cfp.spmd.helpers import (
 )
 from unit.alpa_cfp.spmd.partition.solved_programs import kinds, partitioned
 
+pytestmark = pytest.mark.slow
+
 _RNG = np.random.default_rng(4)
 X, V, W = (_RNG.normal(size=shape).astype(np.float32) for shape in ((8, 16), (16, 8), (16, 24)))
 WHOLE = split(MESH_2X4, "", "")

@@ -24,6 +24,8 @@ from unit.alpa_cfp.spmd.helpers import (
 )
 from unit.alpa_cfp.spmd.partition.solved_programs import solve
 
+pytestmark = pytest.mark.slow
+
 _RNG = np.random.default_rng(5)
 DATA, COTANGENT = (_RNG.standard_normal(shape).astype(np.float32) for shape in ((8, 4), (8, 16)))
 OLD = _RNG.standard_normal((4, 16)).astype(np.float32)

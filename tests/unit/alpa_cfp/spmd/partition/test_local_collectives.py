@@ -29,6 +29,8 @@ from unit.alpa_cfp.spmd.helpers import (
     split,
 )
 
+pytestmark = pytest.mark.slow
+
 VALUE = np.arange(128, dtype=np.float32).reshape(8, 16)
 IDENTITY = Case(lambda x: x, (VALUE,))
 X, Y, Y_MAJOR, Y_MINOR = Axis(0, 1, 2), Axis(1, 1, 4), Axis(1, 1, 2), Axis(1, 2, 2)

@@ -19,6 +19,8 @@ from unit.alpa_cfp.spmd.helpers import (
     split,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def _dot_dims(draw: st.DrawFn) -> tuple[list[int], list[int], jax.lax.DotDimensionNumbers]:
     sizes = st.sampled_from([1, 2, 4, 8])

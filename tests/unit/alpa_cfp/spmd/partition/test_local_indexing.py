@@ -20,6 +20,8 @@ from unit.alpa_cfp.spmd.helpers import (
 )
 from unit.alpa_cfp.spmd.partition.op_cases import INDEXING, SPLIT_UPDATES, raw_take, scatter
 
+pytestmark = pytest.mark.slow
+
 EMBEDDING = INDEXING["lookup's gradient, numbers outside"]
 TABLE, TOKENS = EMBEDDING.arguments[0], EMBEDDING.arguments[1]
 

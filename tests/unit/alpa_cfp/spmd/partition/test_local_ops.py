@@ -14,6 +14,8 @@ from alpa_cfp.spmd.partition.shardy import partition_with_shardy
 from alpa_cfp.spmd.shardings.sharding import ArraySharding
 from unit.alpa_cfp.spmd.helpers import MESH_2X4, MESHES, Case, annotate_values
 
+pytestmark = pytest.mark.slow
+
 ZERO, ONE = np.zeros((), np.float32), np.ones((), np.float32)
 
 

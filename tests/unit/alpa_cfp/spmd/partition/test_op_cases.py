@@ -5,6 +5,8 @@ import pytest
 from unit.alpa_cfp.spmd.helpers import MESH_2X4, MESHES, mesh_id, seed_of
 from unit.alpa_cfp.spmd.partition.op_cases import CONTRACTIONS, INDEXING, LOOPS, STRUCTURE
 
+pytestmark = pytest.mark.slow
+
 CASES = STRUCTURE | CONTRACTIONS | INDEXING | LOOPS
 
 

@@ -9,6 +9,8 @@ from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis
 from unit.alpa_cfp.spmd.helpers import MESH_2X4, split
 from unit.alpa_cfp.spmd.partition.solved_programs import kinds, partitioned
 
+pytestmark = pytest.mark.slow
+
 X, W = (np.random.default_rng(3).normal(size=shape).astype(np.float32) for shape in ((8, 16), (16, 8)))
 WHOLE = split(MESH_2X4, "", "")
 INPUTS = [split(MESH_2X4, "", "xy"), split(MESH_2X4, "xy", "")]

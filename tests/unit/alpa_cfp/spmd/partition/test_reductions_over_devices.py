@@ -17,6 +17,8 @@ from alpa_cfp.spmd.partition.shardy import partition_with_shardy
 from alpa_cfp.spmd.partition.xla import leave_to_xla
 from unit.alpa_cfp.spmd.helpers import MESH_2X4, Case, annotate, assert_parts_equal, run, split
 
+pytestmark = pytest.mark.slow
+
 _RNG = np.random.default_rng(0)
 DTYPES = ("bool", "int8", "uint8", "int32", "bfloat16", "float16", "float32", "complex64")
 # Of a reducer the function, its neutral element among the values that are drawn (XLA reduces from no other), and the

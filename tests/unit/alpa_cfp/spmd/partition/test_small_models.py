@@ -19,6 +19,8 @@ from unit.alpa_cfp.spmd.helpers import (
 )
 from unit.alpa_cfp.spmd.partition.op_cases import conv, normal
 
+pytestmark = pytest.mark.slow
+
 
 def _gradients(loss: Callable[..., jax.Array], parameters: int) -> Callable[..., Any]:
     return jax.value_and_grad(loss, argnums=tuple(range(parameters)))

@@ -15,6 +15,8 @@ from unit.alpa_cfp.spmd.helpers import (
     split,
 )
 
+pytestmark = pytest.mark.slow
+
 VALUE = np.random.default_rng(2).standard_normal((8, 8)).astype(np.float32)
 WORKING = {
     "slice": lambda x: x[:, 1:5],

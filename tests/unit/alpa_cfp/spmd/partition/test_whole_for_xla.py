@@ -13,6 +13,8 @@ from alpa_cfp.spmd.partition.xla import leave_to_xla
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from unit.alpa_cfp.spmd.helpers import annotate, load, lower, place, split, values_of
 
+pytestmark = pytest.mark.slow
+
 _RNG = np.random.default_rng(0)
 
 

@@ -33,6 +33,8 @@ from unit.alpa_cfp.spmd.helpers import (
     values_of,
 )
 
+pytestmark = pytest.mark.slow
+
 VALUE = np.linspace(0.1, 0.9, 32, dtype=np.float32).reshape(8, 4)
 # Functions of values within (0.1, 0.9), by the op that each of them is; some are written out by JAX on one version.
 ONE_OPERAND: dict[str, Callable[..., Any]] = {

@@ -7,6 +7,8 @@ from jax import lax
 
 from unit.alpa_cfp.spmd.simplify.simplified import simplified, simplified_text
 
+pytestmark = pytest.mark.slow
+
 X = np.array([[1.5, -2.0, 0.0, np.nan], [np.inf, -np.inf, 1e-40, 3e38]], np.float32)
 FLAGS = np.array([True, False, True, False])
 INTEGERS = np.array([1, -2, 2**31 - 1, -(2**31)], np.int32)

@@ -10,6 +10,8 @@ from jax import lax
 
 from unit.alpa_cfp.spmd.simplify.simplified import simplified, simplify_and_look
 
+pytestmark = pytest.mark.slow
+
 
 def normal(*shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32)

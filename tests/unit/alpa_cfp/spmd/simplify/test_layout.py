@@ -11,6 +11,8 @@ from jax import lax
 
 from unit.alpa_cfp.spmd.simplify.simplified import simplified, simplified_text
 
+pytestmark = pytest.mark.slow
+
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
 

@@ -9,6 +9,8 @@ from jax import lax
 
 from unit.alpa_cfp.spmd.simplify.simplified import simplified
 
+pytestmark = pytest.mark.slow
+
 X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
 ZERO = np.float32(0)
 

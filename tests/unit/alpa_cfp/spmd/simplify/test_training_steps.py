@@ -10,6 +10,8 @@ from alpa_cfp_bench.workloads.models import MODELS, build
 from integration import serial
 from unit.alpa_cfp.spmd.simplify.simplified import Simplified, simplified
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", params=MODELS)
 def step(request: pytest.FixtureRequest) -> Simplified:

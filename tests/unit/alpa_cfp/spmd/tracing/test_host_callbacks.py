@@ -14,6 +14,8 @@ from jax.extend.core import jaxpr_as_fun
 
 from alpa_cfp.spmd.tracing.host_callbacks import without_callbacks
 
+pytestmark = pytest.mark.slow
+
 X = jnp.arange(12.0).reshape(3, 4)
 
 

@@ -11,6 +11,8 @@ import pytest
 from alpa.model import bert_model, conformer, gpt_model, model_util, moe, unet_2d, wide_resnet
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+pytestmark = pytest.mark.slow
+
 IDS = (jnp.arange(16).reshape(2, 8) % 11,) + (jnp.ones((2, 8), jnp.int32),) * 3
 SIZES = {
     "vocab_size": 64,

@@ -28,6 +28,8 @@ from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from alpa_on_jax.jax.interpreters import pxla
 from alpa_on_jax.ray_mesh.resharding import tiles
 
+pytestmark = pytest.mark.slow
+
 VALUES = np.arange(16 * 8, dtype=np.float32).reshape(16, 8)
 AVAL = jax.core.ShapedArray(VALUES.shape, VALUES.dtype)
 BALANCING = ("normal", "no_loadbalance", "loadbalance_size", "loadbalance_order")

@@ -29,6 +29,8 @@ from alpa_cfp import CFPOption
 from alpa_on_jax.replacing import replacements
 from oracles.pipeline_layers import layers_of
 
+pytestmark = pytest.mark.slow
+
 WRAPPED = {stage_construction: set(), layer_construction: {"add_pipeline_marks_for_sliced_eqns"}}
 OPTIONS = {"ilp": AutoShardingOption(), "cfp": CFPOption(costs="estimate", progress=False)}
 LAYERS = 4

@@ -11,6 +11,8 @@ from alpa.pipeline_parallel.layer_stats import eqn_flops
 from alpa.pipeline_parallel.primitive_def import pipeline_p
 from alpa.util import GradFuncTransformContext
 
+pytestmark = pytest.mark.slow
+
 LAYERS = {
     "manual": alpa.ManualLayerOption(),
     "manual with remat": alpa.ManualLayerOption(remat_layer=True),

@@ -11,6 +11,8 @@ from hypothesis.extra import numpy as npst
 
 from alpa_on_jax.ray_mesh.transport import ArrayMismatchError, ArrayTypeError, RankError, message
 
+pytestmark = pytest.mark.slow
+
 _DTYPES = [*"?bBhHiIqQefdFD", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4]
 _ARRAYS = st.sampled_from(_DTYPES).flatmap(
     lambda dtype: npst.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5).map(

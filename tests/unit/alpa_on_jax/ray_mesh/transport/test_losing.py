@@ -10,6 +10,8 @@ import pytest
 
 from alpa_on_jax.ray_mesh.transport import PeerLostError, TransportTimeoutError
 
+pytestmark = pytest.mark.slow
+
 
 def test_another_process_sends_an_array_back_doubled(process):
     endpoint, child = process("echo")

@@ -20,6 +20,8 @@ from alpa_on_jax.xla_extension.auto_sharding.ilp import shard_with_ilp
 from unit.alpa_cfp.spmd.helpers import assert_parts_equal, lower, run, values_of
 from unit.alpa_on_jax.xla_extension.auto_sharding.programs import MESH_SHAPES, options
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(1)
 
 

@@ -26,6 +26,8 @@ from unit.alpa_on_jax.xla_extension.auto_sharding.programs import (
     strategies_of,
 )
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 
 

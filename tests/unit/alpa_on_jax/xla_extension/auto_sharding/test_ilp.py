@@ -24,6 +24,8 @@ from alpa_on_jax.xla_extension.auto_sharding.specs import Mesh
 from unit.alpa_cfp.spmd.helpers import lower
 from unit.alpa_on_jax.xla_extension.auto_sharding.programs import MESH_SHAPES, ilp_of_module, options, search_of
 
+pytestmark = pytest.mark.slow
+
 
 def array(*shape: int) -> np.ndarray:
     return np.ones(shape, np.float32)

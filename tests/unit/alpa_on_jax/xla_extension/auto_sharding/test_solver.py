@@ -22,6 +22,8 @@ from alpa_on_jax.xla_extension.auto_sharding.strategies import Node, Strategy
 from unit.alpa_on_jax.xla_extension.auto_sharding import handmade
 from unit.alpa_on_jax.xla_extension.auto_sharding.programs import Search
 
+pytestmark = pytest.mark.slow
+
 
 def _solve(search: Search) -> Solution:
     nodes = search.nodes

@@ -12,6 +12,8 @@ import pytest
 from alpa_cfp.targets.target import target
 from alpa_cfp_bench.targets.apart import Outcome, apart
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_function_runs_in_a_process_of_its_own() -> None:
     outcome = apart(os.getpid, limit_s=60)

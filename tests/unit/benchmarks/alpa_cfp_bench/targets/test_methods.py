@@ -12,6 +12,8 @@ from alpa_cfp_bench.targets.modelled import model_flops_utilisation
 from alpa_cfp_bench.workloads.published import Case
 from unit.benchmarks.alpa_cfp_bench.targets.target_cases import small_case, small_step
 
+pytestmark = pytest.mark.slow
+
 
 def partitioned(planned: Planned) -> Any:
     return HloModule.from_serialized(planned.module).partitioned

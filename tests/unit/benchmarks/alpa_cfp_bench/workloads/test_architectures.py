@@ -13,6 +13,8 @@ from alpa_cfp_bench.workloads.sizes import Size
 from alpa_cfp_bench.workloads.t5 import T5, bucket_of
 from alpa_cfp_bench.workloads.vit import PATCH, Vit
 
+pytestmark = pytest.mark.slow
+
 SMALL = Size(batch=2, hidden=16, heads=2, sequence=12, vocabulary=24, layers=1)
 
 

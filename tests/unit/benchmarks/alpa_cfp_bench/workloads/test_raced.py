@@ -13,6 +13,8 @@ from alpa_cfp_bench.workloads.models import abstract
 from alpa_cfp_bench.workloads.shardings import state_specs
 from alpa_cfp_bench.workloads.sizes import RACED, SIZES
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[5] / "docs" / "benchmarks.md"
 
 
