@@ -143,6 +143,7 @@ class _Writer:
     def __init__(self, parsed: Any, blocks: Blocks, mesh: LogicalMesh, inputs: list[ArraySharding | None]):
         block = mlir.entry_block(mlir.main_function(parsed))
         self._operations = mlir.block_operations(block)
+        self._arguments = block.arguments
         self._graph = blocks.graph
         self._mesh = mesh
         self._axes = {axis.index: axis for axis in mesh.axes}  # without axes of size 1
@@ -179,7 +180,7 @@ class _Writer:
                     worklist += [op.results[position] for position in positions]
                 elif user not in updates:
                     for position in positions:
-                        self._reshard(self._operations[user], position, sharding)
+                        self._reshard(self._operations[user], position, value, sharding)
 
     def _partition_entry(self, index: int, axes_of_factor: dict[int, tuple[int, ...]]) -> None:
         op, operation = self._graph.ops[index], self._operations[index]
@@ -206,13 +207,26 @@ class _Writer:
                 return
         elif self._graph.constant_derived[producer]:
             return
-        self._reshard(operation, position, sharding)
+        self._reshard(operation, position, value, sharding)
 
-    @staticmethod
-    def _reshard(operation: Any, position: int, sharding: ArraySharding) -> None:
-        """Reshard an operand right before it is used."""
+    def _reshard(self, operation: Any, position: int, value: int, sharding: ArraySharding) -> None:
+        """Reshard an operand right before it is used, or a value that the operation's regions capture."""
         attributes = {"sharding": mlir.attribute(sharding.to_sdy())}
+        is_operand = position < len(operation.operands)
         with ir.InsertionPoint(operation), operation.location:
-            operand = operation.operands[position]
-            constraint = mlir.create("sdy.sharding_constraint", [operand.type], [operand], attributes)
-        operation.operands[position] = constraint.results[0]
+            whole = operation.operands[position] if is_operand else self._value(value)
+            constraint = mlir.create("sdy.sharding_constraint", [whole.type], [whole], attributes)
+        if is_operand:
+            operation.operands[position] = constraint.results[0]
+            return
+        for inner in mlir.inner_operations(operation):
+            for number, operand in enumerate(inner.operands):
+                if operand == whole:
+                    inner.operands[number] = constraint.results[0]
+
+    def _value(self, value: int) -> Any:
+        """The value of the module with this number in the graph."""
+        known = self._graph.values[value]
+        return (
+            self._arguments[known.position] if known.op is None else self._operations[known.op].results[known.position]
+        )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax import lax
 
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.contractions import Side
@@ -26,7 +27,7 @@ from alpa_cfp.spmd.propagation import donation_pairs
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 from alpa_cfp.strategies.state_sharding import find_state_shardings, shard_further, work_with_sharded_state
-from unit.alpa_cfp.spmd.helpers import MESH_2X4, all_shardings, lower, split
+from unit.alpa_cfp.spmd.helpers import MESH_2X4, all_shardings, lower, run, split
 from unit.alpa_cfp.training_steps import (
     MESH,
     WIDTH,
@@ -139,6 +140,23 @@ def test_gradients_that_are_summed_in_several_all_reduces_are_all_scattered(sums
     for each in after.collectives:
         sizes[each.kind] += each.size_bytes
     assert sizes == {"reduce-scatter": program.size_bytes, "all-gather": program.size_bytes // 8}
+
+
+def test_weights_that_a_branch_uses_are_gathered_before_it() -> None:
+    def step(w: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            return jnp.mean(lax.cond(x[0, 0] > 0, lambda: jnp.sin(w), lambda: w) * (x @ w))
+
+        return w - jax.grad(loss)(w)
+
+    w = x = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    module = lower(step, (w, x), donated=(True, False))
+    blocks = find_blocks(read_graph(module.bytecode))
+    planned = with_plan(module, blocks, MESH, [BlockStrategy((None,), StateSharding.ZERO3)] * len(blocks.blocks))
+    assert state_bytes(planned)[0] == w.nbytes // 8
+    assert planned.partitioned is not None
+    (result,) = run(module, planned.partitioned, (w, x))
+    np.testing.assert_allclose(result, step(w, x), rtol=1e-5, atol=1e-6)
 
 
 def test_a_manual_sharding_of_state_stays() -> None:
