@@ -25,7 +25,7 @@ PYTEST := $(BIN)/pytest -q --numprocesses=auto --maxprocesses=8 --dist=loadgroup
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check quick bench reference format lint types unit integration compatible cluster targets gpu clean interpreter
+.PHONY: help venv demo test check quick thorough bench reference format lint types unit integration compatible cluster targets gpu clean interpreter
 
 help: ## what can be made
 	@echo "make TARGET [PYTHON=python3.12] [VENV=.venv-3.12] [ARGS='-k name']"
@@ -83,10 +83,13 @@ compatible: $(INSTALLED) ## a selection of tests for one more version of JAX (ab
 
 # Integration tests are a process of their own: what they compile does not fill the memory of the others.
 unit: $(INSTALLED) ## unit tests, and oracles: numbers from elsewhere
-	$(PYTEST) tests/unit $(wildcard tests/oracles) $(ARGS)
+	$(PYTEST) -m "not thorough" tests/unit $(wildcard tests/oracles) $(ARGS)
 
 integration: $(INSTALLED) ## parallel programs against the serial run
-	$(PYTEST) tests/integration $(ARGS)
+	$(PYTEST) -m "not thorough" tests/integration $(ARGS)
+
+thorough: $(INSTALLED) ## what `make test` leaves out: the same laws for larger models and more meshes (tests/thorough.py)
+	$(PYTEST) -m thorough tests/unit tests/integration $(ARGS)
 
 # They wait more than they compute. Each process has a cluster of its own.
 cluster: $(INSTALLED) ## tests on a Ray cluster of two nodes, which they start on this machine

@@ -33,6 +33,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
+from thorough import THOROUGH  # noqa: E402
+
 # Derandomised, so that a failure in CI is a failure here; `explore` is for looking for new ones.
 settings.register_profile(
     "default", derandomize=True, deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
@@ -61,7 +63,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `gpu` where jax sees no GPU."""
+    """Mark the cases that `thorough` lists; skip tests marked `gpu` where jax sees no GPU."""
+    found: dict[str, set[str]] = {}
+    for item in items:
+        name, _, case = item.name.removesuffix("]").partition("[")
+        if name in THOROUGH:
+            found.setdefault(name, set()).add(case)
+            if case in THOROUGH[name]:
+                item.add_marker(pytest.mark.thorough)
+    for name, cases in found.items():
+        # One that is called by its own name is alone.
+        if len(cases) > 1 and (absent := set(THOROUGH[name]) - cases):
+            raise pytest.UsageError(f"tests/thorough.py lists cases that {name} does not have: {sorted(absent)}")
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu:
         return

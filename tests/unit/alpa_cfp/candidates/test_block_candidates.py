@@ -65,7 +65,11 @@ def without_permutations(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: constrained_module(SQUARE), SQUARE),
         (lambda: constrained_module(CUBE), CUBE),
     ],
-)
+    ids=[
+        "stage of gpt-2x2", "moe-2x2", "conv-2x2", "mlp-2x2x2", "conv-2x2x2", "mlp-2x4x2", "constrained-2x2",
+        "constrained-2x2x2",
+    ],
+)  # fmt: skip
 def test_a_permuted_candidate_is_the_one_that_its_own_program_gives(
     module: Callable[[], HloModule], mesh: LogicalMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
