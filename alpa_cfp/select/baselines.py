@@ -24,6 +24,8 @@ from alpa_cfp.search import MEMORY_BYTES, NoPlanError, SearchProblem, Solution, 
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 
+# The name of the plainest plan.
+DATA_PARALLEL = "data parallel"
 _SAMPLES = (Side.LEFT, Side.BATCH)
 _PARAMETERS = (Side.RIGHT, Side.REDUCTION, Side.BATCH)
 # How much more moving a value counts than computing it, where a plan is to move least.
@@ -101,7 +103,7 @@ def baselines(
 def _kinds(axes: Sequence[int]) -> dict[str, _Kind]:
     """The kinds of plans for a mesh with these axes, by name."""
     kinds = {
-        "data parallel": _Kind(axes),
+        DATA_PARALLEL: _Kind(axes),
         "ZeRO-2": _Kind(axes, kept=StateSharding.ZERO2),
         "ZeRO-3": _Kind(axes, kept=StateSharding.ZERO3),
         "Megatron": _Kind((), axes),

@@ -18,7 +18,7 @@ from alpa_cfp.database import StepTimeline
 from alpa_cfp.errors import NoRunnablePlanError
 from alpa_cfp.quantities import ordinal
 from alpa_cfp.search import MemoryBudgetError, Solution
-from alpa_cfp.select.baselines import baselines
+from alpa_cfp.select.baselines import DATA_PARALLEL, baselines
 from alpa_cfp.select.candidate_costs import Choices
 from alpa_cfp.select.exploration import prospects
 from alpa_cfp.select.extrapolated_profile import ShorterPrograms
@@ -33,8 +33,10 @@ from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
 logger = logging.getLogger(__name__)
 
-# A baseline that is predicted to be slower than the best plan by more than this factor is not timed.
-_PLAUSIBLE = 1.15
+# A baseline that is predicted to be slower than the best plan by more than the first factor is not timed, but plain data
+# parallelism, by which every plan is judged, by more than the second. To partition the whole program of one tells more
+# than its blocks do, but not so much that it is worth it beyond the second factor.
+_PLAUSIBLE, _WORTH_A_LOOK = 1.15, 1.5
 # The most times that the search is repeated with the times of whole plans, and the plans that are then timed at once.
 _CORRECTIONS, _AT_ONCE = 3, 3
 _ATTEMPTS = 4
@@ -197,9 +199,10 @@ class Refinement:
             more = prospects(self.search, list(plans), budget_bytes, self.count - len(plans)).plans
             plans |= {choices: self.search.predicted(choices) for choices in more}
         names = {choices: _rank_name(number) for number, choices in enumerate(plans, start=1)}
-        limit = _PLAUSIBLE * min(solution.time_s for solution in found)
-        for name, plan in self._baselines().items():
-            if plan.time_s <= limit and (budget_bytes is None or plan.memory.total <= budget_bytes):
+        best_s = min(solution.time_s for solution in found)
+        for name, plan in self._baselines(_WORTH_A_LOOK * best_s).items():
+            limit_s = (_WORTH_A_LOOK if name == DATA_PARALLEL else _PLAUSIBLE) * best_s
+            if plan.time_s <= limit_s and (budget_bytes is None or plan.memory.total <= budget_bytes):
                 logger.info("CFP: %s is tried, too", name)
                 plans.setdefault(plan.choices, plan)
                 names[plan.choices] = f"{names[plan.choices]} ({name})" if plan.choices in names else name
@@ -274,17 +277,20 @@ class Refinement:
         module = self.search.program(plan.choices) or self.planned(plan.choices)
         return PlanTrial(plan, module, self.micro_batch_programs(module))
 
-    def _baselines(self) -> dict[str, Solution]:
-        """The baselines, as predicted; none if they are not wanted."""
+    def _baselines(self, limit_s: float = math.inf) -> dict[str, Solution]:
+        """The baselines, as predicted, by their programs if their blocks take no longer than the limit; none if they
+        are not wanted.
+        """
         if not self.has_baselines:
             return {}
-        limit_s, memory_bytes = self.search.limits
+        search_limit_s, memory_bytes = self.search.limits
         found = baselines(
             self.blocks.blocks, self.block_candidates, self.search.problem, self.mesh,
-            limit_s=limit_s, memory_bytes=memory_bytes, caveats=self.search.caveats,
+            limit_s=search_limit_s, memory_bytes=memory_bytes, caveats=self.search.caveats,
         )  # fmt: skip
         for plan in found.values():
-            self.search.look_at(plan.choices)
+            if plan.time_s <= limit_s:
+                self.search.look_at(plan.choices)
         return {name: self.search.predicted(plan.choices) for name, plan in found.items()}
 
     def _fastest(self, tried: Sequence[MeasuredPlan]) -> MeasuredPlan:

@@ -72,10 +72,11 @@ class Machine:
         later_samples: Callable[[Choices], Sequence[float]] = lambda choices: (),
         micro_batches: int = 1,
         further_s: Sequence[float] = (),
+        rates: Rates = RATES,
     ):
         self.choosing = PlanSearch(
             CandidateCosts(
-                two_layer_candidates(), two_layer_boundaries(), RATES, None, 1.5, micro_batches=micro_batches
+                two_layer_candidates(), two_layer_boundaries(), rates, None, 1.5, micro_batches=micro_batches
             )
         )
         # Predictions before any plan has run.
@@ -344,6 +345,18 @@ def test_a_baseline_that_is_the_best_predicted_one_has_both_names() -> None:
     both = {name: plan.choices for name, plan in found.items() if plan.choices in refinement.tried}
     assert both
     assert all(name in refinement.tried[choices].name for name, choices in both.items())
+
+
+def test_data_parallelism_is_timed_where_another_baseline_that_is_predicted_alike_is_not() -> None:
+    machine = Machine(rates=replace(RATES, latency_s=1e-6))
+    found = baselines(two_layer_blocks().blocks, two_layer_candidates(), machine.predictions, MESH)
+    best = machine.best(count=1).solution
+    plain = found["data parallel"]
+    assert 1.15 < plain.time_s / best.time_s < 1.5
+    assert plain.choices in machine.run
+    others = [plan for name, plan in found.items() if name != "data parallel" and plan.time_s > 1.15 * best.time_s]
+    assert others
+    assert not {plan.choices for plan in others} & set(machine.run)
 
 
 def _warnings(machine: Machine) -> str:
