@@ -33,7 +33,7 @@ from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
 logger = logging.getLogger(__name__)
 
-# A baseline that is predicted to be slower than the best plan by more than the first factor is not timed, but plain data
+# A baseline that is predicted to be slower than the best plan by more than the first factor is not timed; of plain data
 # parallelism, by which every plan is judged, by more than the second. To partition the whole program of one tells more
 # than its blocks do, but not so much that it is worth it beyond the second factor.
 _PLAUSIBLE, _WORTH_A_LOOK = 1.15, 1.5
