@@ -9,6 +9,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name, _, case = item.name.removesuffix("]").partition("[")
         if name in THOROUGH:
             found.setdefault(name, set()).add(case)
-            if case in THOROUGH[name]:
+            if any(fnmatchcase(case, pattern) for pattern in THOROUGH[name]):
                 item.add_marker(pytest.mark.thorough)
     for name, cases in found.items():
-        # One that is called by its own name is alone.
-        if len(cases) > 1 and (absent := set(THOROUGH[name]) - cases):
-            raise pytest.UsageError(f"tests/thorough.py lists cases that {name} does not have: {sorted(absent)}")
+        absent = [each for each in THOROUGH[name] if not any(fnmatchcase(case, each) for case in cases)]
+        if len(cases) > 1 and absent:  # a case that is called by its own identifier is alone
+            raise pytest.UsageError(f"tests/thorough.py lists cases that {name} does not have: {absent}")
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu:
         return
