@@ -136,7 +136,7 @@ def _run(what: Run, now: Callable[..., None]) -> None:
     parallel, data_parallel_jit_s = _compiled(step, data_parallel(step, mesh), NamedSharding(mesh, PartitionSpec()))
     now(phase="plan", jit_s=jit_s, data_parallel_jit_s=data_parallel_jit_s)
     start = time.perf_counter()
-    planned, finish = _planned(what, step, mesh)
+    planned, finish, place = _planned(what, step, mesh)
     now(phase="run", planning_s=time.perf_counter() - start)
     start = time.perf_counter()
     finish()
@@ -163,9 +163,10 @@ def _run(what: Run, now: Callable[..., None]) -> None:
     )
     if what.timing_s:
         now(phase="time")
-        fresh = data_parallel(step, mesh)
+        # In a training loop each has its arguments where it left them.
+        fresh, own_fresh = data_parallel(step, mesh), place(step.arguments)
         pairs = timing.in_pairs(
-            lambda: _ready(planned, jax.tree.map(_copy, step.arguments)),
+            lambda: _ready(planned, jax.tree.map(_copy, own_fresh)),
             lambda: _ready(parallel, jax.tree.map(_copy, fresh)),
             what.timing_s,
         )
@@ -185,18 +186,24 @@ def _compiled(step: Step, arguments: Arguments, results: Any) -> tuple[Callable[
     return compiled, time.perf_counter() - start
 
 
-def _planned(what: Run, step: Step, mesh: Mesh) -> tuple[Callable[..., Any], Callable[[], Any]]:
-    """The planned step, and what compiles it."""
+def _planned(
+    what: Run, step: Step, mesh: Mesh
+) -> tuple[Callable[..., Any], Callable[[], Any], Callable[[Arguments], Arguments]]:
+    """The planned step, what compiles it, and what puts its arguments where the plan has them, if that is known."""
     if what.method != "autoshard":
         from public_steps.through_alpa import parallelized
 
-        return parallelized(what.method, what.mesh, what.costs, what.database, step)
+        return *parallelized(what.method, what.mesh, what.costs, what.database, step), lambda arguments: arguments
     from alpa_cfp import PlanOptions, autoshard
 
     option = PlanOptions(costs=what.costs, database=what.database, progress=False)  # type: ignore[arg-type]
     plan = autoshard(step.function, mesh, *step.arguments, donate_argnums=step.donated, option=option)
     planned = plan.jit(step.function, mesh)
-    return planned, lambda: planned.compile(*step.arguments)
+    return (
+        planned,
+        lambda: planned.compile(*step.arguments),
+        lambda arguments: jax.device_put(arguments, plan.shardings(step.function, *arguments, mesh=mesh).args),
+    )
 
 
 def two_steps(step: Step, function: Callable[..., Any]) -> Any:
