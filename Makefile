@@ -62,7 +62,7 @@ demo: $(INSTALLED) ## CFP beside Alpa's ILP and plans by hand: a GPT on 8 virtua
 # Not gpu: its tests only skip where there is none, and are run by name where there is one.
 test: lint types unit integration cluster targets ## everything: format, lint, types, all tests that need no GPU
 
-check: lint types quick ## what is quick of `make test` (under 2 minutes)
+check: lint types quick ## what is quick of `make test` (about 3 minutes)
 
 quick: $(INSTALLED) ## unit tests that compile little
 	$(PYTEST) -m "not slow and not gpu and not ray" tests/unit $(ARGS)

@@ -6,7 +6,9 @@ groups, and timed one by one while nothing compiles. An execution is enqueued ma
 the time of one is the device's, unless it is shorter than what its dispatch takes. Invariants: the file has all that
 was measured at any time; a program that fails costs its own row only; a run that is stopped has some of each kind.
 
-    python -m benchmarks.device_rates --output rates.json --limit-s 270
+    JAX_PLATFORMS=cuda python -m benchmarks.device_rates --output rates.json --limit-s 270
+
+Without JAX_PLATFORMS, JAX takes the CPU where it cannot use the GPU.
 """
 
 import argparse

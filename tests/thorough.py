@@ -1,10 +1,10 @@
 """Cases that `make test` leaves out: laws that it checks on smaller models or fewer meshes. `make thorough` runs them.
 
-By the name of the test, patterns of the identifiers of its parameters ("*" is any text), "" for a test without any. Of
-methods, meshes and micro-batches `make test` has each two together. Invariant: each pattern fits a case (conftest.py).
+By the name of the test, patterns of the identifiers of its parameters ("*" is any text). Invariants (conftest.py): each
+pattern fits a case, and some case of each test fits none, so that `make test` leaves out no behaviour.
 """
 
-# Half of the combinations: where two of the three are as in another case, the third is not.
+# On 1x8 and 2x4 half of the combinations of methods and micro-batches: each two of the three are together in some case.
 _METHODS_MESHES_AND_MICRO_BATCHES = (
     "[!uw]*-2x2-*",
     "*-1x8-ilp-whole_batch",
@@ -56,7 +56,7 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     # Whole programs
     "test_states_gradients_and_metrics_of_two_steps_equal_the_serial_ones": _METHODS_MESHES_AND_MICRO_BATCHES,
     "test_the_state_after_two_sgd_steps_equals_the_serial_one": (*_PLANS_MESHES_AND_MICRO_BATCHES, "unet-2x4-*"),
-    "test_the_accumulate_step_reduces_no_gradient": ("*-2x2-*", "unet-2x4-*", "*-1x8-megatron-*"),
+    "test_the_accumulate_step_reduces_no_gradient": ("*-2x2-*", "unet-2x4-*"),
     "test_a_planned_model_equals_the_serial_run": ("unet-2x2-2",),
     "test_a_plan_of_estimated_costs_equals_the_serial_run": ("*-2x2-*",),
     "test_training_steps_along_three_axes_equal_the_serial_ones": ("gpt",),
@@ -69,17 +69,14 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "test_the_best_plan_along_three_axes_is_at_least_as_good_as_along_products_of_them": ("*-1024-512",),
     "test_values_of_all_kinds_are_those_of_the_batch": ("1x8-*",),
     "test_a_cumulative_op_equals_the_serial_one": ("*-16-1x8-*", "*-7-2x4-*"),
-    "test_a_program_whose_exact_search_needs_more_memory_than_it_may_have_is_planned_right": ("",),
-    "test_an_unrolled_recurrence_and_its_gradient_give_a_program_that_grows_as_the_number_of_steps_does": ("",),
     # Pipelines and processes
     "test_what_a_pipeline_gives_equals_the_serial_run": ("moe-4-*", "conv-2-*"),
     "test_stages_are_chosen_within_one_process_where_their_costs_are_composed": ("gpt-3-*",),
     "test_a_plan_is_measured_on_the_devices_of_all_processes": ("2-2",),
-    "test_a_mesh_may_have_two_axes_and_its_devices_in_any_order": ("*",),
+    "test_a_mesh_may_have_two_axes_and_its_devices_in_any_order": ("in_processes",),
     "test_a_pipeline_refuses_what_it_would_average": ("a *", "the *"),
     "test_layers_that_are_computed_again_for_their_gradients_give_the_serial_step": ("automatic, fine",),
     # Examples
-    "test_runs_that_differ_only_in_how_they_are_computed_are_explained_by_rounding": ("",),
     "test_a_wrong_gradient_of_one_weight_is_not_explained_by_rounding": ("none",),
     "test_a_run_that_is_stopped_and_resumed_is_the_run_without_interruption_bit_for_bit": ("cfp",),
 }

@@ -24,10 +24,9 @@ _CLOSE, _MOST = 1.1, 6
 _RUNS, _ROUNDS, _REPORTED = 2, 5, 3
 # What times of one round deviate by, relative to each other, and how many measurements of that this stands for.
 _DEVIATION, _ASSUMED = 0.025, 2
-# A plan leaves that is slower by so many standard errors; the race ends when these are below the second number, or when
-# to take the first plan is expected to lose less than the third one to any other: as a share of the step time. With
-# times that deviate by 1% to 3% that takes a quarter of the runs off, and the plan taken is 0.05% slower in the mean.
-_SURE, _CLEAR, _LOSS = 2.0, 0.004, 0.003
+# A plan leaves that is slower by so many standard errors; the race ends when to take the first plan is expected to lose
+# less than the second number to any other, as a share of the step time.
+_SURE, _LOSS = 2.0, 0.003
 _NORMAL = NormalDist()
 
 
@@ -64,8 +63,8 @@ class PlanRace:
         rounds: list[dict[int, float]] = []
         while len(racing) > 1 and len(rounds) < _ROUNDS:
             rounds.append(self._round(trials, racing))
-            racing, error, loss = _not_slower([n for n in racing if n in rounds[-1]], rounds)
-            if error < _CLEAR or loss < _LOSS:
+            racing, loss = _not_slower([n for n in racing if n in rounds[-1]], rounds)
+            if loss < _LOSS:
                 break
         times = rounds or [before]
         racing.sort(key=lambda n: _mean([each[n] for each in times]))
@@ -85,18 +84,16 @@ class PlanRace:
         return {n: math.log(self.timing.step_s(trials[n])) for n in numbers if self.timing.is_timed(trials[n])}
 
 
-def _not_slower(racing: Sequence[int], rounds: Sequence[dict[int, float]]) -> tuple[list[int], float, float]:
-    """The plans that may be the fastest, the standard error of the difference of two, and the expected loss.
-
-    The loss is the most by which one of the others is expected to be faster than the plan that is fastest so far, where
-    it is faster at all.
+def _not_slower(racing: Sequence[int], rounds: Sequence[dict[int, float]]) -> tuple[list[int], float]:
+    """The plans that may be the fastest, and the loss that is expected of the first: the most by which one of the
+    others is expected to be faster, where it is faster at all.
 
     Args:
         racing: Plans that have run in all rounds.
         rounds: The logarithms of their times in each round.
     """
     if not racing:
-        return [], 0.0, 0.0
+        return [], 0.0
     times = np.array([[each[n] for n in racing] for each in rounds])
     means = times.mean(axis=0)
     rest = times - means - times.mean(axis=1, keepdims=True) + times.mean()
@@ -105,7 +102,7 @@ def _not_slower(racing: Sequence[int], rounds: Sequence[dict[int, float]]) -> tu
     error = math.sqrt(2 * variance / len(rounds))
     behind = np.sort(means - means.min())[1:] / error
     loss = error * max((_NORMAL.pdf(each) - each * _NORMAL.cdf(-each) for each in behind), default=0.0)
-    return [n for n, mean in zip(racing, means, strict=True) if mean <= means.min() + _SURE * error], error, loss
+    return [n for n, mean in zip(racing, means, strict=True) if mean <= means.min() + _SURE * error], loss
 
 
 def _mean(values: Sequence[float]) -> float:
