@@ -3,11 +3,13 @@
 Takes `Blocks`; gives `Segments`: the sequence of blocks divided into runs, and the runs that are equal programs. Two
 segments are of one *kind* if their ops, attributes, rules, types and inner edges are equal, op for op. Names,
 positions, barriers and the sources of outer values do not count (an extracted subprogram has no barriers, and those of
-a pipeline's marks may be in any order). Invariants: every block is in exactly one segment, in order; the number of
-kinds of a model of equal layers does not depend on the number of layers.
+a pipeline's marks may be in any order), nor does where a slice begins or on which side padding is: each step of an
+unrolled recurrence takes its own part of the inputs, and costs what the others do. Invariants: every block is in
+exactly one segment, in order; the number of kinds of a model of equal layers does not depend on the number of layers.
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +17,12 @@ from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.analysis.collection import without_collection
 from alpa_cfp.analysis.graph import BARRIER, Graph
 from alpa_cfp.analysis.ordering import Order
+
+# Of a slice and of padding, where the part is; how large it is, is in the types.
+_PLACES = {
+    "stablehlo.slice": re.compile(r"(start|limit)_indices=array<i64[^>]*>"),
+    "stablehlo.pad": re.compile(r"edge_padding_(low|high)=array<i64[^>]*>"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ def find_segments(blocks: Blocks, digests: Sequence[bytes] | None = None) -> Seg
         blocks: The blocks.
         digests: The digest of each block (`digests_of`), if they are known.
     """
-    fingerprints, order = _Fingerprints(blocks.graph), Order(blocks.graph)
+    fingerprints, order = _Fingerprints(blocks.graph, with_places=False), Order(blocks.graph)
     ops_of_block = [order.of((*block.members, *block.glue)) for block in blocks.blocks]
     numbers: dict[bytes, int] = {}
     digests = digests or [fingerprints.of(_without_barriers(blocks.graph, ops)) for ops in ops_of_block]
@@ -84,8 +92,11 @@ def digest_of(graph: Graph) -> str:
 
 
 def digests_of(graph: Graph, parts: Sequence[Sequence[int]]) -> list[bytes]:
-    """Returns a digest for each part (a set of ops) without its barriers, comparable between graphs."""
-    fingerprints, order = _Fingerprints(graph), Order(graph)
+    """Returns a digest for each part (a set of ops) without its barriers, comparable between graphs.
+
+    Where its slices begin does not count, nor on which side its padding is.
+    """
+    fingerprints, order = _Fingerprints(graph, with_places=False), Order(graph)
     return [fingerprints.of(_without_barriers(graph, order.of(ops))) for ops in parts]
 
 
@@ -139,10 +150,11 @@ class _Fingerprints:
         graph: The graph.
         through_barriers: Whether a value behind a barrier counts as the value before it, and not as an outer value.
             Parameters behind a pipeline's marks always count as themselves.
+        with_places: Whether it counts where slices begin, and on which side padding is.
     """
 
-    def __init__(self, graph: Graph, *, through_barriers: bool = False):
-        self._graph, self._through = graph, through_barriers
+    def __init__(self, graph: Graph, *, through_barriers: bool = False, with_places: bool = True):
+        self._graph, self._through, self._places = graph, through_barriers, {} if with_places else _PLACES
         self._constants: dict[int, bytes] = {}
         self._returned = set(map(self._before_barriers, graph.results))
 
@@ -153,7 +165,8 @@ class _Fingerprints:
         digest = hashlib.sha256()
         for index in ops:
             op = graph.ops[index]
-            parts: list[object] = [op.name, op.attributes, op.rule]
+            place = self._places.get(op.name)
+            parts: list[object] = [op.name, place.sub("", op.attributes) if place else op.attributes, op.rule]
             for value in map(self._before_barriers, op.operands):
                 producer = graph.values[value].op
                 if producer is not None and graph.constant_derived[producer] and producer not in inside:

@@ -7,8 +7,8 @@ limit is met, which raises `Stopped`.
 The search branches on each *case*, a choice for every hub (order.py), and on the largest transient, one of finitely
 many numbers. An interval of these is bounded for many cases at once (bounds.py, multiplier.py). The node with the least
 bound comes first. Either its interval is split into two, for all its cases; or, once splitting would sharpen the bound
-by less than the remaining gap, its best case is solved by the dynamic programme of eliminate.py. Without a budget there
-is one interval, and bytes do not count.
+by less than the remaining gap, its best case is solved by the dynamic programme of eliminate.py. Without a budget
+bytes do not count: a pass of bounds is the dynamic programme then, and gives the best plan.
 """
 
 import heapq
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from alpa_cfp.search.bounds import Interval, Weights, downward, upward
+from alpa_cfp.search.bounds import Interval, Weights, cheapest_choices, downward, least_prices, upward
 from alpa_cfp.search.eliminate import eliminate
 from alpa_cfp.search.incumbent import SLACK, Incumbent
 from alpa_cfp.search.limits import Deadline
@@ -94,6 +94,9 @@ class ExactSearch:
 
     def run(self) -> None:
         """Until no interval and case is left that could hold a better plan."""
+        if math.isinf(self.known.budget_bytes):
+            self._run_without_budget()
+            return
         root = self._root()
         self.proved_s = root.least_s
         # A good plan early keeps everything after it small. So first go down to the most promising narrow interval of
@@ -125,6 +128,19 @@ class ExactSearch:
             for part in left:
                 if math.isfinite(part.least_s):
                     heapq.heappush(queue, (part.least_s, next(serial), part))
+
+    def _run_without_budget(self) -> None:
+        """Finds the case whose best plan is the fastest, and that plan."""
+        cases, everything = np.arange(len(self.tree.cases)), Interval(float(self.peaks[0]), float(self.peaks[-1]))
+        weights = Weights.grid(np.zeros((len(cases), 1)), cases, bytes_alone=False)
+        if len(cases) > 1:
+            best = int(least_prices(self.tree, everything, weights, self.deadline).argmin())
+            weights = weights.rows(best, best + 1)
+        choices = cheapest_choices(upward(self.tree, everything, weights, self.deadline), 0)
+        self.runs = 1
+        if choices is not None:
+            self.known.add(choices)
+        self.proved_s = self.known.time_s
 
     def _dive(self, root: _Node) -> bool:
         """Solves the best case's most promising narrow interval heuristically; returns whether it was exact for all."""

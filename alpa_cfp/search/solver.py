@@ -40,6 +40,7 @@ def search(
     time_limit_s: float = math.inf,
     memory_limit_bytes: int = MEMORY_BYTES,
     enough: float = 0.0,
+    thorough: bool = True,
 ) -> Solution:
     """Finds the cheapest plan whose memory is at most `budget_bytes` (None: any).
 
@@ -49,7 +50,9 @@ def search(
     After `time_limit_s` seconds, or where the exact search would hold more than `memory_limit_bytes` beside the problem
     and what is linear in it, the result is the best plan so far, or that of approximate.py. A warning then says by how
     much at most it could be beaten (`Solution.gap_s`; 0 if it was proved to be the best). Where the exact search does
-    not fit, a plan that is proved to be slower than the best by at most the share `enough` ends the search early.
+    not fit, a plan that is proved to be slower than the best by at most the share `enough` ends the search early; so
+    does the result of approximate.py, however good it is, where a single pass of bounds takes long and the search is
+    not to be `thorough`.
 
     Raises:
         NoPlanError: A variable has excluded choices only.
@@ -82,10 +85,10 @@ def search(
         begin(spare, deadline)
         deadline.check()
         tree = elimination_tree(pruned.problem, deadline.part(_EXACT_SHARE), memory=counted)
-        if is_heavy := math.isfinite(time_limit_s) and work(tree) > _HEAVY:
+        if is_heavy := work(tree) > _HEAVY and (math.isfinite(time_limit_s) or not thorough):
             bound_s = approximate(spare, deadline.part(_FIRST_SHARE), bound_s)
             known.add(spare.choices)
-        if not is_heavy or not known.is_proved(bound_s):
+        if not is_heavy or (thorough and not known.is_proved(bound_s)):
             run = ExactSearch(tree, known, deadline if is_heavy else deadline.part(_EXACT_SHARE))
             run.run()
             bound_s = math.inf

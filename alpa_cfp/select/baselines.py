@@ -30,6 +30,8 @@ _SAMPLES = (Side.LEFT, Side.BATCH)
 _PARAMETERS = (Side.RIGHT, Side.REDUCTION, Side.BATCH)
 # How much more moving a value counts than computing it, where a plan is to move least.
 _MOVING = 1000.0
+# A plan is taken if no other one of its kind can be cheaper by more than this share.
+_CLOSE = 0.002
 # A block with less than this part of the median block's contractions is small.
 _SMALL = 0.1
 
@@ -91,6 +93,8 @@ def baselines(
                 None,
                 time_limit_s=limit_s,
                 memory_limit_bytes=memory_bytes,
+                enough=_CLOSE,
+                thorough=False,
             )
         except NoPlanError:
             caveats.note(f"{name} is not among the plans that are compared: no such plan can be run")

@@ -9,6 +9,7 @@ shrinks as its relatives are measured. Invariant: the same profiles give the sam
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,8 +36,9 @@ logger = logging.getLogger(__name__)
 
 Choices = tuple[int, ...]
 
-# Candidates of each kind of block that are measured first.
-_FIRST = 2
+# Candidates of each kind of block that are measured first; of those kinds that together take no more than this share of
+# a step, as estimated, one: what they take is hardly seen in a step, and measuring each takes as long as any other.
+_FIRST, _LIGHT_SHARE = 2, 0.1
 # The least share of a measured time that remains when the overhead of starting a program is taken off.
 _LEAST_OF_MEASURED = 0.1
 
@@ -305,9 +307,16 @@ class CandidateCosts:
     def _first(self) -> list[int]:
         """The candidates of each kind of block that compute fastest, as estimated."""
         estimates = self._computing_s()
-        found: list[int] = []
-        for numbers in dict.fromkeys(map(tuple, self.numbers)):
-            found += sorted({self._targets[number] for number in numbers}, key=lambda i: (estimates[i], i))[:_FIRST]
+        blocks = Counter(map(tuple, self.numbers))
+        fastest = {
+            numbers: sorted({self._targets[number] for number in numbers}, key=lambda i: (estimates[i], i))[:_FIRST]
+            for numbers in blocks
+        }
+        taken_s = {numbers: count * float(estimates[fastest[numbers][0]]) for numbers, count in blocks.items()}
+        light_s, found = _LIGHT_SHARE * sum(taken_s.values()), list[int]()
+        for numbers in sorted(blocks, key=taken_s.__getitem__):
+            light_s -= taken_s[numbers]
+            found += fastest[numbers][: 1 if light_s >= 0 else _FIRST]
         return sorted(found)
 
     def _computing(self, number: int) -> HloModule:

@@ -295,7 +295,10 @@ class PlanSearch:
         # Enough for them to end by themselves where others did: the same profiles then give the same plans.
         share = _LATER_SHARE if self._is_close else _DRAWN_SHARE
         limit_s, memory_bytes = share * self.limits[0], self.limits[1]
-        return search(problem, budget_bytes, time_limit_s=limit_s, memory_limit_bytes=memory_bytes, enough=_CLOSE_DRAWN)
+        return search(
+            problem, budget_bytes,
+            time_limit_s=limit_s, memory_limit_bytes=memory_bytes, enough=_CLOSE_DRAWN, thorough=False,
+        )  # fmt: skip
 
     def _or_baseline(self, found: Solution, problem: SearchProblem, budget_bytes: int | None) -> Solution:
         """The plan that a search found which was not exact, or a faster baseline."""
