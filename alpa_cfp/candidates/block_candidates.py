@@ -88,7 +88,10 @@ class BlockCandidates:
 
 @without_collection
 def find_block_candidates(
-    subprograms: BlockSubprograms, mesh: LogicalMesh, cache: dict[Any, tuple[Candidate, ...]] | None = None
+    subprograms: BlockSubprograms,
+    mesh: LogicalMesh,
+    cache: dict[Any, tuple[Candidate, ...]] | None = None,
+    tell: Callable[[Sequence[Candidate]], None] = lambda candidates: None,
 ) -> tuple[BlockCandidates, ...]:
     """Returns the candidates of each block of a program.
 
@@ -96,6 +99,7 @@ def find_block_candidates(
         subprograms: The subprograms of its blocks.
         mesh: The logical mesh.
         cache: The candidates of kinds of blocks that were seen before, in this program or others; new ones are added.
+        tell: Called with the candidates of each kind as soon as there are.
     """
     cache = {} if cache is None else cache
     found: list[BlockCandidates] = []
@@ -108,6 +112,7 @@ def find_block_candidates(
             if key not in cache:
                 cache[key] = _candidates(extractor.extract(spec), backward_inputs, mesh)
             candidates = cache[key]
+            tell(candidates)
         else:
             candidates = found[block.kind].candidates
         found.append(BlockCandidates(number, block.kind, spec.inputs, spec.outputs, candidates))

@@ -28,6 +28,7 @@ from alpa_cfp.planner.request import PlanRequest, TargetDevices
 from alpa_cfp.planner.session import Session
 from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import MemoryBudgetError, SearchProblem, Solution
+from alpa_cfp.select.alike import first_measured
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.calibration import calibration_programs, rates_of
 from alpa_cfp.select.candidate_costs import CandidateCosts
@@ -226,10 +227,16 @@ def _new_plan(
     module, blocks, option = program.module, program.blocks, session.options
     target = request.devices.target if isinstance(request.devices, TargetDevices) else None
     calibrating, communicating = calibration_programs(mesh), communication_programs(mesh)
-    if target is None and profiles is not None:
-        session.expect(request.devices, mesh, [*calibrating, *communicating])
+
+    def expect(programs: Sequence[HloModule]) -> None:
+        if target is None and profiles is not None and not time_budget.is_over:
+            session.expect(request.devices, mesh, programs)
+
+    expect([*calibrating, *communicating])
     budget = budget_of(request, option)
-    block_candidates = find_block_candidates(program.subprograms, mesh, session.candidates)
+    block_candidates = find_block_candidates(
+        program.subprograms, mesh, session.candidates, lambda each: expect([first_measured(each, Rates())])
+    )
     logger.info(
         "CFP: %d ops, %d blocks of %d kinds, %d candidates",
         len(blocks.graph.ops),
@@ -273,7 +280,7 @@ def _new_plan(
     else:
         refinement = Refinement(
             blocks, block_candidates, mesh, plan_search, profiles, programs.whole, programs.of_micro_batch,
-            option.refine, option.samples, option.baselines, programs.shorter,
+            option.refine, option.samples, option.baselines, programs.shorter, expect,
         )  # fmt: skip
         measured = refinement.best(budget) if target is None else best_whole(refinement, budget, profiles.timeline)
         tried = tuple((refinement.tried | {measured.solution.choices: measured}).values())

@@ -88,12 +88,12 @@ class Session:
         return TrackedSource(profiler.devices, profiles, options.samples, self.database.timeline)
 
     def expect(self, devices: Devices, mesh: LogicalMesh, programs: Sequence[HloModule]) -> None:
-        """Begin with what is measured first, if costs are measured, while planning goes on.
+        """Compile what is measured next, if costs are measured, while planning goes on.
 
         Args:
             devices: The devices of the mesh.
             mesh: The logical mesh.
-            programs: What is measured first.
+            programs: What is measured next.
         """
         if self.options.costs == "measure":
             self._profiler(devices, mesh).expect(programs)

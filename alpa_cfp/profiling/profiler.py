@@ -12,7 +12,6 @@ import contextlib
 import logging
 import math
 import random
-import threading
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -24,12 +23,12 @@ from alpa_cfp.database import Profile, ProfileDatabase, ProfileKey
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp.profiling.keys import DeviceDescription, key_of
 from alpa_cfp.profiling.options import MeasureOptions
+from alpa_cfp.profiling.preparing import Preparation
 from alpa_cfp.profiling.process.protocol import Finished
 from alpa_cfp.profiling.queue import Group, ProfilingQueue
 from alpa_cfp.profiling.runners import InProcessRunner, SubprocessRunner
 from alpa_cfp.profiling.time_budget import TimeBudget
 from alpa_cfp.spmd.compile.executable import Client
-from alpa_cfp.spmd.errors import SpmdError
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
@@ -95,7 +94,9 @@ class Profiler:
         self._options = options
         self._references = references
         self._rng = random.Random(options.seed)
-        self._starting: threading.Thread | None = None
+        # Programs that were expected before.
+        self._seen, self._has_expected = set[ProfileKey](), False
+        self._preparation = Preparation(lambda modules: self._measurer.prepare(modules))
         # Failures that the programs did not cause.
         self._unrecorded: dict[ProfileKey, Profile] = {}
         self._measurer: Measurer
@@ -109,18 +110,21 @@ class Profiler:
     def expect(self, modules: Sequence[HloModule]) -> None:
         """Start measuring processes, if the profile of a module is missing, and compile there, while planning goes on.
 
-        Errors are raised when something is measured. Only the first call that misses a profile has an effect.
+        Errors are raised when something is measured.
 
         Args:
-            modules: The modules that will be measured first.
+            modules: Modules that will be measured next.
         """
-        if self._starting is not None:
-            return
-        modules = [module for module in modules if self._database.get(key_of(module, self.devices)[0]) is None]
-        if modules:
-            wanted = [*self._references, *modules]
-            self._starting = threading.Thread(target=_prepare_quietly, args=(self._measurer, wanted), daemon=True)
-            self._starting.start()
+        new: list[HloModule] = []
+        for module in modules:
+            key, _ = key_of(module, self.devices)
+            if key not in self._seen and self._database.get(key) is None:
+                self._seen.add(key)
+                new.append(module)
+        if new and not self._has_expected:
+            new[:0] = self._references
+            self._has_expected = True
+        self._preparation.add(new)
 
     def measure(self, modules: Sequence[HloModule], samples: int | Sequence[int] | None = None) -> list[Profile]:
         """The profile of each of `modules`; equal programs are measured once.
@@ -162,7 +166,7 @@ class Profiler:
 
     def close(self) -> None:
         """End the measuring processes, and unload all programs."""
-        self._wait_until_started()
+        self._preparation.settle()
         self._measurer.close()
 
     def __enter__(self) -> Self:
@@ -209,7 +213,7 @@ class Profiler:
 
     def _start(self) -> None:
         """Start the measurer; if a worker process cannot be started, and need not be, measure in this process."""
-        self._wait_until_started()
+        self._preparation.settle()
         try:
             self._measurer.start()
         except ProfilingError as error:
@@ -217,10 +221,6 @@ class Profiler:
                 raise
             logger.warning("%s. Profiling goes on in this process, which a program that crashes would end", error)
             self._measurer = InProcessRunner(self._client)
-
-    def _wait_until_started(self) -> None:
-        if self._starting is not None:
-            self._starting.join()
 
     def _record(self, key: ProfileKey, text: str, finished: Finished) -> None:
         profile = finished.profile
@@ -231,12 +231,6 @@ class Profiler:
             self._database.put(key, profile, program_text=text, timeline=finished.timeline)
         else:
             self._unrecorded[key] = profile
-
-
-def _prepare_quietly(measurer: Measurer, modules: Sequence[HloModule]) -> None:
-    # It is started again before it is used, and that raises the error again.
-    with contextlib.suppress(ProfilingError, SpmdError):
-        measurer.prepare(modules)
 
 
 def _at_usual_speed(finished: Finished, slowness: Sequence[float]) -> Finished:

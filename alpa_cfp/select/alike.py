@@ -1,16 +1,21 @@
-"""Which candidates compute alike: one of them is measured for all.
+"""Which candidates compute alike, so that one of them is measured for all, and what is measured for it.
 
-Takes the candidates of a program's blocks; gives their numbers, and for each the one that is measured for it.
-Strategies that differ only in what they communicate compute alike: data parallelism, ZeRO-2 and ZeRO-3 do. Invariant:
-candidates that compute alike are of one kind of block.
+Takes the candidates of a program's blocks; gives their numbers, for each the one that is measured for it, and the
+program of that one. Strategies that differ only in what they communicate compute alike: data parallelism, ZeRO-2 and
+ZeRO-3 do. Invariant: candidates that compute alike are of one kind of block.
 """
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate
+from alpa_cfp.costs import Rates, Work, estimated_s
+from alpa_cfp.spmd.module.hlo_module import HloModule
+from alpa_cfp.spmd.partition import Collective
+from alpa_cfp.spmd.partition.stand_ins import without_communication
 
 
 def candidate_numbers(block_candidates: Sequence[BlockCandidates]) -> list[list[int]]:
@@ -55,3 +60,33 @@ def split_of(candidate: Candidate) -> tuple[tuple[int, int], ...]:
     factors = sorted({factor for factor in strategy.factors if factor is not None})
     shape = (*candidate.inputs, *candidate.outputs)[0].mesh.shape
     return tuple((each, math.prod(shape[axis] for axis in strategy.axes_of(each))) for each in factors)
+
+
+def measured_program(candidate: Candidate) -> HloModule:
+    """The program of a candidate without what it communicates, if that is known."""
+    program = candidate.module.partitioned
+    assert program is not None
+    if not program.collectives:
+        return candidate.module
+    computing = replace(candidate.module)
+    computing.partitioned = without_communication(program)
+    return computing
+
+
+def measured_work(candidate: Candidate, compiled: tuple[Collective, ...] | None = None) -> Work:
+    """The work of the program that is measured for a candidate.
+
+    Args:
+        candidate: The candidate.
+        compiled: The collectives of its compiled program, if XLA partitioned it and they were read.
+    """
+    if candidate.predicted or candidate.unread:
+        return candidate.work if compiled is None else replace(candidate.work, collectives=compiled)
+    return replace(candidate.work, collectives=())
+
+
+def first_measured(candidates: Sequence[Candidate], rates: Rates) -> HloModule:
+    """The program that is measured first of the candidates of one kind of block: the fastest one, as estimated."""
+    targets = set(first_alike([0] * len(candidates), candidates))
+    first = min(targets, key=lambda number: (estimated_s(measured_work(candidates[number]), rates), number))
+    return measured_program(candidates[first])

@@ -22,15 +22,19 @@ from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.database import Profile
 from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import ClassTable
-from alpa_cfp.select.alike import candidate_numbers, first_alike, first_of_order
+from alpa_cfp.select.alike import (
+    candidate_numbers,
+    first_alike,
+    first_of_order,
+    measured_program,
+    measured_work,
+)
 from alpa_cfp.select.posterior import Corrections, Neighbours, PairKey, Posterior
 from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.select.profiles import compiled_collectives, failure_of
 from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge, resharding_by_key_s, resharding_s
 from alpa_cfp.select.time_model import TimeModel
-from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
-from alpa_cfp.spmd.partition.stand_ins import without_communication
 
 logger = logging.getLogger(__name__)
 
@@ -236,7 +240,7 @@ class CandidateCosts:
         """Measures candidates, or those that compute alike; only some of them if the time is over before."""
         assert self._profiles is not None
         targets = list(dict.fromkeys(self._targets[number] for number in numbers))
-        profiles = self._profiles([self._computing(number) for number in targets])
+        profiles = self._profiles([measured_program(self.candidates[number]) for number in targets])
         is_over = self.budget.is_over
         for number, profile in zip(targets, profiles, strict=True):
             if profile is None and is_over:
@@ -319,27 +323,12 @@ class CandidateCosts:
             found += fastest[numbers][: 1 if light_s >= 0 else _FIRST]
         return sorted(found)
 
-    def _computing(self, number: int) -> HloModule:
-        """The program of a candidate without what it communicates, if that is known."""
-        module = self.candidates[number].module
-        program = module.partitioned
-        assert program is not None
-        if not program.collectives:
-            return module
-        computing = replace(module)
-        computing.partitioned = without_communication(program)
-        return computing
-
-    def _work(self, number: int) -> Work:
-        """The work of the program that is measured for a candidate."""
-        candidate, compiled = self.candidates[number], self.compiled.get(number)
-        if candidate.predicted or candidate.unread:
-            return candidate.work if compiled is None else replace(candidate.work, collectives=compiled)
-        return replace(candidate.work, collectives=())
-
     def _computing_s(self) -> np.ndarray:
         """For each candidate the estimate of the program that is measured for it."""
         return np.array([estimated_s(self._work(number), self._rates) for number in range(len(self.candidates))])
+
+    def _work(self, number: int) -> Work:
+        return measured_work(self.candidates[number], self.compiled.get(number))
 
     def _own_s(self, candidate: Candidate, profile: Profile | None) -> float:
         """The time of a candidate inside a larger program, without overhead; inf without a measurement."""

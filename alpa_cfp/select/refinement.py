@@ -97,6 +97,7 @@ class Refinement:
         has_baselines: Whether plans that people write by hand are run, too.
         shorter: Gives the shorter programs that are run for some choices in the place of the whole one; None if that
             one is run.
+        expect: Called with programs that will be run next, which may be compiled meanwhile.
         tried: The plans that were run end to end, by their choices.
     """
 
@@ -111,6 +112,7 @@ class Refinement:
     samples: int
     has_baselines: bool = True
     shorter: Callable[[Sequence[int]], ShorterPrograms | None] = lambda choices: None
+    expect: Callable[[Sequence[HloModule]], None] = lambda programs: None
     tried: dict[Choices, MeasuredPlan] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def best(self, budget_bytes: int | None) -> MeasuredPlan:
@@ -195,19 +197,21 @@ class Refinement:
         It ends when no other plan is expected to be enough faster (`exploration`). `found` comes first, in its order.
         """
         plans = {solution.choices: solution for solution in found}
+        trials = {choices: self._trial(plan) for choices, plan in plans.items()}
         if self.count > len(plans) and math.isfinite(found[0].time_s) and not self.search.costs.budget.is_over:
             more = prospects(self.search, list(plans), budget_bytes, self.count - len(plans)).plans
             plans |= {choices: self.search.predicted(choices) for choices in more}
+            trials |= {choices: self._trial(plans[choices]) for choices in more}
         names = {choices: _rank_name(number) for number, choices in enumerate(plans, start=1)}
         best_s = min(solution.time_s for solution in found)
         for name, plan in self._baselines(_WORTH_A_LOOK * best_s).items():
             limit_s = (_WORTH_A_LOOK if name == DATA_PARALLEL else _PLAUSIBLE) * best_s
             if plan.time_s <= limit_s and (budget_bytes is None or plan.memory.total <= budget_bytes):
                 logger.info("CFP: %s is tried, too", name)
-                plans.setdefault(plan.choices, plan)
+                if plan.choices not in plans:
+                    plans[plan.choices], trials[plan.choices] = plan, self._trial(plan)
                 names[plan.choices] = f"{names[plan.choices]} ({name})" if plan.choices in names else name
         timing = PlanTrials(self.search, self.profiles, self.samples)
-        trials = {choices: self._trial(plan) for choices, plan in plans.items()}
         new = list(trials.values())
         for number in range(_CORRECTIONS + 1):
             self._time(timing, new, next(iter(trials.values())))
@@ -273,9 +277,12 @@ class Refinement:
                 f"plans were timed in programs of up to {shorter.blocks} of the {len(self.blocks.blocks)} blocks: the "
                 "time, memory and collectives of whole programs are extrapolated from them"
             )
-            return PlanTrial(plan, shorter, ())
-        module = self.search.program(plan.choices) or self.planned(plan.choices)
-        return PlanTrial(plan, module, self.micro_batch_programs(module))
+            trial = PlanTrial(plan, shorter, ())
+        else:
+            module = self.search.program(plan.choices) or self.planned(plan.choices)
+            trial = PlanTrial(plan, module, self.micro_batch_programs(module))
+        self.expect(trial.modules)
+        return trial
 
     def _baselines(self, limit_s: float = math.inf) -> dict[str, Solution]:
         """The baselines, as predicted, by their programs if their blocks take no longer than the limit; none if they

@@ -4,6 +4,7 @@ import dataclasses
 import os
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 
 import jax
 import numpy as np
@@ -397,13 +398,13 @@ class PreparingMeasurer(DriftingMeasurer):
 
     def __init__(self) -> None:
         super().__init__([])
-        self.prepared: list[list[str]] = []
+        self.prepared: SimpleQueue[list[str]] = SimpleQueue()
 
     def prepare(self, modules: Sequence[HloModule]) -> None:
-        self.prepared.append([module.name for module in modules])
+        self.prepared.put([module.name for module in modules])
 
 
-def test_what_is_expected_and_not_known_is_prepared_once_with_the_references(
+def test_what_is_expected_and_not_known_is_prepared_once_after_the_references(
     client: Client, database: ProfileDatabase
 ) -> None:
     devices, measurer = DeviceDescription.of(client.devices()), PreparingMeasurer()
@@ -412,8 +413,10 @@ def test_what_is_expected_and_not_known_is_prepared_once_with_the_references(
     with Profiler((measurer, devices), database, QUIET, [scaled(2)]) as profiler:
         profiler.expect([known])
         profiler.expect([known, unknown])
-        profiler.expect([product(WHOLE, COLUMNS, COLUMNS)])
-    assert measurer.prepared == [[scaled(2).name, "unknown"]]
+        assert measurer.prepared.get() == [scaled(2).name, "unknown"]
+        profiler.expect([unknown])
+        profiler.expect([product(WHOLE, COLUMNS, COLUMNS, name="next")])
+        assert measurer.prepared.get() == ["next"]
 
 
 def test_programs_that_were_prepared_are_not_compiled_again(
