@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from unittest.mock import MagicMock
 
@@ -116,6 +117,8 @@ def test_hosts_start_as_soon_as_something_is_expected_that_is_not_known(hosts: l
     assert [host.starts for host in hosts] == [1, 1]
     with profiler() as third:
         third.expect([scaled(2)])
+        while hosts[1].starts < 2:
+            time.sleep(0.01)
     # Started for nothing, and ended.
     assert [host.starts for host in hosts] == [2, 2]
     assert [host.supervisor for host in hosts] == [None, None]
