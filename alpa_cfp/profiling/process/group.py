@@ -14,7 +14,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 
@@ -40,11 +40,13 @@ class Loaded:
         executable: The compiled program.
         compile_s: The time that it took to compile.
         run: Runs it once, on arrays that exist since the first run.
+        profile: Its profile without samples, once it was inspected: reading a large program takes as long as a run.
     """
 
     executable: MeshExecutable
     compile_s: float
     run: Callable[[], None] | None = None
+    profile: Profile | None = None
 
     def run_once(self) -> None:
         """Run it, and wait for it."""
@@ -179,7 +181,8 @@ def measure_group(
                 yield _failure(timed.index, error, "crashed")
     for timed in sorted(running, key=lambda each: each.index):
         yield Started(timed.index, "inspect")
-        yield Finished(timed.index, _profile(timed))
+        profile = timed.program.profile = timed.program.profile or _inspected(timed.program)
+        yield Finished(timed.index, replace(profile, created_at=utc_now(), samples_s=tuple(timed.samples_s)))
 
 
 def cores() -> int:
@@ -215,8 +218,9 @@ def _failure(index: int, error: Exception, failure: Failure) -> Finished:
     return Finished(index, failed(message, failure))
 
 
-def _profile(timed: _TimedProgram) -> Profile:
-    executable = timed.program.executable
+def _inspected(program: Loaded) -> Profile:
+    """The profile of a program without samples."""
+    executable = program.executable
     sizes, work = executable.memory_bytes(), executable.cost_analysis()
     # Where XLA partitions, the collectives are known only once it has.
     compiled = executable.program.partitioner == "xla"
@@ -225,8 +229,8 @@ def _profile(timed: _TimedProgram) -> Profile:
     return Profile(
         status="measured",
         created_at=utc_now(),
-        samples_s=tuple(timed.samples_s),
-        compile_s=timed.program.compile_s,
+        samples_s=(),
+        compile_s=program.compile_s,
         argument_bytes=sizes["arguments"],
         output_bytes=sizes["outputs"],
         aliased_bytes=sizes["aliased"],

@@ -260,7 +260,7 @@ def _rng(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> No
     ctx.replace(op, drawn)
 
 
-@handles("stablehlo.custom_call", "stablehlo.if", "stablehlo.case", "stablehlo.rng_bit_generator")
+@handles("stablehlo.custom_call", "stablehlo.rng_bit_generator")
 def whole_on_every_device(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     """Ops that are only taken where every device computes the whole of them."""
     side_effect = "has_side_effect" in op.attributes and ir.BoolAttr(op.attributes["has_side_effect"]).value

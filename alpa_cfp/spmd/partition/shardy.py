@@ -23,6 +23,7 @@ from alpa_cfp.spmd.module.partitioned import (
     collectives_of_block,
 )
 from alpa_cfp.spmd.partition import (
+    local_branches,
     local_collectives,
     local_contractions,
     local_indexing,
@@ -43,7 +44,9 @@ from alpa_cfp.spmd.shardings.sharding_rules import run_shardy_passes
 from alpa_cfp.spmd.simplify import simplify
 
 # The modules register their handlers when they are imported.
-_REGISTERED = (local_ops, local_contractions, local_indexing, local_collectives, local_loops, local_islands)
+_REGISTERED = (
+    local_ops, local_contractions, local_indexing, local_collectives, local_loops, local_branches, local_islands,
+)  # fmt: skip
 # Gives what auto-sharding left open (constants, for one) the sharding of its users, and makes constraints reshards.
 _PROPAGATE = "sdy-propagation-pipeline"
 _TO_COLLECTIVES = (
