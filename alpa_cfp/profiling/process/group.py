@@ -40,7 +40,7 @@ class Loaded:
         executable: The compiled program.
         compile_s: The time that it took to compile.
         run: Runs it once, on arrays that exist since the first run.
-        profile: Its profile without samples, once it was inspected: reading a large program takes as long as a run.
+        profile: Its first profile: what is not timed stays as it is, and reading a large program takes long.
     """
 
     executable: MeshExecutable
@@ -181,8 +181,13 @@ def measure_group(
                 yield _failure(timed.index, error, "crashed")
     for timed in sorted(running, key=lambda each: each.index):
         yield Started(timed.index, "inspect")
-        profile = timed.program.profile = timed.program.profile or _inspected(timed.program)
-        yield Finished(timed.index, replace(profile, created_at=utc_now(), samples_s=tuple(timed.samples_s)))
+        samples_s, known = tuple(timed.samples_s), timed.program.profile
+        profile = timed.program.profile = (
+            _inspected(timed.program, samples_s)
+            if known is None
+            else replace(known, created_at=utc_now(), samples_s=samples_s)
+        )
+        yield Finished(timed.index, profile)
 
 
 def cores() -> int:
@@ -218,8 +223,8 @@ def _failure(index: int, error: Exception, failure: Failure) -> Finished:
     return Finished(index, failed(message, failure))
 
 
-def _inspected(program: Loaded) -> Profile:
-    """The profile of a program without samples."""
+def _inspected(program: Loaded, samples_s: tuple[float, ...]) -> Profile:
+    """The profile of a program with these samples."""
     executable = program.executable
     sizes, work = executable.memory_bytes(), executable.cost_analysis()
     # Where XLA partitions, the collectives are known only once it has.
@@ -229,7 +234,7 @@ def _inspected(program: Loaded) -> Profile:
     return Profile(
         status="measured",
         created_at=utc_now(),
-        samples_s=(),
+        samples_s=samples_s,
         compile_s=program.compile_s,
         argument_bytes=sizes["arguments"],
         output_bytes=sizes["outputs"],

@@ -20,7 +20,7 @@ _LOCAL = frozenset({"sdy.constant", "sdy.all_slice"})
 
 @handles("stablehlo.case", "stablehlo.if")
 def _branches(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
-    """Branches of which each device computes its part; all devices take the same one, since the choice is replicated."""
+    """Branches of which each device computes its part; all take the same one, since the choice is replicated."""
     require(ctx.sharding(op.operands[0]).is_replicated, op, "its choice is split")
     for nested in mlir.inner_operations(op):
         require(nested.name in _LOCAL or not nested.name.startswith("sdy."), op, f"{nested.name} is inside")
@@ -44,4 +44,5 @@ def _sharding_of(ctx: LocalContext, value: Value) -> ArraySharding:
     if known is not None:
         return known
     producer = mlir.defining_op(value)
+    assert producer is not None  # branches have no arguments
     return annotations.result_shardings(producer, ctx.mesh)[list(producer.results).index(value)]
