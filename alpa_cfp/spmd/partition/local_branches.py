@@ -10,7 +10,7 @@ from alpa_cfp.spmd.ir.mlir import Operation, Value
 from alpa_cfp.spmd.module.partitioned import HalfLocalError, UnsupportedByShardyError
 from alpa_cfp.spmd.partition.local_context import LocalContext
 from alpa_cfp.spmd.partition.local_dispatch import localize_op
-from alpa_cfp.spmd.partition.local_ops import handles, localize_results, require
+from alpa_cfp.spmd.partition.local_ops import handles, localize_results, require, whole_on_every_device
 from alpa_cfp.spmd.shardings import annotations
 from alpa_cfp.spmd.shardings.sharding import ArraySharding
 
@@ -21,6 +21,9 @@ _LOCAL = frozenset({"sdy.constant", "sdy.all_slice"})
 @handles("stablehlo.case", "stablehlo.if")
 def _branches(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     """Branches of which each device computes its part; all take the same one, since the choice is replicated."""
+    if _is_whole(ctx, op, shardings):
+        whole_on_every_device(ctx, op, shardings)
+        return
     require(ctx.sharding(op.operands[0]).is_replicated, op, "its choice is split")
     for nested in mlir.inner_operations(op):
         require(nested.name in _LOCAL or not nested.name.startswith("sdy."), op, f"{nested.name} is inside")
@@ -33,9 +36,18 @@ def _branches(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) 
         for region in op.regions:
             for inner in mlir.block_operations(region.blocks[0])[:-1]:
                 localize_op(ctx, inner)
+        ctx.require_reduced(op)
     except UnsupportedByShardyError as error:
         raise HalfLocalError(f"{op.name}: {error}") from error
     localize_results(ctx, op, shardings)
+
+
+def _is_whole(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> bool:
+    """Whether nothing is split that the branches use, compute or give."""
+    inner = mlir.inner_operations(op)
+    used = [ctx.known_sharding(operand) for operand in mlir.operands_deep(op)]
+    made = [sharding for nested in inner for sharding in annotations.result_shardings(nested, ctx.mesh)]
+    return all(sharding.is_replicated for sharding in (*shardings, *made, *used) if sharding is not None)
 
 
 def _sharding_of(ctx: LocalContext, value: Value) -> ArraySharding:

@@ -76,3 +76,16 @@ def test_a_sum_in_a_branch_over_what_is_split_is_left_to_xla() -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_with_any_shardings_the_devices_compute_what_one_does_or_it_is_refused(name: str, mesh: LogicalMesh) -> None:
     case_of(name, [1, 1]).assert_right_with_any_shardings(mesh, seed_of(f"{name} {mesh.shape}"))
+
+
+def test_branches_in_which_nothing_is_split_may_have_any_op() -> None:
+    def transformed(choice: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return lax.cond(choice[0] > 0, lambda: jnp.fft.fft(x).real, lambda: x), 2 * y
+
+    case, by_x, whole = (
+        Case(transformed, (np.array([1], np.int32), X, Y)),
+        split(MESH_2X4, "x", ""),
+        split(MESH_2X4, "", ""),
+    )
+    module = annotate(case.module(), MESH_2X4, [split(MESH_2X4, ""), whole, by_x], [whole, by_x])
+    assert assert_partitioned_right(module, case.arguments, case.expected()).partitioner == "shardy"
