@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.graph import BARRIER, Graph
 from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.analysis.segments import Segments, digests_of, find_segments, repeated_runs
+from alpa_cfp.analysis.segments import Segments, digest_of, digests_of, find_segments, repeated_runs
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.analysis.llama import LlamaSize, lower
 from unit.alpa_cfp.analysis.programs import graph_of
@@ -168,3 +168,29 @@ def _ops_of_blocks(graph: Graph) -> list[Counter[str]]:
         Counter(graph.ops[op].name for op in (*block.members, *block.glue) if graph.ops[op].name != BARRIER)
         for block in blocks.blocks
     ]
+
+
+def _recurrence(weight: jax.Array, x: jax.Array, places: Sequence[int]) -> jax.Array:
+    """An unrolled recurrence, whose steps take the inputs at these places."""
+    state = jnp.zeros((x.shape[0], 16))
+    for place in places:
+        state = jnp.tanh(jax.lax.optimization_barrier(state) @ weight + x[:, place])
+    return state.sum()
+
+
+def _graph_of_recurrence(*places: int) -> Graph:
+    weight, x = jax.ShapeDtypeStruct((16, 16), jnp.float32), jax.ShapeDtypeStruct((8, 6, 16), jnp.float32)
+    return graph_of(jax.value_and_grad(partial(_recurrence, places=places), (0, 1)), weight, x)
+
+
+def test_parts_that_slice_at_other_places_are_equal() -> None:
+    first, second, other = (
+        digests_of(graph, [[op.index for op in graph.ops]])
+        for graph in (_graph_of_recurrence(0, 1, 2), _graph_of_recurrence(5, 0, 3), _graph_of_recurrence(0, 1))
+    )
+    assert first == second
+    assert first != other
+
+
+def test_programs_that_slice_at_other_places_are_not_equal() -> None:
+    assert digest_of(_graph_of_recurrence(0, 1)) != digest_of(_graph_of_recurrence(0, 2))
