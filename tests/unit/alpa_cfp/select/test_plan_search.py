@@ -289,3 +289,24 @@ def test_measuring_ends_when_what_is_left_is_expected_to_gain_little(monkeypatch
             choosing(each, 4.0).best(1, None)
         counts.append(sum(len(each.asked) for each in recorded))
     assert counts[1] < counts[0]
+
+
+def test_of_a_kind_that_takes_little_of_a_step_one_candidate_is_measured_at_first() -> None:
+    kinds = list(dict.fromkeys(block.kind for block in two_layer_candidates()))
+    light, scale = kinds[-1], 1e-6
+
+    def lighter(work: Work) -> Work:
+        return dataclasses.replace(work, flops=scale * work.flops, memory_bytes=scale * work.memory_bytes)
+
+    changed = [
+        block
+        if block.kind != light
+        else dataclasses.replace(
+            block, candidates=tuple(dataclasses.replace(each, work=lighter(each.work)) for each in block.candidates)
+        )
+        for block in two_layer_candidates()
+    ]
+    recorded = Recorded(1.0)
+    costs = CandidateCosts(changed, two_layer_boundaries(), RATES, recorded, 1.5)
+    asked = {block.kind: len(set(costs.numbers[block.block]) & set(recorded.asked)) for block in changed}
+    assert asked == {kind: 1 if kind == light else 2 for kind in kinds}
