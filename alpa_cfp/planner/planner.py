@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from alpa_cfp import quantities
 from alpa_cfp.apply.annotate import annotate
-from alpa_cfp.candidates.block_candidates import distinct, find_block_candidates
+from alpa_cfp.candidates.block_candidates import Candidate, distinct, find_block_candidates
 from alpa_cfp.costs import Rates
 from alpa_cfp.errors import PlanError
 from alpa_cfp.evidence.plan_evidence import PlanEvidence
@@ -229,14 +229,17 @@ def _new_plan(
     calibrating, communicating = calibration_programs(mesh), communication_programs(mesh)
 
     def expect(programs: Sequence[HloModule]) -> None:
-        if target is None and profiles is not None and not time_budget.is_over:
+        if not time_budget.is_over:
             session.expect(request.devices, mesh, programs)
 
-    expect([*calibrating, *communicating])
+    def expect_first(candidates: Sequence[Candidate]) -> None:
+        if profiles is not None and option.costs == "measure":
+            expect([first_measured(candidates, Rates())])
+
+    if profiles is not None:
+        expect([*calibrating, *communicating])
     budget = budget_of(request, option)
-    block_candidates = find_block_candidates(
-        program.subprograms, mesh, session.candidates, lambda each: expect([first_measured(each, Rates())])
-    )
+    block_candidates = find_block_candidates(program.subprograms, mesh, session.candidates, expect_first)
     logger.info(
         "CFP: %d ops, %d blocks of %d kinds, %d candidates",
         len(blocks.graph.ops),
@@ -256,6 +259,7 @@ def _new_plan(
         return baselines(
             blocks.blocks, block_candidates, problem, mesh,
             limit_s=_BASELINE_SHARE * limits[0], memory_bytes=int(_BASELINE_SHARE * limits[1]), caveats=caveats,
+            thorough=False,
         )  # fmt: skip
 
     if target is not None:

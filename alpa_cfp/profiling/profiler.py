@@ -95,7 +95,7 @@ class Profiler:
         self._references = references
         self._rng = random.Random(options.seed)
         # Programs that were expected before.
-        self._seen, self._has_expected = set[ProfileKey](), False
+        self._expected = set[ProfileKey]()
         self._preparation = Preparation(lambda modules: self._measurer.prepare(modules))
         # Failures that the programs did not cause.
         self._unrecorded: dict[ProfileKey, Profile] = {}
@@ -116,15 +116,13 @@ class Profiler:
             modules: Modules that will be measured next.
         """
         new: list[HloModule] = []
+        is_first = not self._expected
         for module in modules:
             key, _ = key_of(module, self.devices)
-            if key not in self._seen and self._database.get(key) is None:
-                self._seen.add(key)
+            if key not in self._expected and self._database.get(key) is None:
+                self._expected.add(key)
                 new.append(module)
-        if new and not self._has_expected:
-            new[:0] = self._references
-            self._has_expected = True
-        self._preparation.add(new)
+        self._preparation.add([*self._references, *new] if new and is_first else new)
 
     def measure(self, modules: Sequence[HloModule], samples: int | Sequence[int] | None = None) -> list[Profile]:
         """The profile of each of `modules`; equal programs are measured once.

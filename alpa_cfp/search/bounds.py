@@ -177,6 +177,21 @@ def cheapest_choices(up: Upward, row: int) -> tuple[int, ...] | None:
     return tree.all_choices(chosen, int(up.weights.case[row]))
 
 
+def fastest_choices(tree: Tree, deadline: Deadline) -> tuple[int, ...]:
+    """The choices of the fastest plan, whatever its memory (the first of equals): one pass, in each case at once.
+
+    Every variable must have a choice that is not excluded.
+    """
+    everything, cases = Interval(0.0, math.inf), np.arange(len(tree.cases))
+    weights = Weights.grid(np.zeros((len(cases), 1)), cases, bytes_alone=False)
+    if len(cases) > 1:
+        best = int(least_prices(tree, everything, weights, deadline).argmin())
+        weights = weights.rows(best, best + 1)
+    choices = cheapest_choices(upward(tree, everything, weights, deadline), 0)
+    assert choices is not None
+    return choices
+
+
 def _prices(flat: Table, shapes: list[tuple[int, ...]], interval: Interval, weights: Weights) -> tuple[Array, ...]:
     """Prices of the tables that are stored in a row in `flat`: [weighting, *scope] each."""
     excluded = flat.transient_bytes > interval.high

@@ -7,8 +7,7 @@ limit is met, which raises `Stopped`.
 The search branches on each *case*, a choice for every hub (order.py), and on the largest transient, one of finitely
 many numbers. An interval of these is bounded for many cases at once (bounds.py, multiplier.py). The node with the least
 bound comes first. Either its interval is split into two, for all its cases; or, once splitting would sharpen the bound
-by less than the remaining gap, its best case is solved by the dynamic programme of eliminate.py. Without a budget
-bytes do not count: a pass of bounds is the dynamic programme then, and gives the best plan.
+by less than the remaining gap, its best case is solved by the dynamic programme of eliminate.py.
 """
 
 import heapq
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from alpa_cfp.search.bounds import Interval, Weights, cheapest_choices, downward, least_prices, upward
+from alpa_cfp.search.bounds import Interval, Weights, downward, upward
 from alpa_cfp.search.eliminate import eliminate
 from alpa_cfp.search.incumbent import SLACK, Incumbent
 from alpa_cfp.search.limits import Deadline
@@ -75,7 +74,7 @@ class ExactSearch:
     """Finds the best plan for `known`: intervals of `peaks`, the most promising first.
 
     `proved_s` is a lower bound on the time of all plans; `runs` and `largest` (frontier) are for the log. `peaks` are
-    all transients that occur, ascending; `budget_bytes` is that of `known`, 0 without.
+    all transients that occur, ascending.
     """
 
     tree: Tree
@@ -85,18 +84,13 @@ class ExactSearch:
     runs: int = 0
     largest: int = 0
     peaks: Array = field(init=False)
-    budget_bytes: float = field(init=False)
     _halves: dict[tuple[object, ...], tuple[_Node, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.peaks = _peaks(self.tree)
-        self.budget_bytes = self.known.budget_bytes if math.isfinite(self.known.budget_bytes) else 0.0
 
     def run(self) -> None:
         """Until no interval and case is left that could hold a better plan."""
-        if math.isinf(self.known.budget_bytes):
-            self._run_without_budget()
-            return
         root = self._root()
         self.proved_s = root.least_s
         # A good plan early keeps everything after it small. So first go down to the most promising narrow interval of
@@ -129,19 +123,6 @@ class ExactSearch:
                 if math.isfinite(part.least_s):
                     heapq.heappush(queue, (part.least_s, next(serial), part))
 
-    def _run_without_budget(self) -> None:
-        """Finds the case whose best plan is the fastest, and that plan."""
-        cases, everything = np.arange(len(self.tree.cases)), Interval(float(self.peaks[0]), float(self.peaks[-1]))
-        weights = Weights.grid(np.zeros((len(cases), 1)), cases, bytes_alone=False)
-        if len(cases) > 1:
-            best = int(least_prices(self.tree, everything, weights, self.deadline).argmin())
-            weights = weights.rows(best, best + 1)
-        choices = cheapest_choices(upward(self.tree, everything, weights, self.deadline), 0)
-        self.runs = 1
-        if choices is not None:
-            self.known.add(choices)
-        self.proved_s = self.known.time_s
-
     def _dive(self, root: _Node) -> bool:
         """Solves the best case's most promising narrow interval heuristically; returns whether it was exact for all."""
         node = root.only(np.arange(len(self.tree.cases)) == root.best)
@@ -168,8 +149,7 @@ class ExactSearch:
 
     def _evaluate(self, choices: tuple[int, ...]) -> tuple[float, float]:
         plan = self.known.add(choices)
-        counted = math.isfinite(self.known.budget_bytes)
-        return plan.time_s, (plan.memory.state + plan.memory.saved) * counted
+        return plan.time_s, plan.memory.state + plan.memory.saved
 
     def _root(self) -> _Node:
         """The node of all peaks and cases."""
@@ -190,7 +170,7 @@ class ExactSearch:
     def _bounded(self, node: _Node, cases: Index) -> _Node:
         """The node with bounds and multipliers computed for its own interval, and these cases alone."""
         bound_s, multiplier = np.full_like(node.bound_s, np.inf), np.zeros_like(node.multiplier)
-        given = (self.tree, self._interval(node), self.budget_bytes)
+        given = (self.tree, self._interval(node), self.known.budget_bytes)
         limit_s = self._limit_s
         found, multiplier[cases] = relax_quickly(*given, node.multiplier[cases], cases, limit_s, self.deadline)
         bound_s[cases] = np.maximum(found, node.bound_s[cases])
@@ -231,7 +211,7 @@ class ExactSearch:
         multipliers = [0.0, *(multiplier * factor for factor in _AROUND)] if multiplier else [0.0]
         up = upward(self.tree, self._interval(node), Weights.of(multipliers, case), self.deadline)
         limit_s = min(self.known.time_s, within_s)
-        found = eliminate(up, downward(up), limit_s, self.budget_bytes, width=width)
+        found = eliminate(up, downward(up), limit_s, self.known.budget_bytes, width=width)
         if found.choices is not None:
             self.known.add(found.choices)
         self.runs += 1

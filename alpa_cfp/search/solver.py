@@ -5,9 +5,10 @@ plan if any fits; the same input gives the same plan, unless the time limit was 
 a limit was met, none is faster by more than `Solution.gap_s`.
 
 Choices that the best plan does not need are left out first (prune.py). Then simple plans are improved. The exact search
-(exact.py) comes next; the memory that it needs is computed before it is allocated (limits.py). If that is more than the
-limit, or its share of the time is over, plans and a bound are those of approximate.py. If a single pass of bounds takes
-long, approximate.py comes first.
+comes next: without a budget one pass of bounds, which is the dynamic programme then (bounds.py), and else exact.py; the
+memory that it needs is computed before it is allocated (limits.py). If that is more than the limit, or its share of the
+time is over, plans and a bound are those of approximate.py. If a single pass of bounds takes long, approximate.py comes
+first.
 """
 
 import logging
@@ -17,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from alpa_cfp.search.approximate import approximate, begin, trivial_bound_s
+from alpa_cfp.search.bounds import fastest_choices
 from alpa_cfp.search.errors import InvalidProblemError, MemoryBudgetError, NoPlanError
 from alpa_cfp.search.exact import ExactSearch
 from alpa_cfp.search.incumbent import SLACK, Incumbent
@@ -89,8 +91,12 @@ def search(
             bound_s = approximate(spare, deadline.part(_FIRST_SHARE), bound_s)
             known.add(spare.choices)
         if not is_heavy or (thorough and not known.is_proved(bound_s)):
-            run = ExactSearch(tree, known, deadline if is_heavy else deadline.part(_EXACT_SHARE))
-            run.run()
+            its_deadline = deadline if is_heavy else deadline.part(_EXACT_SHARE)
+            if counted:
+                run = ExactSearch(tree, known, its_deadline)
+                run.run()
+            else:
+                known.add(fastest_choices(tree, its_deadline))
             bound_s = math.inf
     except (Stopped, MemoryError) as error:
         stopped = error

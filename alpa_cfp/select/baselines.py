@@ -30,7 +30,7 @@ _SAMPLES = (Side.LEFT, Side.BATCH)
 _PARAMETERS = (Side.RIGHT, Side.REDUCTION, Side.BATCH)
 # How much more moving a value counts than computing it, where a plan is to move least.
 _MOVING = 1000.0
-# A plan is taken if no other one of its kind can be cheaper by more than this share.
+# A plan is good if no other one of its kind can be cheaper by more than this share.
 _CLOSE = 0.002
 # A block with less than this part of the median block's contractions is small.
 _SMALL = 0.1
@@ -73,6 +73,7 @@ def baselines(
     limit_s: float = math.inf,
     memory_bytes: int = MEMORY_BYTES,
     caveats: Caveats | None = None,
+    thorough: bool = True,
 ) -> dict[str, Solution]:
     """The plans by name; equal ones under the first name only.
 
@@ -83,6 +84,7 @@ def baselines(
         mesh: The logical mesh.
         limit_s, memory_bytes: Of the search for each of them.
         caveats: Where it is said which there are not.
+        thorough: Whether each is the best of its kind; otherwise it is a good one where to find the best takes long.
     """
     caveats = Caveats() if caveats is None else caveats
     found: dict[str, Solution] = {}
@@ -93,8 +95,8 @@ def baselines(
                 None,
                 time_limit_s=limit_s,
                 memory_limit_bytes=memory_bytes,
-                enough=_CLOSE,
-                thorough=False,
+                enough=0.0 if thorough else _CLOSE,
+                thorough=thorough,
             )
         except NoPlanError:
             caveats.note(f"{name} is not among the plans that are compared: no such plan can be run")

@@ -293,7 +293,7 @@ class Refinement:
         search_limit_s, memory_bytes = self.search.limits
         found = baselines(
             self.blocks.blocks, self.block_candidates, self.search.problem, self.mesh,
-            limit_s=search_limit_s, memory_bytes=memory_bytes, caveats=self.search.caveats,
+            limit_s=search_limit_s, memory_bytes=memory_bytes, caveats=self.search.caveats, thorough=False,
         )  # fmt: skip
         for plan in found.values():
             if plan.time_s <= limit_s:

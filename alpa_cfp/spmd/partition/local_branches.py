@@ -10,7 +10,7 @@ from alpa_cfp.spmd.ir.mlir import Operation, Value
 from alpa_cfp.spmd.module.partitioned import HalfLocalError, UnsupportedByShardyError
 from alpa_cfp.spmd.partition.local_context import LocalContext
 from alpa_cfp.spmd.partition.local_dispatch import localize_op
-from alpa_cfp.spmd.partition.local_ops import handles, localize_results, require, whole_on_every_device
+from alpa_cfp.spmd.partition.local_ops import handles, is_whole, localize_results, require, whole_on_every_device
 from alpa_cfp.spmd.shardings import annotations
 from alpa_cfp.spmd.shardings.sharding import ArraySharding
 
@@ -21,7 +21,7 @@ _LOCAL = frozenset({"sdy.constant", "sdy.all_slice"})
 @handles("stablehlo.case", "stablehlo.if")
 def _branches(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     """Branches of which each device computes its part; all take the same one, since the choice is replicated."""
-    if _is_whole(ctx, op, shardings):
+    if is_whole(ctx, op, shardings):
         whole_on_every_device(ctx, op, shardings)
         return
     require(ctx.sharding(op.operands[0]).is_replicated, op, "its choice is split")
@@ -40,14 +40,6 @@ def _branches(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) 
     except UnsupportedByShardyError as error:
         raise HalfLocalError(f"{op.name}: {error}") from error
     localize_results(ctx, op, shardings)
-
-
-def _is_whole(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> bool:
-    """Whether nothing is split that the branches use, compute or give."""
-    inner = mlir.inner_operations(op)
-    used = [ctx.known_sharding(operand) for operand in mlir.operands_deep(op)]
-    made = [sharding for nested in inner for sharding in annotations.result_shardings(nested, ctx.mesh)]
-    return all(sharding.is_replicated for sharding in (*shardings, *made, *used) if sharding is not None)
 
 
 def _sharding_of(ctx: LocalContext, value: Value) -> ArraySharding:

@@ -6,7 +6,6 @@ the sharding says gives the global op's result, or the handler has raised Unsupp
 left to XLA's partitioner.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 from jaxlib.mlir import ir
@@ -268,17 +267,16 @@ def whole_on_every_device(ctx: LocalContext, op: Operation, shardings: list[Arra
     for nested in mlir.inner_operations(op):
         if nested.name == "sdy.constant":
             annotations.make_plain_constant(nested)
-    inner = mlir.inner_operations(op)
-    replicated = itertools.chain(
-        shardings,
-        (ctx.sharding(operand) for operand in op.operands),
-        (sharding for nested in inner for sharding in annotations.result_shardings(nested, ctx.mesh)),
-    )
-    require(all(sharding.is_replicated for sharding in replicated), op, "it is split over devices")
-    for nested in inner:
+    require(is_whole(ctx, op, shardings), op, "it is split over devices")
+    for nested in mlir.inner_operations(op):
         require(not nested.name.startswith("sdy."), op, f"{nested.name} is inside")
         require(nested.name != "stablehlo.rng", op, "it draws random numbers")
-        for operand in nested.operands:
-            known = ctx.known_sharding(operand)
-            require(known is None or known.is_replicated, op, "it uses a split value from outside")
     localize_results(ctx, op, shardings)
+
+
+def is_whole(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> bool:
+    """Whether nothing is split that an op uses, computes in its regions or gives."""
+    inner = mlir.inner_operations(op)
+    used = [ctx.known_sharding(operand) for operand in mlir.operands_deep(op)]
+    made = [sharding for nested in inner for sharding in annotations.result_shardings(nested, ctx.mesh)]
+    return all(sharding.is_replicated for sharding in (*shardings, *made, *used) if sharding is not None)

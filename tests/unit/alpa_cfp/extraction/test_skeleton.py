@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 # Models with their layers; every second one of the last is one of experts.
 DEPTHS = {"gpt": 8, "llama, remat": 8, "llama, tied": 8, "moe": 12}
-MODELS = tuple(DEPTHS)
+MODELS, RECURRENCE = tuple(DEPTHS), "unrolled recurrence"
 # The blocks of two layers.
 BLOCKS = {"gpt": 8, "llama, remat": 8, "llama, tied": 8, "moe": 11}
 WIDTH, ROWS = 16, 32
@@ -39,9 +39,30 @@ WIDTH, ROWS = 16, 32
 ANY = 9.0
 
 
+def unrolled() -> HloModule:
+    """A training step of an unrolled recurrence, of which each step takes its part of the inputs by a slice."""
+
+    def step(state: Any, inputs: Any) -> Any:
+        def loss(state: Any) -> Any:
+            hidden, outputs = jnp.zeros((ROWS, WIDTH)), []
+            for number in range(24):
+                hidden = jnp.tanh(hidden @ state["w"] + inputs[:, number] @ state["u"])
+                outputs.append(hidden)
+            return (jnp.stack(outputs, 1) ** 2).sum()
+
+        return jax.tree.map(lambda value, gradient: value - gradient, state, jax.grad(loss)(state))
+
+    weight = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
+    inputs = jax.ShapeDtypeStruct((ROWS, 24, WIDTH), jnp.float32)
+    lowered = jax.jit(step).trace({"w": weight, "u": weight}, inputs).lower(lowering_platforms=("cpu",))
+    return HloModule.from_stablehlo(RECURRENCE, lowered.as_text(), [True, True, False])
+
+
 @cache
 def analysed(name: str, layers: int = 0) -> AnalysedProgram:
     """A training step of so many layers, its state donated."""
+    if name == RECURRENCE:
+        return AnalysedProgram(unrolled())
     model = abstract(name, dataclasses.replace(TINY, layers=layers or DEPTHS[name]))
     step = train_step(model, jax.value_and_grad)
     traced = jax.jit(lambda state, batch: step(state, batch)[0], keep_unused=True).trace(model.state, model.batch)
@@ -134,7 +155,7 @@ def test_parameters_of_a_skeleton_give_their_buffers_to_results_of_their_shape(n
         assert tuple(donation_pairs(module)) == module.aliases
 
 
-@pytest.mark.parametrize(("name", "shape"), [*((name, (8,)) for name in MODELS), ("gpt", (2, 4))])
+@pytest.mark.parametrize(("name", "shape"), [*((name, (8,)) for name in MODELS), ("gpt", (2, 4)), (RECURRENCE, (8,))])
 def test_skeletons_tell_the_collectives_of_the_whole_program(name: str, shape: tuple[int, ...]) -> None:
     mesh = LogicalMesh(shape)
     for seed in range(2):

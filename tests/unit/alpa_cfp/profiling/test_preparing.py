@@ -32,6 +32,14 @@ def modules(*names: str) -> list[HloModule]:
     return cast("list[HloModule]", list(names))
 
 
+def begun(preparer: Preparer) -> Preparation:
+    """A preparation that is at its first call."""
+    preparation = Preparation(preparer)
+    preparation.add(modules("first"))
+    preparer.begins.acquire()
+    return preparation
+
+
 def test_nothing_is_prepared_if_nothing_is_added() -> None:
     preparer = Preparer()
     preparation = Preparation(preparer)
@@ -42,9 +50,7 @@ def test_nothing_is_prepared_if_nothing_is_added() -> None:
 
 def test_what_is_added_meanwhile_is_prepared_together_afterwards() -> None:
     preparer = Preparer()
-    preparation = Preparation(preparer)
-    preparation.add(modules("first"))
-    preparer.begins.acquire()
+    preparation = begun(preparer)
     preparation.add(modules("second"))
     preparation.add(modules("third", "fourth"))
     preparer.may_end.release(2)
@@ -55,9 +61,7 @@ def test_what_is_added_meanwhile_is_prepared_together_afterwards() -> None:
 
 def test_what_has_not_begun_when_it_settles_is_not_prepared() -> None:
     preparer = Preparer()
-    preparation = Preparation(preparer)
-    preparation.add(modules("first"))
-    preparer.begins.acquire()
+    preparation = begun(preparer)
     preparation.add(modules("second"))
     threading.Timer(0.2, preparer.may_end.release).start()
     preparation.settle()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.search import InvalidProblemError, SearchProblem, Variable, search
+from alpa_cfp.search import InvalidProblemError, SearchProblem, Variable, search, solver
 from alpa_cfp.search.limits import Deadline, OutOfTime
 from unit.alpa_cfp.search.problems import plans, problems
 
@@ -86,6 +86,23 @@ def test_a_search_that_may_end_close_to_the_best_plan_tells_how_close(problem: S
     assert found.time_s - found.gap_s <= min(each.time_s for each in listed) + 1e-9
     # Without leave to end early the plan is no worse.
     assert search(problem, None, memory_limit_bytes=0).time_s <= found.time_s
+
+
+@given(problem=problems())
+def test_a_search_that_need_not_be_thorough_tells_how_close_it_came_where_a_pass_takes_long(
+    problem: SearchProblem,
+) -> None:
+    listed = plans(problem)
+    if not listed:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solver, "_HEAVY", -1)
+        patch.setattr(solver, "fastest_choices", lambda *_: pytest.fail("the exact search runs"))
+        found = search(problem, None, thorough=False)
+    assert found.time_s - found.gap_s <= listed[0].time_s + 1e-9
+    assert listed[0].time_s <= found.time_s
+    # Where no pass takes long, it is the best plan.
+    assert search(problem, None, thorough=False) == search(problem, None)
 
 
 def test_the_exact_search_ends_with_the_best_plan_however_little_is_enough() -> None:

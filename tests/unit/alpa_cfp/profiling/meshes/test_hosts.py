@@ -3,7 +3,7 @@
 import os
 import random
 import signal
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from unittest.mock import MagicMock
 
@@ -100,7 +100,9 @@ def test_a_program_with_collectives_is_measured_on_the_devices_of_all_hosts(host
     assert [host.starts for host in hosts] == [1, 1]  # one mesh for both
 
 
-def test_hosts_start_as_soon_as_something_is_expected_that_is_not_known(hosts: list[LocalHost]) -> None:
+def test_hosts_start_as_soon_as_something_is_expected_that_is_not_known(
+    hosts: list[LocalHost], monkeypatch: pytest.MonkeyPatch
+) -> None:
     database = ProfileDatabase.in_memory()
 
     def profiler() -> Profiler:
@@ -115,10 +117,16 @@ def test_hosts_start_as_soon_as_something_is_expected_that_is_not_known(hosts: l
     with profiler() as second:
         second.expect([SUMMED])
     assert [host.starts for host in hosts] == [1, 1]
+    has_started, start = threading.Event(), hosts[1].start
+
+    def start_and_tell(setup: Setup) -> None:
+        start(setup)
+        has_started.set()
+
+    monkeypatch.setattr(hosts[1], "start", start_and_tell)
     with profiler() as third:
         third.expect([scaled(2)])
-        while hosts[1].starts < 2:
-            time.sleep(0.01)
+        assert has_started.wait(60)
     # Started for nothing, and ended.
     assert [host.starts for host in hosts] == [2, 2]
     assert [host.supervisor for host in hosts] == [None, None]
