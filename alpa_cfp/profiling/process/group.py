@@ -108,7 +108,7 @@ def compile_group(
         loaded: The programs of earlier groups that are still loaded, and then those of this group.
         report: Called with what begins, or None when it has ended, and the number of the thread.
     """
-    names = _make_room(modules, loaded)
+    names = _make_room(modules, loaded, _KEPT)
     missing = [index for index, name in enumerate(names) if name not in loaded]
 
     def load(index: int) -> Loaded | Finished:
@@ -142,7 +142,8 @@ def measure_group(
         loaded: The programs of earlier groups that are still loaded, and then those of this group.
         references: The number of programs, the first ones, that run more often, spread over the runs of the others.
     """
-    names = _make_room(modules, loaded)
+    # A program may be measured alone because memory was short.
+    names = _make_room(modules, loaded, 0 if len(modules) == 1 else _KEPT)
     running: list[_TimedProgram] = []
     for index, (name, module) in enumerate(zip(names, modules, strict=True)):
         if name not in loaded:
@@ -195,16 +196,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _make_room(modules: Sequence[HloModule], loaded: dict[bytes, Loaded]) -> list[bytes]:
-    """Free the arrays of programs that are not among `modules`, and unload the oldest; gives the names of `modules`.
+def _make_room(modules: Sequence[HloModule], loaded: dict[bytes, Loaded], kept: int) -> list[bytes]:
+    """Free the arrays of programs that are not among `modules`, and unload all of these but the latest `kept`.
 
-    All others are unloaded for a program that is measured alone: it may be there because memory was short.
+    Gives the names of `modules`.
     """
     names = [module.as_serialized_hlo_module_proto() for module in modules]
     others = [name for name in loaded if name not in set(names)]
     for name in others:
         loaded[name].run = None
-    for name in others if len(names) == 1 else others[:-_KEPT]:
+    for name in others[: max(len(others) - kept, 0)]:
         loaded.pop(name).executable.delete()
     return names
 

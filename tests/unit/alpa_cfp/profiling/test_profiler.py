@@ -419,21 +419,25 @@ def test_what_is_expected_and_not_known_is_prepared_once_after_the_references(
         assert measurer.prepared.get() == ["next"]
 
 
-def test_programs_that_were_prepared_are_not_compiled_again(
+def test_programs_are_compiled_once_though_one_alone_was_prepared_after_others(
     client: Client, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled: list[str] = []
+    compiled = SimpleQueue[str]()
     original = MeshExecutable.__init__
 
     def noting(self: MeshExecutable, client: Client, module: HloModule) -> None:
-        compiled.append(module.name)
         original(self, client, module)
+        compiled.put(module.name)
 
     monkeypatch.setattr(MeshExecutable, "__init__", noting)
+    measured, expected = product(ROWS, result=ROWS, name="measured"), product(name="expected")
     with Profiler(client, database, QUIET) as profiler:
-        profiler.expect([product(name="expected")])
-        profiler.measure([product(ROWS, result=ROWS, name="another"), product(name="expected")])
-    assert sorted(compiled) == ["another", "expected"]
+        profiler.measure([measured, product(WHOLE, COLUMNS, COLUMNS, name="another")])
+        assert {compiled.get_nowait(), compiled.get_nowait()} == {"measured", "another"}
+        profiler.expect([expected])
+        assert compiled.get(timeout=60) == "expected"
+        profiler.measure([measured, expected], 5)
+    assert compiled.empty()
 
 
 def test_expecting_what_cannot_be_compiled_harms_nothing(client: Client, database: ProfileDatabase) -> None:
