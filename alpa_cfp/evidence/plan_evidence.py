@@ -36,8 +36,8 @@ from alpa_cfp.plan.signature import Signature
 from alpa_cfp.quantities import ordinal
 from alpa_cfp.search import SearchProblem
 from alpa_cfp.select.candidate_costs import CandidateTime
+from alpa_cfp.select.measured_plan import MeasuredPlan
 from alpa_cfp.select.plan_search import PlanSearch
-from alpa_cfp.select.refinement import MeasuredPlan
 from alpa_cfp.select.search_problem import Boundaries
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.propagation import donation_pairs

@@ -1,4 +1,4 @@
-"""The passes of CFP over a module: blocks, candidates, costs, search, timing of the best plans, annotation.
+"""Plans for a module: on each mesh shape that is asked for a cached plan or a new one, the best of them, annotation.
 
 Takes an unoptimised module and a request; gives a plan, and a copy of the module that is annotated with it. Invariant:
 with estimated or recorded costs, the same module gets the same plan.
@@ -13,40 +13,24 @@ from typing import TypeVar
 
 from alpa_cfp import quantities
 from alpa_cfp.apply.annotate import annotate
-from alpa_cfp.candidates.block_candidates import Candidate, distinct, find_block_candidates
-from alpa_cfp.costs import Rates
 from alpa_cfp.errors import PlanError
-from alpa_cfp.evidence.plan_evidence import PlanEvidence
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlanCache, PlannedModule
 from alpa_cfp.planner.mesh_shapes import all_shapes, nontrivial_sizes, refines
+from alpa_cfp.planner.new_plan import budget_of, new_plan
 from alpa_cfp.planner.options import PlanOptions
-from alpa_cfp.planner.plan_programs import MODELLED_UNITS, TIMED_UNITS, PlanPrograms
-from alpa_cfp.planner.request import PlanRequest, TargetDevices
+from alpa_cfp.planner.request import PlanRequest
 from alpa_cfp.planner.session import Session
 from alpa_cfp.profiling import TimeBudget
-from alpa_cfp.search import MemoryBudgetError, SearchProblem, Solution
-from alpa_cfp.select.alike import first_measured
-from alpa_cfp.select.baselines import baselines
-from alpa_cfp.select.calibration import calibration_programs, rates_of
-from alpa_cfp.select.candidate_costs import CandidateCosts
-from alpa_cfp.select.communication import communication_costs, communication_programs
-from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.search import MemoryBudgetError
 from alpa_cfp.select.profile_source import TrackedSource
-from alpa_cfp.select.refinement import MeasuredPlan, Refinement
-from alpa_cfp.select.search_problem import find_boundaries
-from alpa_cfp.select.target_costs import target_costs
-from alpa_cfp.select.whole_plan import best_whole
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-
-# The share of a search's limits for each baseline with which the plan of an approximate search is compared.
-_BASELINE_SHARE = 0.1
 
 
 def plan(module: HloModule, request: PlanRequest, options: PlanOptions) -> PlannedModule:
@@ -173,11 +157,6 @@ def with_caveats(made: PlannedModule, caveats: Caveats) -> PlannedModule:
     return dataclasses.replace(made, plan=dataclasses.replace(made.plan, account=account))
 
 
-def budget_of(request: PlanRequest, options: PlanOptions) -> int | None:
-    """Returns the memory that one device may hold; None without limit."""
-    return options.memory_budget_bytes or request.memory_budget_bytes
-
-
 def _cached_or_new(
     program: AnalysedProgram, mesh: LogicalMesh, request: PlanRequest, session: Session, needs_profiles: bool
 ) -> PlannedModule:
@@ -187,11 +166,11 @@ def _cached_or_new(
     budget = TimeBudget(session.options.planning_budget_s or math.inf)
     source = session.source(request.devices, mesh, budget) if profiled else None
     if source is None:
-        return _annotated(program, _new_plan(program, mesh, None, budget, request, session))
+        return _annotated(program, new_plan(program, mesh, None, budget, request, session))
     cache = PlanCache(session.database, program.module, cache_key(program, mesh, source, request, session.options))
     made = cache.get()
     if made is None:
-        made = _annotated(program, _new_plan(program, mesh, source, budget, request, session))
+        made = _annotated(program, new_plan(program, mesh, source, budget, request, session))
         # With more time the plan may be a better one: the next planning goes on where this one ended.
         if not budget.is_over:
             cache.put(made, source.keys)
@@ -213,112 +192,3 @@ def _annotated(program: AnalysedProgram, plan: Plan) -> PlannedModule:
     annotated = dataclasses.replace(program.module)
     annotate(annotated, program.blocks, LogicalMesh(plan.mesh_shape), plan.strategies)
     return PlannedModule(plan, annotated)
-
-
-def _new_plan(
-    program: AnalysedProgram,
-    mesh: LogicalMesh,
-    profiles: TrackedSource | None,
-    time_budget: TimeBudget,
-    request: PlanRequest,
-    session: Session,
-) -> Plan:
-    """Makes a new plan."""
-    module, blocks, option = program.module, program.blocks, session.options
-    target = request.devices.target if isinstance(request.devices, TargetDevices) else None
-    calibrating, communicating = calibration_programs(mesh), communication_programs(mesh)
-
-    def expect(programs: Sequence[HloModule]) -> None:
-        if not time_budget.is_over:
-            session.expect(request.devices, mesh, programs)
-
-    def expect_first(candidates: Sequence[Candidate]) -> None:
-        if profiles is not None and option.costs == "measure":
-            expect([first_measured(candidates, Rates())])
-
-    if profiles is not None:
-        expect([*calibrating, *communicating])
-    budget = budget_of(request, option)
-    block_candidates = find_block_candidates(program.subprograms, mesh, session.candidates, expect_first)
-    logger.info(
-        "CFP: %d ops, %d blocks of %d kinds, %d candidates",
-        len(blocks.graph.ops),
-        len(blocks.blocks),
-        len({each.kind for each in block_candidates}),
-        len(distinct(block_candidates)),
-    )
-
-    # A plan that is timed has to fit into the budget; of those that are modelled only the chosen one is compiled whole.
-    programs = PlanPrograms(
-        program, mesh, block_candidates, request.num_micro_batches, budget is not None and target is None,
-        TIMED_UNITS if target is None else MODELLED_UNITS,
-    )  # fmt: skip
-    caveats, limits = Caveats(), (option.search_limit_s, option.search_memory_bytes)
-
-    def baseline_plans(problem: SearchProblem) -> dict[str, Solution]:
-        return baselines(
-            blocks.blocks, block_candidates, problem, mesh,
-            limit_s=_BASELINE_SHARE * limits[0], memory_bytes=int(_BASELINE_SHARE * limits[1]), caveats=caveats,
-            thorough=False,
-        )  # fmt: skip
-
-    if target is not None:
-        rates, communication = target_costs(target, mesh)
-    elif profiles is not None:
-        rates = rates_of(mesh, profiles(calibrating), caveats)
-        communication = communication_costs(mesh, profiles(communicating), rates, caveats)
-    else:
-        rates, communication = Rates(), None
-    boundaries = find_boundaries(module, blocks, block_candidates, overlaps=target is not None)
-    batches = request.num_micro_batches
-    costs = CandidateCosts(
-        block_candidates, boundaries, rates, profiles, option.pruning_margin,
-        micro_batches=batches, communication=communication, budget=time_budget,
-    )  # fmt: skip
-    plan_search = PlanSearch(
-        costs, limit_s=limits[0], memory_bytes=limits[1], caveats=caveats, baselines=baseline_plans,
-        planned=None if profiles is None else programs.looked_at,
-    )  # fmt: skip
-    if profiles is None or option.refine == 0:
-        measured, tried = MeasuredPlan(plan_search.best(1, budget)[0]), ()
-    else:
-        refinement = Refinement(
-            blocks, block_candidates, mesh, plan_search, profiles, programs.whole, programs.of_micro_batch,
-            option.refine, option.samples, option.baselines, programs.shorter, expect,
-        )  # fmt: skip
-        measured = refinement.best(budget) if target is None else best_whole(refinement, budget, profiles.timeline)
-        tried = tuple((refinement.tried | {measured.solution.choices: measured}).values())
-    solution = measured.solution
-    if target is not None and profiles is not None:
-        caveats.note(
-            f"nothing has run: programs were compiled for {target.name}, and what they take there is modelled from "
-            "published figures of its chip and links"
-        )
-    if profiles is None:
-        whose = "some CPU" if target is None else f"{target.name} by published figures"
-        caveats.note(
-            f"nothing is measured: a device is taken to make {rates.flops_per_s:.3g} operations and to write "
-            f"{rates.bytes_per_s:.3g} bytes in a second, its link to carry {rates.link_bytes_per_s:.3g} and a "
-            f"collective to begin in {rates.latency_s:.3g} s, as of {whose}; such costs only rank plans"
-        )
-    plan_search.add_caveats()
-    overhead_s = rates.overhead_s(len(blocks.graph.parameters) + len(blocks.graph.results))
-    evidence = PlanEvidence(
-        module, blocks, mesh, block_candidates, boundaries, plan_search, batches, measured, tried,
-        overhead_s=overhead_s,
-        programs_measured=0 if profiles is None else len(set(profiles.keys)),
-        caveats=caveats.all,
-        known_by="measured" if target is None else "modelled",
-    )  # fmt: skip
-    return Plan(
-        program.digest,
-        mesh.shape,
-        programs.strategies(solution.choices),
-        solution.time_s + overhead_s,
-        solution.memory,
-        # A replay of what was modelled is modelled, too.
-        "estimate" if profiles is None else option.costs if target is None else "compile",
-        measured_s=measured.measured_s,
-        needed_bytes=measured.needed_bytes,
-        account=evidence.report(),
-    )

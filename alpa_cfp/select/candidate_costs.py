@@ -9,7 +9,6 @@ shrinks as its relatives are measured. Invariant: the same profiles give the sam
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +24,7 @@ from alpa_cfp.search import ClassTable
 from alpa_cfp.select.alike import (
     candidate_numbers,
     first_alike,
+    first_numbers,
     first_of_order,
     measured_program,
     measured_work,
@@ -40,9 +40,6 @@ logger = logging.getLogger(__name__)
 
 Choices = tuple[int, ...]
 
-# Candidates of each kind of block that are measured first; of those kinds that together take no more than this share of
-# a step, as estimated, one: what they take is hardly seen in a step, and measuring each takes as long as any other.
-_FIRST, _LIGHT_SHARE = 2, 0.1
 # The least share of a measured time that remains when the overhead of starting a program is taken off.
 _LEAST_OF_MEASURED = 0.1
 
@@ -130,7 +127,8 @@ class CandidateCosts:
         self._means: Corrections | None = None
         self._resharding_s = dict[Choices, list[dict[CollectiveKey, float]]]()
         if profiles is not None:
-            self.measure(self._first() if math.isfinite(margin) else range(len(self.candidates)))
+            first = first_numbers(self.numbers, self._targets, self._computing_s())
+            self.measure(first if math.isfinite(margin) else range(len(self.candidates)))
 
     @property
     def measured(self) -> int:
@@ -307,21 +305,6 @@ class CandidateCosts:
         once_s = sum(estimated_s(candidate.per_step, self._rates) for candidate in candidates)
         estimate_s = sum(estimated_s(candidate.work, self._rates) for candidate in candidates)
         return step_time_s(once_s, estimate_s, total_s, self.micro_batches)
-
-    def _first(self) -> list[int]:
-        """The candidates of each kind of block that compute fastest, as estimated."""
-        estimates = self._computing_s()
-        blocks = Counter(map(tuple, self.numbers))
-        fastest = {
-            numbers: sorted({self._targets[number] for number in numbers}, key=lambda i: (estimates[i], i))[:_FIRST]
-            for numbers in blocks
-        }
-        taken_s = {numbers: count * float(estimates[fastest[numbers][0]]) for numbers, count in blocks.items()}
-        light_s, found = _LIGHT_SHARE * sum(taken_s.values()), list[int]()
-        for numbers in sorted(blocks, key=taken_s.__getitem__):
-            light_s -= taken_s[numbers]
-            found += fastest[numbers][: 1 if light_s >= 0 else _FIRST]
-        return sorted(found)
 
     def _computing_s(self) -> np.ndarray:
         """For each candidate the estimate of the program that is measured for it."""

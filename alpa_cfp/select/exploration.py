@@ -21,8 +21,9 @@ from alpa_cfp.select.time_model import PLAN_NOISE
 
 # How often times are drawn to find plans, and to compare them.
 _FINDING, _COMPARING = 8, 48
-# The least share of the step time by which a plan has to be expected to be faster.
-_LEAST_GAIN = 0.005
+# The least share of the step time by which a plan has to be expected to be faster. Compiling one takes as long as
+# several of its blocks.
+_LEAST_GAIN = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ def prospects(
     known: Collection[Choices],
     budget_bytes: int | None,
     most: int,
+    others: Collection[Choices] = (),
     failed: Collection[Choices] = (),
 ) -> Prospects:
     """The plans that are worth running next.
@@ -53,6 +55,7 @@ def prospects(
         known: The plans that have run, and those that will anyway.
         budget_bytes: The memory that a plan may be predicted to need; None without limit.
         most: The greatest number of plans.
+        others: Plans that are compared with those that the search finds.
         failed: Plans that cannot be run.
     """
     random, found = np.random.default_rng(len(known)), dict[Choices, None]()
@@ -61,6 +64,7 @@ def prospects(
             found[search.cheapest_with(drawn, budget_bytes)] = None
         except (NoPlanError, MemoryBudgetError):
             continue
+    found |= dict.fromkeys(others)
     plans = [choices for choices in found if choices not in known and choices not in failed]
     machines = [search.costs.drawn(random) for _ in range(_COMPARING)]
 

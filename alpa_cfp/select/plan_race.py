@@ -26,7 +26,7 @@ _RUNS, _ROUNDS, _REPORTED = 2, 5, 3
 _DEVIATION, _ASSUMED = 0.025, 2
 # A plan leaves that is slower by so many standard errors; the race ends when to take the first plan is expected to lose
 # less than the second number to any other, as a share of the step time.
-_SURE, _LOSS = 2.0, 0.003
+_SURE, _LOSS = 2.0, 0.005
 _NORMAL = NormalDist()
 
 

@@ -125,6 +125,14 @@ class PlanSearch:
         fitting = [plan for plan in runnable if budget_bytes is None or plan.memory.total <= budget_bytes]
         return sorted(fitting, key=lambda plan: (plan.time_s, plan.choices))[:count]
 
+    def measure_candidates(self, budget_bytes: int | None) -> None:
+        """Measures candidates, as `best` does before it looks at plans.
+
+        Raises:
+            MemoryBudgetError: no plan fits into the budget.
+        """
+        self._cheapest(budget_bytes)
+
     def look_at(self, choices: Choices) -> None:
         """Counts what the program of a plan communicates, if that can be known before it is compiled."""
         if self._planned is None or choices in self._programs:

@@ -9,12 +9,11 @@ plan.
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from alpa_cfp.analysis.blocks import Blocks
 from alpa_cfp.candidates.block_candidates import BlockCandidates
-from alpa_cfp.database import StepTimeline
 from alpa_cfp.errors import NoRunnablePlanError
 from alpa_cfp.quantities import ordinal
 from alpa_cfp.search import MemoryBudgetError, Solution
@@ -22,11 +21,11 @@ from alpa_cfp.select.baselines import DATA_PARALLEL, baselines
 from alpa_cfp.select.candidate_costs import Choices
 from alpa_cfp.select.exploration import prospects
 from alpa_cfp.select.extrapolated_profile import ShorterPrograms
+from alpa_cfp.select.measured_plan import MeasuredPlan, budget_error, measured_plan
 from alpa_cfp.select.plan_race import PlanRace
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.plan_trials import PlanTrial, PlanTrials
 from alpa_cfp.select.profile_source import ProfileSource
-from alpa_cfp.select.profiles import failure_of
 from alpa_cfp.select.search_caveats import warn_of_time
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
@@ -52,31 +51,6 @@ _FALLBACK = (
     "plans need more memory than predicted, by a factor that differs from plan to plan: a plan of little memory is "
     "taken, where a faster one may fit"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredPlan:
-    """A plan with the measurements of its whole program.
-
-    Attributes:
-        solution: The choice for each block, with the prediction.
-        measured_s: The step time, from samples that had no part in the choice; None if it was not run.
-        needed_bytes: The memory of the compiled program on one device; None if it was not compiled.
-        collectives: The number of collectives of the compiled program; None if it is not known.
-        failure: Why it could not be run, if it was tried.
-        name: Its name among the plans that were tried: "best predicted", "2nd predicted", "data parallel".
-        selection_s: The step time from the samples that decide the choice; None if it was not run.
-        timeline: The modelled timeline of its whole program; None if it has none.
-    """
-
-    solution: Solution
-    measured_s: float | None = None
-    needed_bytes: int | None = None
-    collectives: int | None = 0
-    failure: str = ""
-    name: str = ""
-    selection_s: float | None = None
-    timeline: StepTimeline | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +88,7 @@ class Refinement:
     shorter: Callable[[Sequence[int]], ShorterPrograms | None] = lambda choices: None
     expect: Callable[[Sequence[HloModule]], None] = lambda programs: None
     tried: dict[Choices, MeasuredPlan] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _trials: dict[Choices, PlanTrial] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def best(self, budget_bytes: int | None) -> MeasuredPlan:
         """The fastest plan within the budget.
@@ -124,6 +99,7 @@ class Refinement:
                 that were compiled: the one that is predicted to need least, and the smallest baselines, among them.
         """
         if budget_bytes is None:
+            self._expect_data_parallel()
             return self._fastest(self._run(self.search.best(self.count, None)))
         # The memory that plans need, relative to what was predicted.
         ratio, fallback = 1.0, None
@@ -139,7 +115,7 @@ class Refinement:
                 for each in tried
                 if not each.failure and (each.needed_bytes is None or each.needed_bytes <= budget_bytes)
             ]
-            worst = max((each for each in tried if each.needed_bytes), key=_memory_ratio, default=None)
+            worst = max((each for each in tried if each.needed_bytes), key=lambda each: each.memory_ratio, default=None)
             if worst is None and fitting:
                 self.search.caveats.warn("no plan could be held against the memory budget by its compiled program")
             if worst is None or (fitting and not is_least):
@@ -151,10 +127,8 @@ class Refinement:
                 return self._smallest(budget_bytes)
             if fitting:
                 fallback = self._fastest(fitting)
-            ratio = _memory_ratio(worst) / _RESERVE
-            logger.info(
-                "CFP: plans need %.2f times the memory that was predicted; searching again", _memory_ratio(worst)
-            )
+            ratio = worst.memory_ratio / _RESERVE
+            logger.info("CFP: plans need %.2f times the memory that was predicted; searching again", worst.memory_ratio)
         if fallback is not None:
             self.search.caveats.warn(_FALLBACK)
             return fallback
@@ -165,6 +139,15 @@ class Refinement:
         if least.needed_bytes is not None and least.needed_bytes > budget_bytes:
             return self._smallest(budget_bytes)
         return least
+
+    def _expect_data_parallel(self) -> None:
+        """Has data parallelism, which is tried in nearly any case, compiled while the search goes on."""
+        self.search.measure_candidates(None)
+        if self.has_baselines and not self.search.costs.budget.is_over:
+            plan = self._by_hand().get(DATA_PARALLEL)
+            if plan is not None and math.isfinite(plan.time_s):
+                self.search.look_at(plan.choices)
+                self._trial(plan)
 
     def _smallest(self, budget_bytes: int) -> MeasuredPlan:
         """The fastest plan that fits of all that were tried, and of the baselines that are predicted to need least.
@@ -177,7 +160,7 @@ class Refinement:
         by_hand = sorted(self._baselines().values(), key=lambda plan: (plan.memory.total, plan.choices))[:_SMALLEST]
         new = [plan for plan in by_hand if plan.choices not in self.tried and math.isfinite(plan.time_s)]
         if new:
-            self._run(new, 0)
+            self._run(new, 0, len(new))
         compiled = [each for each in self.tried.values() if each.needed_bytes and not each.failure]
         fitting = [each for each in compiled if (each.needed_bytes or 0) <= budget_bytes]
         if fitting:
@@ -191,28 +174,31 @@ class Refinement:
         except MemoryBudgetError as error:
             return self.search.best(1, error.least_bytes)
 
-    def _run(self, found: Sequence[Solution], budget_bytes: int | None = None) -> list[MeasuredPlan]:
-        """Runs the plans of `found` and the baselines whole, then those that the search finds knowing of these.
+    def _run(self, found: Sequence[Solution], budget_bytes: int | None = None, surely: int = 1) -> list[MeasuredPlan]:
+        """Runs the first plans of `found` and data parallelism whole, then what is worth it, knowing what these take.
 
-        It ends when no other plan is expected to be enough faster (`exploration`). `found` comes first, in its order.
+        These are others of `found`, baselines, and what the search finds then. It ends when none of them is expected to
+        be enough faster than those that have run (`exploration`).
+
+        Args:
+            found: Plans, the best predicted one first.
+            budget_bytes: The memory that others may be predicted to need; None without limit.
+            surely: The number of plans of `found` that run in any case.
         """
-        plans = {solution.choices: solution for solution in found}
-        trials = {choices: self._trial(plan) for choices, plan in plans.items()}
-        if self.count > len(plans) and math.isfinite(found[0].time_s) and not self.search.costs.budget.is_over:
-            more = prospects(self.search, list(plans), budget_bytes, self.count - len(plans)).plans
-            plans |= {choices: self.search.predicted(choices) for choices in more}
-            trials |= {choices: self._trial(plans[choices]) for choices in more}
-        names = {choices: _rank_name(number) for number, choices in enumerate(plans, start=1)}
-        best_s = min(solution.time_s for solution in found)
-        for name, plan in self._baselines(_WORTH_A_LOOK * best_s).items():
-            limit_s = (_WORTH_A_LOOK if name == DATA_PARALLEL else _PLAUSIBLE) * best_s
-            if plan.time_s <= limit_s and (budget_bytes is None or plan.memory.total <= budget_bytes):
-                logger.info("CFP: %s is tried, too", name)
-                if plan.choices not in plans:
-                    plans[plan.choices], trials[plan.choices] = plan, self._trial(plan)
-                names[plan.choices] = f"{names[plan.choices]} ({name})" if plan.choices in names else name
+        names = {plan.choices: _rank_name(number) for number, plan in enumerate(found, start=1)}
+        plans = {plan.choices: plan for plan in found}
+        first = list(found[:surely])
+        for name, plan in self._plausible(found[0].time_s, budget_bytes).items():
+            names[plan.choices] = f"{names[plan.choices]} ({name})" if plan.choices in names else name
+            plans.setdefault(plan.choices, plan)
+            if name == DATA_PARALLEL and plan.choices not in {each.choices for each in first}:
+                first.append(plan)
+        trials = {plan.choices: self._trial(plan) for plan in first}
         timing = PlanTrials(self.search, self.profiles, self.samples)
         new = list(trials.values())
+        if self.count > surely and math.isfinite(found[0].time_s) and not self.search.costs.budget.is_over:
+            more = prospects(self.search, list(trials), budget_bytes, self.count - surely, plans)
+            new += self._more_trials(more.plans, trials, names, lambda rank: _rank_name(len(found) + rank))
         for number in range(_CORRECTIONS + 1):
             self._time(timing, new, next(iter(trials.values())))
             if self.search.costs.budget.is_over:
@@ -220,36 +206,65 @@ class Refinement:
                 break
             if number == _CORRECTIONS:
                 break
-            known, better = len(trials), self._better(timing, trials, budget_bytes)
+            better = self._better(timing, trials, plans, budget_bytes)
             if not better:
                 break
-            new = [self._trial(plan) for plan in better]
-            trials |= {trial.solution.choices: trial for trial in new}
-            for rank, plan in enumerate(better, start=1):
-                names[plan.choices] = f"{_rank_name(rank)} from {known} timed plans"
+            since = f"from {len(trials)} timed plans"
+            new = self._more_trials(better, trials, names, lambda rank, since=since: f"{_rank_name(rank)} {since}")
         race, runners = PlanRace(timing), list(trials.values())
         race.run(runners, budget_bytes, is_short=self.search.costs.budget.is_over)
-        tried = [_measured(race, number, trial, names[trial.solution.choices]) for number, trial in enumerate(runners)]
+        tried = [
+            measured_plan(race, number, trial, names[trial.solution.choices]) for number, trial in enumerate(runners)
+        ]
         self.tried.update({each.solution.choices: each for each in tried})
         return tried
 
+    def _more_trials(
+        self,
+        choices: Sequence[Choices],
+        trials: dict[Choices, PlanTrial],
+        names: dict[Choices, str],
+        name_of: Callable[[int], str],
+    ) -> list[PlanTrial]:
+        """Trials of more plans, added to those that are there; a plan without a name gets one by its rank of these."""
+        unnamed = 0
+        for plan in sorted(map(self.search.predicted, choices), key=lambda plan: (plan.time_s, plan.choices)):
+            if plan.choices not in names:
+                unnamed += 1
+                names[plan.choices] = name_of(unnamed)
+            trials[plan.choices] = self._trial(plan)
+        return [trials[each] for each in trials if each in choices]
+
+    def _plausible(self, best_s: float, budget_bytes: int | None) -> dict[str, Solution]:
+        """The baselines that could be the best plan, where that is predicted to take `best_s`, and that fit."""
+        found: dict[str, Solution] = {}
+        for name, plan in self._baselines(_WORTH_A_LOOK * best_s).items():
+            limit_s = (_WORTH_A_LOOK if name == DATA_PARALLEL else _PLAUSIBLE) * best_s
+            if plan.time_s <= limit_s and (budget_bytes is None or plan.memory.total <= budget_bytes):
+                found[name] = plan
+        return found
+
     def _better(
-        self, timing: PlanTrials, trials: Mapping[Choices, PlanTrial], budget_bytes: int | None
-    ) -> list[Solution]:
-        """Plans to be run next, knowing what those of `trials` take, in the order of predictions."""
+        self,
+        timing: PlanTrials,
+        trials: Mapping[Choices, PlanTrial],
+        others: Collection[Choices],
+        budget_bytes: int | None,
+    ) -> Sequence[Choices]:
+        """Plans to be run next, of `others` and of those that the search finds, knowing what those of `trials` take."""
         able = [choices for choices, trial in trials.items() if timing.is_timed(trial)]
         if not able:
             try:
-                return [plan for plan in self.search.best(1, budget_bytes) if plan.choices not in trials]
+                return [plan.choices for plan in self.search.best(1, budget_bytes) if plan.choices not in trials]
             except MemoryBudgetError:  # the given plans are those of least memory
                 return []
         failed = [choices for choices in trials if choices not in able]
-        worthy = prospects(self.search, able, budget_bytes, _AT_ONCE, failed)
+        worthy = prospects(self.search, able, budget_bytes, _AT_ONCE, others, failed)
         logger.info(
             "CFP: of %d timed plans, %d others are expected to be %.2f%% faster",
             len(able), len(worthy.plans), 100 * worthy.gain,
         )  # fmt: skip
-        return sorted(map(self.search.predicted, worthy.plans), key=lambda plan: (plan.time_s, plan.choices))
+        return worthy.plans
 
     def _time(self, timing: PlanTrials, trials: Sequence[PlanTrial], first: PlanTrial) -> None:
         """Times plans, few at once if the time is limited, and corrects the times of the search by theirs.
@@ -271,18 +286,20 @@ class Refinement:
                     self.search.observe(trial.solution.choices, timing.whole_s(trial))
 
     def _trial(self, plan: Solution) -> PlanTrial:
-        shorter = self.shorter(plan.choices)
-        if shorter is not None:
-            self.search.caveats.note(
-                f"plans were timed in programs of up to {shorter.blocks} of the {len(self.blocks.blocks)} blocks: the "
-                "time, memory and collectives of whole programs are extrapolated from them"
-            )
-            trial = PlanTrial(plan, shorter, ())
-        else:
-            module = self.search.program(plan.choices) or self.planned(plan.choices)
-            trial = PlanTrial(plan, module, self.micro_batch_programs(module))
-        self.expect(trial.modules)
-        return trial
+        """The trial of a plan, whose programs are then expected."""
+        if plan.choices not in self._trials:
+            shorter = self.shorter(plan.choices)
+            if shorter is not None:
+                self.search.caveats.note(
+                    f"plans were timed in programs of up to {shorter.blocks} of the {len(self.blocks.blocks)} blocks: "
+                    "the time, memory and collectives of whole programs are extrapolated from them"
+                )
+                self._trials[plan.choices] = PlanTrial(plan, shorter, ())
+            else:
+                module = self.search.program(plan.choices) or self.planned(plan.choices)
+                self._trials[plan.choices] = PlanTrial(plan, module, self.micro_batch_programs(module))
+            self.expect(self._trials[plan.choices].modules)
+        return replace(self._trials[plan.choices], solution=plan)
 
     def _baselines(self, limit_s: float = math.inf) -> dict[str, Solution]:
         """The baselines, as predicted, by their programs if their blocks take no longer than the limit; none if they
@@ -290,15 +307,18 @@ class Refinement:
         """
         if not self.has_baselines:
             return {}
-        search_limit_s, memory_bytes = self.search.limits
-        found = baselines(
-            self.blocks.blocks, self.block_candidates, self.search.problem, self.mesh,
-            limit_s=search_limit_s, memory_bytes=memory_bytes, caveats=self.search.caveats, thorough=False,
-        )  # fmt: skip
+        found = self._by_hand()
         for plan in found.values():
             if plan.time_s <= limit_s:
                 self.search.look_at(plan.choices)
         return {name: self.search.predicted(plan.choices) for name, plan in found.items()}
+
+    def _by_hand(self) -> dict[str, Solution]:
+        search_limit_s, memory_bytes = self.search.limits
+        return baselines(
+            self.blocks.blocks, self.block_candidates, self.search.problem, self.mesh,
+            limit_s=search_limit_s, memory_bytes=memory_bytes, caveats=self.search.caveats, thorough=False,
+        )  # fmt: skip
 
     def _fastest(self, tried: Sequence[MeasuredPlan]) -> MeasuredPlan:
         """The fastest plan; of equally fast ones, one of least memory, and of these the one with fewest collectives.
@@ -322,38 +342,5 @@ class Refinement:
         )
 
 
-def _measured(race: PlanRace, number: int, trial: PlanTrial, name: str) -> MeasuredPlan:
-    """A plan with the measurements of its trial."""
-    profile = trial.whole
-    if profile is None:
-        return MeasuredPlan(trial.solution, name=name)
-    if profile.status == "failed":
-        return MeasuredPlan(trial.solution, failure=failure_of(profile), name=name)
-    program = trial.own_modules[0].partitioned
-    assert program is not None
-    unread = program.partitioner == "xla" and not profile.collectives_compiled
-    collectives = None if unread else sum(each.count for each in profile.collectives)
-    return MeasuredPlan(
-        trial.solution,
-        race.reported_s.get(number),
-        profile.memory_bytes,
-        collectives,
-        name=name,
-        selection_s=race.chosen_by_s.get(number),
-    )
-
-
 def _rank_name(number: int) -> str:
     return "best predicted" if number == 1 else f"{ordinal(number)} predicted"
-
-
-def _memory_ratio(each: MeasuredPlan) -> float:
-    return (each.needed_bytes or 0) / max(each.solution.memory.total, 1)
-
-
-def budget_error(least: MeasuredPlan, budget_bytes: int) -> MemoryBudgetError:
-    """Returns the error with the memory of the compiled program; its parts are the predicted ones, scaled to it."""
-    memory, needed = least.solution.memory, least.needed_bytes or 0
-    state, saved = (int(part * needed / max(memory.total, 1)) for part in (memory.state, memory.saved))
-    parts = (state, saved, needed - state - saved)
-    return MemoryBudgetError(needed, budget_bytes, parts, ("the whole program",) * 3, least.name or "best predicted")

@@ -13,8 +13,9 @@ from dataclasses import replace
 from alpa_cfp.database import Profile, StepTimeline
 from alpa_cfp.errors import NoRunnablePlanError
 from alpa_cfp.search import MemoryBudgetError
+from alpa_cfp.select.measured_plan import MeasuredPlan, budget_error
 from alpa_cfp.select.profiles import failure_of
-from alpa_cfp.select.refinement import MeasuredPlan, Refinement, budget_error
+from alpa_cfp.select.refinement import Refinement
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)

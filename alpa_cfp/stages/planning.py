@@ -7,12 +7,13 @@ from alpa_cfp.candidates.block_candidates import find_block_candidates
 from alpa_cfp.evidence.plan_evidence import PlanEvidence
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.plan.plan import Plan
+from alpa_cfp.planner.new_plan import budget_of
 from alpa_cfp.planner.options import PlanOptions
-from alpa_cfp.planner.planner import best_of_meshes, budget_of, meshes_of
+from alpa_cfp.planner.planner import best_of_meshes, meshes_of
 from alpa_cfp.planner.request import PlanRequest
 from alpa_cfp.select.candidate_costs import CandidateCosts
+from alpa_cfp.select.measured_plan import MeasuredPlan
 from alpa_cfp.select.plan_search import PlanSearch
-from alpa_cfp.select.refinement import MeasuredPlan
 from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.stages.session import StageSession

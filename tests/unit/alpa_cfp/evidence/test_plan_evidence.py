@@ -23,9 +23,9 @@ from alpa_cfp.database import Profile, utc_now
 from alpa_cfp.evidence.plan_evidence import PlanEvidence, segments_of, signed, trained_parameters
 from alpa_cfp.plan.plan_report import PlanReport
 from alpa_cfp.select.candidate_costs import CandidateCosts
+from alpa_cfp.select.measured_plan import MeasuredPlan
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import Samples
-from alpa_cfp.select.refinement import MeasuredPlan
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp_bench.workloads.meshes import logical_mesh
 from alpa_cfp_bench.workloads.model import train_step

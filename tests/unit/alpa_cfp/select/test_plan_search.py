@@ -13,7 +13,7 @@ from alpa_cfp.costs import Rates, Work, estimated_s
 from alpa_cfp.database import Collective, Profile, utc_now
 from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import SearchProblem, Solution, search
-from alpa_cfp.select import candidate_costs, plan_search
+from alpa_cfp.select import alike, plan_search
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import Samples
@@ -280,7 +280,7 @@ def test_when_the_time_is_over_the_best_plan_of_what_was_measured_is_taken_with_
 
 
 def test_measuring_ends_when_what_is_left_is_expected_to_gain_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidate_costs, "_FIRST", 1)
+    monkeypatch.setattr(alike, "_FIRST", 1)
     counts = []
     for enough in (1.0, 1.3):
         monkeypatch.setattr(plan_search, "_ENOUGH", enough)

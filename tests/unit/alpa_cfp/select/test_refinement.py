@@ -16,9 +16,10 @@ from alpa_cfp.search import MemoryBudgetError, Solution
 from alpa_cfp.select import refinement as refining
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.candidate_costs import CandidateCosts
+from alpa_cfp.select.measured_plan import MeasuredPlan
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import Samples
-from alpa_cfp.select.refinement import MeasuredPlan, Refinement
+from alpa_cfp.select.refinement import Refinement
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.training_steps import (
     MESH,

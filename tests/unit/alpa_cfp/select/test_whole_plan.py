@@ -11,7 +11,8 @@ from alpa_cfp.database import Profile, StepTimeline, utc_now
 from alpa_cfp.errors import NoRunnablePlanError
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.search import MemoryBudgetError, MemoryUse, Solution
-from alpa_cfp.select.refinement import MeasuredPlan, Refinement
+from alpa_cfp.select.measured_plan import MeasuredPlan
+from alpa_cfp.select.refinement import Refinement
 from alpa_cfp.select.whole_plan import best_whole
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
