@@ -26,9 +26,11 @@ class PlanOptions:
         database: The profile database; None for the user's (see `ProfileDatabase.open`).
         samples: The number of times that each candidate is timed. A replay makes the plan that was made of these
             profiles only with the same number.
-        refine: The number of the best plans that are at first compiled whole and timed. The search is repeated with
-            what they take until the plan that is predicted best has been timed; 0 takes the best predicted plan.
-        baselines: Whether plans that people write by hand (data parallel, ZeRO, Megatron-style) are timed beside them.
+        refine: The greatest number of plans that are at first compiled whole and timed, beside data parallelism. The
+            search is repeated with what they take until no other plan is expected to be enough faster; 0 takes the best
+            predicted plan.
+        baselines: Whether plans that people write by hand are timed beside them: data parallelism, and ZeRO and
+            Megatron-style ones where they are expected to be faster.
         pruning_margin: A candidate is measured only if a plan with it would be among the best, were the candidate this
             many times faster than estimated; inf measures all.
         planning_budget_s: The time after which nothing more is measured: the best plan so far is taken, and a caveat

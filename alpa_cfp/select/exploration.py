@@ -21,9 +21,8 @@ from alpa_cfp.select.time_model import PLAN_NOISE
 
 # How often times are drawn to find plans, and to compare them.
 _FINDING, _COMPARING = 8, 48
-# The least share of the step time by which a plan has to be expected to be faster. Compiling one takes as long as
-# several of its blocks.
-_LEAST_GAIN = 0.01
+# The least share of the step time by which a plan has to be expected to be faster.
+_LEAST_GAIN = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +46,9 @@ def prospects(
     most: int,
     others: Collection[Choices] = (),
     failed: Collection[Choices] = (),
+    *,
+    searches: bool = True,
+    least_gain: float = _LEAST_GAIN,
 ) -> Prospects:
     """The plans that are worth running next.
 
@@ -57,9 +59,12 @@ def prospects(
         most: The greatest number of plans.
         others: Plans that are compared with those that the search finds.
         failed: Plans that cannot be run.
+        searches: Whether the search looks for plans, too; otherwise only `others` are compared.
+        least_gain: The share of the step time by which a plan has to be expected to be faster, at least.
     """
     random, found = np.random.default_rng(len(known)), dict[Choices, None]()
-    for drawn in (search.costs.means, *(search.costs.drawn(random) for _ in range(_FINDING))):
+    finding = (search.costs.means, *(search.costs.drawn(random) for _ in range(_FINDING))) if searches else ()
+    for drawn in finding:
         try:
             found[search.cheapest_with(drawn, budget_bytes)] = None
         except (NoPlanError, MemoryBudgetError):
@@ -86,7 +91,7 @@ def prospects(
 
     while len(chosen) < min(most, len(plans)):
         choices = max((each for each in plans if each not in chosen), key=gain)
-        if gain(choices) < _LEAST_GAIN:
+        if gain(choices) < least_gain:
             break
         if choices not in seen:  # its program may communicate something else than its parts
             search.look_at(choices)

@@ -36,8 +36,11 @@ logger = logging.getLogger(__name__)
 # parallelism, by which every plan is judged, by more than the second. To partition the whole program of one tells more
 # than its blocks do, but not so much that it is worth it beyond the second factor.
 _PLAUSIBLE, _WORTH_A_LOOK = 1.15, 1.5
-# The most times that the search is repeated with the times of whole plans, and the plans that are then timed at once.
-_CORRECTIONS, _AT_ONCE = 3, 3
+# The most times that the search is repeated with times of whole plans, and the plans that are then timed at once.
+_CORRECTIONS, _AT_ONCE = 2, 3
+# By what share of a step a plan has to be expected to be faster that is timed then: found, partitioned and compiled by
+# itself it takes twice as long as one that is timed at first.
+_WORTH_A_CORRECTION = 0.015
 _ATTEMPTS = 4
 # The baselines that are compiled before it is said that no plan fits.
 _SMALLEST = 3
@@ -197,7 +200,10 @@ class Refinement:
         timing = PlanTrials(self.search, self.profiles, self.samples)
         new = list(trials.values())
         if self.count > surely and math.isfinite(found[0].time_s) and not self.search.costs.budget.is_over:
-            more = prospects(self.search, list(trials), budget_bytes, self.count - surely, plans)
+            # To look at more plans takes time, and those that were looked at already are promising, too.
+            most = self.count - surely
+            searches = len(plans) - len(trials) < most
+            more = prospects(self.search, list(trials), budget_bytes, most, plans, searches=searches)
             new += self._more_trials(more.plans, trials, names, lambda rank: _rank_name(len(found) + rank))
         for number in range(_CORRECTIONS + 1):
             self._time(timing, new, next(iter(trials.values())))
@@ -259,7 +265,7 @@ class Refinement:
             except MemoryBudgetError:  # the given plans are those of least memory
                 return []
         failed = [choices for choices in trials if choices not in able]
-        worthy = prospects(self.search, able, budget_bytes, _AT_ONCE, others, failed)
+        worthy = prospects(self.search, able, budget_bytes, _AT_ONCE, others, failed, least_gain=_WORTH_A_CORRECTION)
         logger.info(
             "CFP: of %d timed plans, %d others are expected to be %.2f%% faster",
             len(able), len(worthy.plans), 100 * worthy.gain,
@@ -302,9 +308,7 @@ class Refinement:
         return replace(self._trials[plan.choices], solution=plan)
 
     def _baselines(self, limit_s: float = math.inf) -> dict[str, Solution]:
-        """The baselines, as predicted, by their programs if their blocks take no longer than the limit; none if they
-        are not wanted.
-        """
+        """The baselines, predicted by their programs if their blocks take no longer; none if they are not wanted."""
         if not self.has_baselines:
             return {}
         found = self._by_hand()
@@ -314,10 +318,10 @@ class Refinement:
         return {name: self.search.predicted(plan.choices) for name, plan in found.items()}
 
     def _by_hand(self) -> dict[str, Solution]:
-        search_limit_s, memory_bytes = self.search.limits
+        limit_s, memory_bytes = self.search.limits
         return baselines(
             self.blocks.blocks, self.block_candidates, self.search.problem, self.mesh,
-            limit_s=search_limit_s, memory_bytes=memory_bytes, caveats=self.search.caveats, thorough=False,
+            limit_s=limit_s, memory_bytes=memory_bytes, caveats=self.search.caveats, thorough=False,
         )  # fmt: skip
 
     def _fastest(self, tried: Sequence[MeasuredPlan]) -> MeasuredPlan:

@@ -55,3 +55,11 @@ def test_the_more_plans_have_run_the_less_there_is_to_gain() -> None:
 def test_the_same_measurements_give_the_same_plans() -> None:
     first, second = (prospects(tried(slowest()), [slowest()], None, 8) for _ in range(2))
     assert first == second
+
+
+def test_a_given_plan_that_the_search_would_not_find_is_proposed_if_it_could_be_the_fastest() -> None:
+    best = search().best(1, None)[0].choices
+    slow = tried(slowest())
+    assert best in prospects(slow, [slowest()], None, 8, [best]).plans
+    fast = tried(best)
+    assert slowest() not in prospects(fast, [best], None, 8, [slowest()]).plans

@@ -360,6 +360,41 @@ def test_data_parallelism_is_timed_where_another_baseline_that_is_predicted_alik
     assert not {plan.choices for plan in others} & set(machine.run)
 
 
+def test_a_baseline_that_is_predicted_to_be_close_is_tried_only_if_it_is_expected_to_be_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(refining, "_PLAUSIBLE", 3.0)
+    monkeypatch.setattr(refining, "_WORTH_A_LOOK", 3.0)
+    run = {}
+    for gain in (0.0, 1.0):
+        monkeypatch.setattr(refining, "_WORTH_A_CORRECTION", gain)
+        machine = Machine()
+        best = machine.best(count=1).solution
+        run[gain] = set(machine.run)
+    found = baselines(two_layer_blocks().blocks, two_layer_candidates(), Machine().predictions, MESH)
+    others = (plan for name, plan in found.items() if name != "data parallel" and plan.choices != best.choices)
+    close = {plan.choices for plan in others if plan.time_s < 3 * best.time_s}
+    assert close
+    assert close <= run[0.0]
+    assert not close & run[1.0]
+
+
+def test_data_parallelism_is_expected_before_the_search_looks_at_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, seen = Machine(rates=replace(RATES, latency_s=1e-6)), list[str]()
+    plain = baselines(two_layer_blocks().blocks, two_layer_candidates(), machine.predictions, MESH)["data parallel"]
+    refinement = replace(machine.refinement(), expect=lambda programs: seen.extend(each.name for each in programs))
+    original = PlanSearch.best
+
+    def best(self: PlanSearch, count: int, budget_bytes: int | None) -> list[Solution]:
+        seen.append("search")
+        return original(self, count, budget_bytes)
+
+    monkeypatch.setattr(PlanSearch, "best", best)
+    refinement.best(None)
+    assert seen.index("search") == 1
+    assert plain.choices in machine.run
+
+
 def _warnings(machine: Machine) -> str:
     return "\n".join(caveat.text for caveat in machine.choosing.caveats.all if caveat.may_cost)
 
