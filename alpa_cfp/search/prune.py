@@ -41,19 +41,15 @@ class Pruned:
         return tuple(kept[choice] for kept, choice in zip(self.kept, choices, strict=True))
 
 
-def prune_by_classes(problem: SearchProblem, *, memory: bool) -> Pruned:
-    """Leaves out what is excluded, or dominated by one that costs the same beside all choices of neighbours.
+def prune(problem: SearchProblem, deadline: Deadline, *, memory: bool) -> Pruned:
+    """Leaves out what is excluded or dominated; without `memory` only seconds count.
 
-    Each variable must have a choice that is not excluded. Without `memory` only seconds count.
+    Each variable must have a choice that is not excluded. After the deadline only those are left out that are excluded,
+    or dominated by one that costs the same beside all choices of neighbours.
     """
     flags = [_of_classes(problem, number, memory) for number in range(len(problem.variables))]
-    return Pruned(_restricted(problem, flags), tuple(tuple(np.flatnonzero(flag).tolist()) for flag in flags))
-
-
-def prune(problem: SearchProblem, deadline: Deadline, *, memory: bool) -> Pruned:
-    """As `prune_by_classes`; leaves out all that is dominated, if the deadline leaves time for it."""
-    by_classes, known = prune_by_classes(problem, memory=memory), dict[bytes, Flags]()
-    problem, kept = by_classes.problem, by_classes.kept
+    kept = tuple(tuple(np.flatnonzero(flag).tolist()) for flag in flags)
+    problem, known = _restricted(problem, flags), dict[bytes, Flags]()
     for _ in range(_MOST_ROUNDS):
         flags = _needed(problem, deadline, memory, known)
         if all(flag.all() for flag in flags):

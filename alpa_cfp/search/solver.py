@@ -24,7 +24,7 @@ from alpa_cfp.search.exact import ExactSearch
 from alpa_cfp.search.incumbent import SLACK, Incumbent
 from alpa_cfp.search.limits import MEMORY_BYTES, Deadline, OutOfSpace, OutOfTime, Stopped, work
 from alpa_cfp.search.problem import SearchProblem, Solution
-from alpa_cfp.search.prune import prune, prune_by_classes
+from alpa_cfp.search.prune import prune
 from alpa_cfp.search.tree import elimination_tree
 
 _LOG = logging.getLogger(__name__)
@@ -33,8 +33,6 @@ _PRUNE_SHARE, _EXACT_SHARE = 0.1, 0.5
 # If one pass of bounds visits more entries than this (a second or so), the exact search may meet its time limit without
 # a good plan: then approximate.py gets this share of the time first.
 _HEAVY, _FIRST_SHARE = 10**8, 0.5
-# Problems of so few choices and entries are solved as they are without a budget: to make them smaller takes longer.
-_FEW_CHOICES, _FEW_ENTRIES = 2000, 10**6
 
 
 def search(
@@ -78,8 +76,6 @@ def search(
         raise NoPlanError(hopeless)
     deadline = Deadline(time_limit_s, memory_limit_bytes)
     counted = budget_bytes is not None
-    if not counted and (fastest := _at_once(problem, deadline)) is not None:
-        return fastest
     pruned = prune(problem, deadline.part(_PRUNE_SHARE), memory=counted)
     if counted:
         _check_budget(problem, pruned.given(pruned.problem.leanest()), budget_bytes)
@@ -136,22 +132,6 @@ def search(
             plan.gap_s,
             100 * plan.gap_s / abs(plan.time_s) if plan.time_s else math.inf,
         )
-    return plan
-
-
-def _at_once(problem: SearchProblem, deadline: Deadline) -> Solution | None:
-    """The fastest plan of a small problem, by one pass over it as it is; None if that takes long, or does not end."""
-    if sum(variable.choices for variable in problem.variables) > _FEW_CHOICES:
-        return None
-    try:
-        pruned = prune_by_classes(problem, memory=False)
-        tree = elimination_tree(pruned.problem, deadline.part(_PRUNE_SHARE), memory=False)
-        if work(tree) > _FEW_ENTRIES:
-            return None
-        plan = problem.solution(pruned.given(fastest_choices(tree, deadline.part(_EXACT_SHARE))))
-    except (Stopped, MemoryError):
-        return None
-    _LOG.info("search: %d variables in %.3f s, at once", len(problem.variables), deadline.passed_s)
     return plan
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_cfp.search import MemoryBudgetError, NoPlanError, SearchProblem, search, solver
+from alpa_cfp.search import MemoryBudgetError, NoPlanError, SearchProblem, search
 from unit.alpa_cfp.search.problems import SHAPES, budgets, plans, problems
 
 pytestmark = pytest.mark.slow
@@ -29,12 +29,9 @@ def test_the_best_plan_within_any_budget_is_that_of_the_list(shape: str, data: s
         assert found(problem, budget) == fitting[:1]
 
 
-@pytest.mark.parametrize("is_solved_at_once", [False, True])
 @given(problem=problems())
-def test_without_a_budget_the_best_plan_is_the_fastest(is_solved_at_once: bool, problem: SearchProblem) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solver, "_FEW_CHOICES", 2000 if is_solved_at_once else 0)
-        assert [time for time, _ in found(problem, None)] == [s.time_s for s in plans(problem)][:1]
+def test_without_a_budget_the_best_plan_is_the_fastest(problem: SearchProblem) -> None:
+    assert [time for time, _ in found(problem, None)] == [s.time_s for s in plans(problem)][:1]
 
 
 @given(problem=problems())

@@ -97,7 +97,6 @@ def test_a_search_that_need_not_be_thorough_tells_how_close_it_came_where_a_pass
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solver, "_HEAVY", -1)
-        patch.setattr(solver, "_FEW_CHOICES", 0)
         patch.setattr(solver, "fastest_choices", lambda *_: pytest.fail("the exact search runs"))
         found = search(problem, None, thorough=False)
     assert found.time_s - found.gap_s <= listed[0].time_s + 1e-9
