@@ -64,7 +64,9 @@ _TEXT = (
     "more than twice what the dispatch of one takes; of *quiet* ones the samples differ by less than a quarter, too."
 )
 _HALF_FITTED = (
-    "Half of the programs, drawn by chance in each kind, fitted the model's constants; the errors are of the others."
+    "The model's constants were fitted to half of an earlier measurement of 145 of these programs, beside which others "
+    "were compiled. The halves here are drawn anew, by chance in each kind, so that some of those held out were among "
+    "these. Constants that are fitted to the other half of this measurement (`--fit`) have no smaller errors."
 )
 _NONE_FITTED = (
     "The model's constants are as they were fitted on an {fitted_on}, and the chip's figures are the published ones: "
