@@ -2,8 +2,8 @@
 
 Takes a file of `device_rates` (`results/devices/`); compiles its programs for the device's kind by the compiler of
 `alpa_cfp.targets`, models the seconds of each schedule, and compares. Writes `results/device_predictions-*`. Invariant:
-the errors that are told are of programs that the model's constants (`computing.Efficiency`) were not fitted to: half of
-those of the chip that they were fitted on, all of those of another one.
+no measurement that the model's constants (`computing.Efficiency`) were fitted to is among those that errors are told
+of. Of the chip that they were fitted on, these are the half that `--fit` leaves; of another one, all.
 
     python -m benchmarks.device_predictions            # needs the plugin: pip install 'alpa_cfp[gpu-target]'
     python -m benchmarks.device_predictions --chip h200
