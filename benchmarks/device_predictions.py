@@ -66,7 +66,7 @@ _TEXT = (
 _HALF_FITTED = (
     "The model's constants were fitted to half of an earlier measurement of 145 of these programs, beside which others "
     "were compiled. The halves here are drawn anew, by chance in each kind, so that some of those held out were among "
-    "these. Constants that are fitted to the other half of this measurement (`--fit`) have no smaller errors."
+    "these."
 )
 _NONE_FITTED = (
     "The model's constants are as they were fitted on an {fitted_on}, and the chip's figures are the published ones: "

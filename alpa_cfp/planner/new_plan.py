@@ -7,6 +7,7 @@ program is made. Invariant: the same profiles give the same plan.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate, distinct, find_block_candidates
 from alpa_cfp.costs import CommunicationCosts, Rates
@@ -95,8 +96,8 @@ class _Planning:
     def plan(self) -> Plan:
         """All steps."""
         module, blocks = self.program.module, self.program.blocks
-        if self.profiles is not None:
-            self._expect([*calibration_programs(self.mesh), *communication_programs(self.mesh)])
+        if self.profiles is not None and self.target is None:
+            self._expect([*self._calibrating, *self._communicating])
         candidates = self._candidates()
         budget, batches = budget_of(self.request, self.options), self.request.num_micro_batches
         # A plan that is timed has to fit into the budget; of those that are modelled only the chosen one is compiled
@@ -131,6 +132,14 @@ class _Planning:
             account=evidence.report(),
         )
 
+    @cached_property
+    def _calibrating(self) -> Sequence[HloModule]:
+        return calibration_programs(self.mesh)
+
+    @cached_property
+    def _communicating(self) -> Sequence[HloModule]:
+        return communication_programs(self.mesh)
+
     def _expect(self, programs: Sequence[HloModule]) -> None:
         if not self.time_budget.is_over:
             self.session.expect(self.request.devices, self.mesh, programs)
@@ -158,9 +167,8 @@ class _Planning:
             return target_costs(self.target, self.mesh)
         if self.profiles is None:
             return Rates(), None
-        rates = rates_of(self.mesh, self.profiles(calibration_programs(self.mesh)), self.caveats)
-        communicating = self.profiles(communication_programs(self.mesh))
-        return rates, communication_costs(self.mesh, communicating, rates, self.caveats)
+        rates = rates_of(self.mesh, self.profiles(self._calibrating), self.caveats)
+        return rates, communication_costs(self.mesh, self.profiles(self._communicating), rates, self.caveats)
 
     def _search(
         self,

@@ -233,13 +233,12 @@ class Refinement:
         name_of: Callable[[int], str],
     ) -> list[PlanTrial]:
         """Trials of more plans, added to those that are there; a plan without a name gets one by its rank of these."""
-        unnamed = 0
-        for plan in sorted(map(self.search.predicted, choices), key=lambda plan: (plan.time_s, plan.choices)):
-            if plan.choices not in names:
-                unnamed += 1
-                names[plan.choices] = name_of(unnamed)
-            trials[plan.choices] = self._trial(plan)
-        return [trials[each] for each in trials if each in choices]
+        found = sorted(map(self.search.predicted, choices), key=lambda plan: (plan.time_s, plan.choices))
+        unnamed = [plan.choices for plan in found if plan.choices not in names]
+        names |= {each: name_of(rank) for rank, each in enumerate(unnamed, start=1)}
+        new = {plan.choices: self._trial(plan) for plan in found}
+        trials |= new
+        return list(new.values())
 
     def _plausible(self, best_s: float, budget_bytes: int | None) -> dict[str, Solution]:
         """The baselines that could be the best plan, where that is predicted to take `best_s`, and that fit."""

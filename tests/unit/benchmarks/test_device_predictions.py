@@ -88,7 +88,7 @@ def test_a_chip_of_which_nothing_is_kept_needs_a_file() -> None:
 
 def test_a_page_says_on_what_the_constants_were_fitted() -> None:
     h100, h200 = Chip.named("h100"), Chip.named("h200")
-    assert "Half of the programs" in text_of(h100)
+    assert "fitted to half of an earlier measurement" in text_of(h100)
     assert "fitted on an H100" in text_of(h200)
     assert "nothing was fitted on an H200, so that all programs are held out" in text_of(h200)
     assert name_of(h100) != name_of(h200)

@@ -419,6 +419,23 @@ def test_what_is_expected_and_not_known_is_prepared_once_after_the_references(
         assert measurer.prepared.get() == ["next"]
 
 
+def test_programs_that_were_prepared_are_not_compiled_again(
+    client: Client, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    original = MeshExecutable.__init__
+
+    def noting(self: MeshExecutable, client: Client, module: HloModule) -> None:
+        compiled.append(module.name)
+        original(self, client, module)
+
+    monkeypatch.setattr(MeshExecutable, "__init__", noting)
+    with Profiler(client, database, QUIET) as profiler:
+        profiler.expect([product(name="expected")])
+        profiler.measure([product(ROWS, result=ROWS, name="another"), product(name="expected")])
+    assert sorted(compiled) == ["another", "expected"]
+
+
 def test_programs_are_compiled_once_though_one_alone_was_prepared_after_others(
     client: Client, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
