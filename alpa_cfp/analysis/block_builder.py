@@ -194,9 +194,24 @@ class BlockBuilder:
                 equal = self.equal_factors(first, second)
                 if equal is not None and self.try_to_extend(op, [first, second], equal):
                     return
-        for block in blocks:
+        for block in sorted(blocks, key=lambda block: self.split_elements(op, block), reverse=True):
             if self.try_to_extend(op, [block], {}):
                 return
+
+    def split_elements(self, op: Op, block: int) -> int:
+        """The sizes of all dims of an operand from a block that its factors split, multiplied.
+
+        What joins a block is split along these alone: the sum of looked up words, split by samples too, and of
+        positions, which all samples share, belongs to the words.
+        """
+        sizes = 1
+        for value in op.operands:
+            if self.is_inside(value, [block]):
+                usable = [
+                    dim for dim, number in self.dim_factors[value].items() if self.factors[self.factor(number)].usable
+                ]
+                sizes = max(sizes, math.prod(self.graph.shape(value)[dim] for dim in usable))
+        return sizes
 
     def try_to_join_as_contraction(self, op: Op, group: int) -> bool:
         """Add a contraction to the block of both operands, or to two blocks that share an entry operand."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from alpa_cfp.analysis.block_builder import BlockBuilder
 from alpa_cfp.analysis.collection import without_collection
 from alpa_cfp.analysis.contractions import Side, find_contractions
-from alpa_cfp.analysis.glue import assign_glue
+from alpa_cfp.analysis.glue import assign_glue, widened_elsewhere
 from alpa_cfp.analysis.gradients import GradientGroup, find_gradient_groups
 from alpa_cfp.analysis.graph import BARRIER, Graph
 from alpa_cfp.analysis.loops import Iteration, find_iterations
@@ -145,6 +145,8 @@ def find_blocks(graph: Graph) -> Blocks:
         index_of_root[builder.root(block)] if block >= 0 else None for block in builder.block_of_op
     ]
     members = [block is not None for block in block_of_op]
+    for op, block in widened_elsewhere(graph, builder.structure.original, block_of_op):
+        block_of_op[op], members[op] = block, False
     for first, number in loop_at.items():
         for op in loops[number].iteration.loops:
             block_of_op[op], members[op] = order[first], True

@@ -3,11 +3,14 @@
 Takes the members of each block; gives a block for every op that is not constant-derived. Forward and backward glue
 belongs to the block that consumes it first (a LayerNorm to the projection behind it, the backward pass of a LayerNorm
 to the projection whose gradients it feeds). Ops that no block consumes (optimizer, metrics) belong to the block of
-their largest operand, rematerialised ops to the block of their original. A few passes over the ops. Invariant: ops
-that have a block keep it.
+their largest operand, rematerialised ops to the block of their original. Where a value is broadcast in one block for
+another, or summed in another for one, the smaller one moves between them: positions that all samples share are
+broadcast, and their gradient is summed, where the samples are. A few passes over the ops. Invariant: ops that have a
+block keep it.
 """
 
 import math
+from collections.abc import Iterator, Sequence
 
 from alpa_cfp.analysis.graph import Graph, Op
 
@@ -41,6 +44,45 @@ def assign_glue(
         block_of_op[op.index] = block_of_op[original_of[op.index]]
 
 
+def widened_elsewhere(
+    graph: Graph, original_of: Sequence[int], block_of_op: Sequence[int | None]
+) -> Iterator[tuple[int, int]]:
+    """The members that broadcast a value for one other block alone, and that block; also ops that rematerialise them.
+
+    Args:
+        graph: The graph.
+        original_of: For each op the op that it rematerialises; the op itself where there is none.
+        block_of_op: The block of each member, None for all other ops.
+    """
+    moved: dict[int, int] = {}
+    for op in graph.ops:
+        if original_of[op.index] != op.index:
+            if original_of[op.index] in moved:
+                yield op.index, moved[original_of[op.index]]
+            continue
+        own = block_of_op[op.index]
+        if own is None or op.name != "stablehlo.broadcast_in_dim" or not _widens(graph, op):
+            continue
+        users = {block_of_op[user] for user in graph.users_through_barriers(op.results[0])}
+        if len(users) == 1 and (other := users.pop()) not in (None, own):
+            moved[op.index] = other
+            yield op.index, other
+
+
+def _widens(graph: Graph, op: Op) -> bool:
+    return math.prod(graph.shape(op.results[0])) > math.prod(graph.shape(op.operands[0]))
+
+
+def _sums_what_others_use(graph: Graph, op: Op) -> bool:
+    """Whether an op reduces a value that other ops use, too."""
+    if op.name != "stablehlo.reduce":
+        return False
+    return any(
+        len(graph.users_through_barriers(value)) > 1 and math.prod(graph.shape(value)) > math.prod(graph.shape(result))
+        for value, result in zip(op.operands, op.results, strict=False)
+    )
+
+
 def _assign_from_consumers(
     graph: Graph, original_of: list[int], leads_forward: list[bool], block_of_op: list[int | None], ops: list[Op]
 ) -> None:
@@ -48,10 +90,13 @@ def _assign_from_consumers(
     original.
 
     Of an op from which a forward contraction is computed, only users count from which one is computed too: a norm's
-    forward pass also computes factors for its backward pass, which is consumed elsewhere.
+    forward pass also computes factors for its backward pass, which is consumed elsewhere. In a backward pass a sum of
+    a value that others use, too, waits for the block of that value.
     """
     for op in reversed(ops):
         if block_of_op[op.index] is not None:
+            continue
+        if not leads_forward[op.index] and _sums_what_others_use(graph, op):
             continue
         users = sorted({user for result in op.results for user in graph.users_through_barriers(result)})
         if leads_forward[op.index]:

@@ -4,8 +4,9 @@ Takes the candidates of all blocks and their search problem; gives named plans: 
 (arXiv 1910.02054), Megatron-style tensor parallelism (arXiv 1909.08053), alone and with data parallelism along the
 other axis. Each name allows some strategies of each block (`_Kind`). The baseline is the plan with the least
 resharding among these, and of those the cheapest: a step that is split by samples in one block and by positions in
-another is not data parallel. Tensor parallelism replicates blocks that are too small to split, such as the router of a
-mixture of experts. If replicating more blocks is cheaper, there is a second plan of that kind, the cheapest one. A
+another is not data parallel. Data parallelism may replicate a small block, such as the lookup of positions that all
+samples share; tensor parallelism replicates blocks that are too small to split, such as the router of a mixture of
+experts. If replicating more blocks is cheaper, there is a second plan of that kind, the cheapest one. A
 block without an allowed candidate may have any. Predictions are not exact, so baselines are timed beside the plans of
 the search.
 """
@@ -41,7 +42,7 @@ class _Kind:
     """The strategies that a baseline allows.
 
     Attributes:
-        samples: The mesh axes that split samples.
+        samples: The mesh axes that split samples; small blocks may be replicated along them, too.
         parameters: The mesh axes that split parameters; small blocks may be replicated along them.
         kept: The state sharding of all blocks.
         cheapest: Whether any block may be replicated along `parameters`, and the plan of least time is selected, not
@@ -56,10 +57,11 @@ class _Kind:
     def allows(self, block: ParallelBlock, small: bool, strategy: BlockStrategy) -> bool:
         """Whether this baseline allows a strategy of a block."""
         sides = [None if factor is None else block.factors[factor].side for factor in strategy.factors]
+        samples = (*_SAMPLES, None) if small else _SAMPLES
         parameters = (*_PARAMETERS, None) if small or self.cheapest else _PARAMETERS
         return (
             strategy.state_sharding is self.kept
-            and all(sides[axis] in _SAMPLES for axis in self.samples)
+            and all(sides[axis] in samples for axis in self.samples)
             and all(sides[axis] in parameters for axis in self.parameters)
         )
 

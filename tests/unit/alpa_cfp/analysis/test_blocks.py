@@ -132,6 +132,46 @@ def test_an_embedding_lookup_is_a_block_with_its_scatter():
     assert 0 in blocks.blocks[0].parameters
 
 
+def with_positions(words: jax.Array, positions: jax.Array, w: jax.Array, ids: jax.Array) -> jax.Array:
+    """The loss of looked up words, each with its position, which all samples share."""
+    x = words[ids] + positions[jnp.arange(ids.shape[1])]
+    return jnp.sum(jnp.tanh(x @ w))
+
+
+WORDS = jax.ShapeDtypeStruct((32, 16), jnp.float32)
+POSITIONS = jax.ShapeDtypeStruct((8, 16), jnp.float32)
+IDS = jax.ShapeDtypeStruct((4, 8), jnp.int32)
+
+
+def test_a_sum_is_in_the_block_of_the_operand_of_which_more_dims_are_split():
+    blocks = blocks_of(with_positions, WORDS, POSITIONS, W, IDS)
+    words, positions, _ = blocks.blocks
+    assert [blocks.graph.ops[op].name for op in words.members] == ["stablehlo.gather", "stablehlo.add"]
+    assert [factor.max_shards for factor in words.usable_factors if factor.side is Side.LEFT] == [4, 8]
+    assert [factor.max_shards for factor in positions.usable_factors if factor.side is Side.LEFT] == [8]
+
+
+def test_positions_leave_their_block_before_they_are_broadcast_and_come_back_summed():
+    blocks = blocks_of(jax.grad(with_positions, argnums=(0, 1, 2)), WORDS, POSITIONS, W, IDS)
+    graph, positions = blocks.graph, blocks.blocks[1]
+    inside = {*positions.members, *positions.glue}
+    values = {value for op in inside for value in (*graph.ops[op].operands, *graph.ops[op].results)}
+    assert all(graph.shape(value)[:2] != (4, 8) for value in values)
+    assert "stablehlo.scatter" in {graph.ops[op].name for op in inside}
+
+
+def test_rematerialised_positions_are_broadcast_where_they_were_first():
+    def with_recomputation(*arguments: jax.Array) -> jax.Array:
+        return jax.checkpoint(with_positions)(*arguments)
+
+    blocks = blocks_of(jax.grad(with_recomputation, argnums=(0, 1, 2)), WORDS, POSITIONS, W, IDS)
+    graph = blocks.graph
+    broadcasts = [op for op in graph.ops if op.name == "stablehlo.broadcast_in_dim"]
+    widened = [op.index for op in broadcasts if graph.shape(op.results[0]) == (4, 8, 16)]
+    assert widened
+    assert 1 not in {blocks.block_of_op[op] for op in widened}
+
+
 def test_rematerialised_layers_change_no_block_but_add_entries():
     plain, remat = model_blocks("llama", 2), model_blocks("llama, remat", 2)
     assert forward_counts(plain) == forward_counts(remat)

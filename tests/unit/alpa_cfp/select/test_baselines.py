@@ -2,7 +2,11 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from alpa_cfp.analysis.blocks import find_blocks
@@ -17,6 +21,7 @@ from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 from alpa_cfp_bench.workloads.sizes import TINY, Size
+from unit.alpa_cfp.spmd.helpers import lower
 from unit.alpa_cfp.training_steps import (
     MESH,
     estimated_problem,
@@ -131,3 +136,30 @@ def test_data_parallelism_splits_all_blocks_by_the_same_samples_whatever_they_ta
     plan = baselines(blocks.blocks, block_candidates, problem, MESH)["data parallel"]
     alone = sum(variable.time_s[choice] for variable, choice in zip(problem.variables, plan.choices, strict=True))
     assert problem.time(plan.choices) - alone < 1e-9
+
+
+def test_data_parallelism_replicates_the_lookup_of_positions_that_all_samples_share() -> None:
+    def step(words: Any, positions: Any, w: Any, ids: Any) -> Any:
+        def loss(words: Any, positions: Any, w: Any) -> Any:
+            x = words[ids] + positions[jnp.arange(16)]
+            attended = jnp.einsum("bpq,bqd->bpd", jax.nn.softmax(jnp.einsum("bpd,bqd->bpq", x, x)), x)
+            return jnp.mean((attended @ w) ** 2)
+
+        grads = jax.grad(loss, argnums=(0, 1, 2))(words, positions, w)
+        return tuple(each - 0.1 * grad for each, grad in zip((words, positions, w), grads, strict=True))
+
+    arguments = [np.ones(shape, np.float32) for shape in ((64, 32), (16, 32), (32, 32))]
+    module = lower(step, (*arguments, np.zeros((8, 16), np.int32)))
+    blocks = find_blocks(read_graph(module.bytecode))
+    block_candidates = find_block_candidates(find_subprograms(module, blocks), MESH)
+    times = [[estimated_s(candidate.work, RATES) for candidate in block.candidates] for block in block_candidates]
+    problem = estimated_problem(block_candidates, find_boundaries(module, blocks, block_candidates), times, RATES)
+    plan = baselines(blocks.blocks, block_candidates, problem, MESH)["data parallel"]
+    factors = [
+        each.candidates[choice].strategy.factors for each, choice in zip(block_candidates, plan.choices, strict=True)
+    ]
+    shards = [
+        None if own is None else block.factors[own].max_shards
+        for block, (own,) in zip(blocks.blocks, factors, strict=True)
+    ]
+    assert shards == [8, None, *[8] * (len(shards) - 2)]
