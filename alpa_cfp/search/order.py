@@ -78,7 +78,8 @@ def _order(
     """
     around: list[set[int]] = [set() for _ in sizes]
     for first, second in problem.ends:
-        if first not in hubs and second not in hubs:
+        # What has one choice is known: it joins nothing.
+        if first not in hubs and second not in hubs and min(sizes[first], sizes[second]) > 1:
             around[first].add(second)
             around[second].add(first)
 

@@ -8,7 +8,7 @@ sum(state) + sum(saved) + max(transient) over the variables.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -176,11 +176,12 @@ class Edge:
             return float(self.table[first, second])
         return float(self.table[self.rows[first], self.columns[second]])
 
-    def scaled(self, factor: float) -> "Edge":
-        """The edge with all seconds multiplied."""
+    def mapped(self, function: Callable[[Array], Array]) -> "Edge":
+        """The edge with a function of all seconds, which is given an array of any shape."""
+        seconds = function(self.table)
         if self.rows is None or self.columns is None:
-            return Edge(self.first, self.second, factor * self.table)
-        return Edge(self.first, self.second, ClassTable(self.table, self.rows, self.columns).scaled(factor))
+            return Edge(self.first, self.second, seconds)
+        return Edge(self.first, self.second, ClassTable(seconds, self.rows, self.columns))
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -154,14 +154,19 @@ def elimination_tree(problem: SearchProblem, deadline: Deadline, *, memory: bool
 
 
 def _given(problem: SearchProblem, memory: bool) -> list[tuple[tuple[int, ...], Table]]:
-    """The tables of all variables and edges, with the variables that they mention."""
+    """The tables of all variables and edges, with the variables that they mention.
+
+    An edge to a variable with one choice is a table of the other one.
+    """
     given: list[tuple[tuple[int, ...], Table]] = []
     for index, variable in enumerate(problem.variables):
         sizes = variable.summed_bytes * memory, variable.transient_bytes * memory
         given.append(((index,), Table(variable.time_s, *sizes)))
     for edge, ends in zip(problem.edges, problem.ends, strict=True):
-        nothing = np.zeros_like(edge.time_s)
-        given.append((ends, Table(edge.time_s, nothing, nothing)))
+        left = tuple(end for end in ends if problem.variables[end].choices > 1) or ends[:1]
+        time_s = edge.time_s if left == ends else edge.time_s.reshape(-1)
+        nothing = np.zeros_like(time_s)
+        given.append((left, Table(time_s, nothing, nothing)))
     return given
 
 

@@ -147,6 +147,11 @@ def _restricted(
         allowed &= np.isfinite(variable.time_s)
         times = np.where(allowed, variable.time_s, math.inf) if allowed.any() else variable.time_s
         variables.append(Variable(variable.name, times))
-    moving = 1.0 if kind.cheapest else _MOVING
-    edges = (each.scaled(moving) for each in problem.edges)
-    return SearchProblem(tuple(variables), tuple(edges))
+    if kind.cheapest:
+        return SearchProblem(tuple(variables), problem.edges)
+    return SearchProblem(tuple(variables), tuple(each.mapped(_counted_more) for each in problem.edges))
+
+
+def _counted_more(seconds: np.ndarray) -> np.ndarray:
+    """Seconds of moving a value; where neighbours take less time than each by itself, nothing is moved."""
+    return np.where(seconds > 0, _MOVING * seconds, seconds)

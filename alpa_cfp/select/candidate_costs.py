@@ -32,6 +32,7 @@ from alpa_cfp.select.alike import (
 from alpa_cfp.select.posterior import Corrections, Neighbours, PairKey, Posterior
 from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.select.profiles import compiled_collectives, failure_of
+from alpa_cfp.select.program_model import PartKey
 from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge, resharding_by_key_s, resharding_s
 from alpa_cfp.select.time_model import TimeModel
 from alpa_cfp.spmd.partition import Collective
@@ -187,6 +188,12 @@ class CandidateCosts:
         total_s += sum(known.pairs_s.get(self.pair(edge, choices), 0.0) for edge in self.boundaries.crossings)
         return max(self.step_time_s(choices, total_s), 0.0)
 
+    def parts(self, choices: Choices) -> list[tuple[PartKey, float]]:
+        """The candidates and the neighbours of a plan, each with what it is estimated to communicate."""
+        own = [(number, sum(self._moved[number].values())) for number in self.of(choices)]
+        edges = zip(self.boundaries.crossings, self._between(choices), strict=True)
+        return [*own, *((self.pair(edge, choices), sum(each.values())) for edge, each in edges)]
+
     def parts_s(self, choices: Choices) -> dict[CollectiveKey, float]:
         """The estimates of what the blocks of a plan communicate, and of what is between them."""
         found: dict[CollectiveKey, float] = {}
@@ -206,14 +213,14 @@ class CandidateCosts:
     def between_s(self, known: Corrections | None = None) -> list[ClassTable]:
         """For each two blocks what is between them in a step, for each pair of their candidates."""
         known, found = known or self.means, list[ClassTable]()
-        of_kinds: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
-        for (kinds, a, b), more_s in (*known.pairs_s.items(), *self.pairs_s.items()):
-            of_kinds.setdefault(kinds, []).append((a, b, more_s))
+        of_programs, of_plans = _by_kinds(self.pairs_s), _by_kinds(known.pairs_s)
         for edge in self.boundaries.crossings:
-            more: dict[tuple[int, int], float] = {}
-            for a, b, more_s in of_kinds.get(self._kinds_of(edge), ()):
+            kinds, table = self._kinds_of(edge), self.resharding_s(edge, known)
+            # What is not moved takes no time, but what is computed next to a certain neighbour may take less.
+            more = {(a, b): max(self.micro_batches * s, -table.at(a, b)) for a, b, s in of_programs.get(kinds, ())}
+            for a, b, more_s in of_plans.get(kinds, ()):
                 more[a, b] = more.get((a, b), 0.0) + self.micro_batches * more_s
-            found.append(self.resharding_s(edge, known).with_more(more))
+            found.append(table.with_more(more))
         return found
 
     def resharding_s(self, edge: ReshardingEdge, known: Corrections | None = None) -> ClassTable:
@@ -277,9 +284,8 @@ class CandidateCosts:
                 computing_s = math.inf if only_measured else computing_s / margin ** float(known.deviation[number])
             elif seconds == math.inf:
                 computing_s = math.inf
-            total_s = computing_s + known.communication_s(self._moved[number])
-            total_s += self.own_s.get(number, 0.0)
-            costs.append(self._step_time_s([candidate], total_s))
+            moved_s = known.communication_s(self._moved[number]) + self.own_s.get(number, 0.0)
+            costs.append(self._step_time_s([candidate], computing_s + max(moved_s, 0.0)))
         return costs
 
     def candidate_times(self, block: BlockCandidates) -> list[CandidateTime]:
@@ -341,6 +347,14 @@ class CandidateCosts:
         if self._known is None:
             self._known, self._means = self._model.posterior(self._computing_s()[self._firsts]), None
         return self._known
+
+
+def _by_kinds(pairs_s: Mapping[PairKey, float]) -> dict[tuple[int, int], list[tuple[int, int, float]]]:
+    """For the kinds of two blocks the choices of both, with their seconds."""
+    found: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
+    for (kinds, a, b), seconds in pairs_s.items():
+        found.setdefault(kinds, []).append((a, b, seconds))
+    return found
 
 
 def _total_s(estimates: Iterable[Mapping[CollectiveKey, float]]) -> float:

@@ -143,8 +143,8 @@ class PlanSearch:
             return
         communication_s = self.costs.communication.by_key(program.collectives)
         self._communication_s[choices] = communication_s
-        pairs = [self.costs.pair(edge, choices) for edge in self.costs.boundaries.crossings]
-        self._program_model.add(self.costs.of(choices), pairs, sum(communication_s.values()) - sum(parts.values()))
+        difference_s = sum(communication_s.values()) - sum(parts.values())
+        self._program_model.add(self.costs.parts(choices), difference_s)
         self.costs.own_s, self.costs.pairs_s = self._program_model.corrections()
 
     def program(self, choices: Choices) -> HloModule | None:

@@ -2,20 +2,26 @@
 
 Takes the seconds by which the collectives of a plan's program differ from the estimates for its blocks and what is
 between them: gradients are summed together, a value that two blocks need is moved once. Gives corrections for
-candidates and for pairs of neighbours that explain the differences, each as small as it can be (a linear Gaussian
-model; Rasmussen and Williams (2006), 2.1). Partitioning takes a fraction of what compiling does, so a search looks at
-many programs before any plan runs. Invariant: the same differences give the same corrections.
+candidates and for pairs of neighbours that explain the differences, each as small as it can be for what it is
+estimated to communicate (a linear Gaussian model; Rasmussen and Williams (2006), 2.1). Partitioning takes a fraction of
+what compiling does, so a search looks at many programs before any plan runs. Invariant: the same differences give the
+same corrections.
 """
 
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from alpa_cfp.select.posterior import PairKey
 
-# Standard deviations of corrections, and the noise, relative to the latency of a collective.
-_CANDIDATE, _PAIR, _NOISE = 0.7, 0.7, 0.05
+# A candidate's number, or the key of two neighbours.
+PartKey = int | PairKey
+
+# Standard deviations of corrections: as a share of the latency of a collective, and of what a part is estimated to
+# communicate, which may be combined with others. The noise, relative to the latency.
+_LATENCY, _ESTIMATE, _NOISE = 0.7, 0.5, 0.05
 
 
 @dataclass
@@ -27,29 +33,30 @@ class ProgramModel:
     """
 
     latency_s: float
-    _terms: list[dict[Hashable, float]] = field(default_factory=list, init=False)
+    _counts: list[Counter[PartKey]] = field(default_factory=list, init=False)
     _differences_s: list[float] = field(default_factory=list, init=False)
+    _estimates_s: dict[PartKey, float] = field(default_factory=dict, init=False)
 
-    def add(self, numbers: Sequence[int], pairs: Sequence[PairKey], difference_s: float) -> None:
-        """Takes a plan: its candidates, its neighbours, and its difference to the sum of its parts."""
-        terms: dict[Hashable, float] = {}
-        for keys, sigma in ((numbers, _CANDIDATE), (pairs, _PAIR)):
-            for key in keys:
-                terms[key] = terms.get(key, 0.0) + sigma * self.latency_s
-        self._terms.append(terms)
+    def add(self, parts: Sequence[tuple[PartKey, float]], difference_s: float) -> None:
+        """Takes a plan.
+
+        Args:
+            parts: Its candidates, by their numbers, and its neighbours, by their keys, each with the seconds that it is
+                estimated to communicate.
+            difference_s: The difference of the plan to the sum of its parts.
+        """
+        self._counts.append(Counter(key for key, _ in parts))
         self._differences_s.append(difference_s)
+        for key, seconds in parts:
+            self._estimates_s[key] = max(seconds, self._estimates_s.get(key, 0.0))
 
     def corrections(self) -> tuple[dict[int, float], dict[PairKey, float]]:
         """The seconds to add for candidates, by their numbers, and for pairs, by their keys; 0 for others."""
-        columns = {key: number for number, key in enumerate(dict.fromkeys(key for row in self._terms for key in row))}
-        matrix = np.zeros((len(self._terms), len(columns)))
-        for i, row in enumerate(self._terms):
-            for key, value in row.items():
-                matrix[i, columns[key]] = value
-        noise = (_NOISE * self.latency_s) ** 2 * np.eye(len(self._terms))
+        sigma = {key: _LATENCY * self.latency_s + _ESTIMATE * own_s for key, own_s in self._estimates_s.items()}
+        matrix = np.array([[counts[key] * each for key, each in sigma.items()] for counts in self._counts])
+        noise = (_NOISE * self.latency_s) ** 2 * np.eye(len(matrix))
         means = matrix.T @ np.linalg.solve(matrix @ matrix.T + noise, np.array(self._differences_s))
-        sigma = {int: _CANDIDATE * self.latency_s, tuple: _PAIR * self.latency_s}
-        found = {key: float(means[number]) * sigma[type(key)] for key, number in columns.items()}
+        found = {key: float(mean) * each for (key, each), mean in zip(sigma.items(), means, strict=True)}
         return (
             {key: seconds for key, seconds in found.items() if isinstance(key, int)},
             {key: seconds for key, seconds in found.items() if isinstance(key, tuple)},

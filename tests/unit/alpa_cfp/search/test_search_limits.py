@@ -121,6 +121,21 @@ def test_more_neighbours_than_an_array_has_dims_are_no_error() -> None:
     assert math.isfinite(found.gap_s)
 
 
+@pytest.mark.parametrize("budget", [None, 210])
+def test_variables_with_one_choice_join_nothing(budget: int | None, caplog: pytest.LogCaptureFixture) -> None:
+    rng = np.random.default_rng(4)
+    # Three groups of 70, each with two that have choices; all within a group are joined.
+    variables = tuple(Variable(f"v{i}", rng.random(1 if i % 35 else 3), 1) for i in range(210))
+    pairs = (pair for start in (0, 70, 140) for pair in itertools.combinations(range(start, start + 70), 2))
+    edges = [Edge(f"v{i}", f"v{j}", rng.random((variables[i].choices, variables[j].choices)) - 0.5) for i, j in pairs]
+    problem = SearchProblem(variables, tuple(edges))
+    with caplog.at_level(logging.INFO):
+        found = search(problem, budget, memory_limit_bytes=2**20)
+    assert "stopped" not in caplog.text
+    free = [range(variable.choices) for variable in variables]
+    assert found.time_s == pytest.approx(min(map(problem.time, itertools.product(*free))))
+
+
 def peak_bytes(problem: SearchProblem, budget: int | None, limit: int) -> int:
     tracemalloc.start()
     try:

@@ -163,3 +163,14 @@ def test_data_parallelism_replicates_the_lookup_of_positions_that_all_samples_sh
         for block, (own,) in zip(blocks.blocks, factors, strict=True)
     ]
     assert shards == [8, None, *[8] * (len(shards) - 2)]
+
+
+def test_what_neighbours_save_makes_no_plan_data_parallel() -> None:
+    blocks, block_candidates = two_layer_blocks().blocks, two_layer_candidates()
+    times = [[estimated_s(candidate.work, RATES) for candidate in block.candidates] for block in block_candidates]
+    problem = estimated_problem(block_candidates, two_layer_boundaries(), times, RATES)
+    saved_s = 0.5 * min(min(of_block) for of_block in times)
+    saving = replace(problem, edges=tuple(each.mapped(lambda seconds: seconds - saved_s) for each in problem.edges))
+    found, expected = (baselines(blocks, block_candidates, each, MESH) for each in (saving, problem))
+    assert found["data parallel"].choices == expected["data parallel"].choices
+    assert found["ZeRO-2"].choices == expected["ZeRO-2"].choices

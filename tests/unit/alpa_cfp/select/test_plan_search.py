@@ -310,3 +310,19 @@ def test_of_a_kind_that_takes_little_of_a_step_one_candidate_is_measured_at_firs
     costs = CandidateCosts(changed, two_layer_boundaries(), RATES, recorded, 1.5)
     asked = {block.kind: len(set(costs.numbers[block.block]) & set(recorded.asked)) for block in changed}
     assert asked == {kind: 1 if kind == light else 2 for kind in kinds}
+
+
+def test_parts_that_programs_show_to_communicate_less_communicate_nothing_at_least() -> None:
+    costs = CandidateCosts(two_layer_candidates(), two_layer_boundaries(), RATES)
+    computing = CandidateCosts(
+        two_layer_candidates(),
+        two_layer_boundaries(),
+        dataclasses.replace(RATES, latency_s=0.0, link_bytes_per_s=math.inf),
+    )
+    before = costs.costs()
+    costs.own_s = dict.fromkeys(range(len(costs.candidates)), -1.0)
+    kinds = [costs.pair(edge, (0,) * len(costs.numbers))[0] for edge in costs.boundaries.crossings]
+    costs.pairs_s = {(kind, 0, 1): -1.0 for kind in kinds}
+    assert costs.costs() == pytest.approx(computing.costs(), rel=1e-6)
+    assert costs.costs() != pytest.approx(before, rel=1e-6)
+    assert min(table.table.min() for table in costs.between_s()) == 0

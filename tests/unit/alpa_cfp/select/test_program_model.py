@@ -11,7 +11,7 @@ PAIR = ((0, 1), 2, 3)
 
 def test_without_programs_there_are_no_corrections() -> None:
     model = ProgramModel(1e-4)
-    model.add([0, 1], [PAIR], 0.0)
+    model.add([(0, 0.0), (1, 0.0), (PAIR, 0.0)], 0.0)
     own, pairs = model.corrections()
     assert set(own.values()) | set(pairs.values()) == {0.0}
 
@@ -19,14 +19,23 @@ def test_without_programs_there_are_no_corrections() -> None:
 @given(st.floats(-1e-3, 1e-3))
 def test_corrections_of_one_plan_add_up_to_its_difference(difference_s: float) -> None:
     model = ProgramModel(1e-4)
-    model.add([0, 1, 1], [PAIR], difference_s)
+    model.add([(0, 0.0), (1, 0.0), (1, 0.0), (PAIR, 0.0)], difference_s)
     own, pairs = model.corrections()
     assert own[0] + 2 * own[1] + pairs[PAIR] == pytest.approx(difference_s, rel=0.01, abs=1e-9)
 
 
 def test_what_only_one_of_two_plans_has_takes_more_of_their_difference() -> None:
     model = ProgramModel(1e-4)
-    model.add([0, 1], [], 0.0)
-    model.add([0, 2], [], 1e-4)
+    model.add([(0, 0.0), (1, 0.0)], 0.0)
+    model.add([(0, 0.0), (2, 0.0)], 1e-4)
     own, _ = model.corrections()
     assert own[2] > own[0] > own[1]
+
+
+def test_gradients_that_are_summed_together_make_those_cheaper_that_have_some() -> None:
+    """The steps of a recurrence sum the gradients of one weight: 20 sums are one."""
+    model = ProgramModel(1e-4)
+    model.add([*[(0, 1e-3)] * 20, *[(PAIR, 0.0)] * 60], -19e-3)
+    own, pairs = model.corrections()
+    assert own[0] == pytest.approx(-0.95e-3, rel=0.2)
+    assert abs(pairs[PAIR]) < 0.05e-3
