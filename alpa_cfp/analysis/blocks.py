@@ -15,6 +15,7 @@ from alpa_cfp.analysis.glue import assign_glue, widened_elsewhere
 from alpa_cfp.analysis.gradients import GradientGroup, find_gradient_groups
 from alpa_cfp.analysis.graph import BARRIER, Graph
 from alpa_cfp.analysis.loops import Iteration, find_iterations
+from alpa_cfp.analysis.siblings import join_siblings
 from alpa_cfp.analysis.structure import find_structure
 
 
@@ -134,6 +135,7 @@ def find_blocks(graph: Graph) -> Blocks:
     structure = find_structure(graph)
     groups = find_gradient_groups(graph, structure, find_contractions(graph, structure))
     builder = BlockBuilder(graph, structure, groups).run()
+    join_siblings(builder)
     loops = tuple(LoopBlocks(each, find_blocks(each.graph)) for each in find_iterations(graph))
     loop_at = {loop.iteration.loops[0]: i for i, loop in enumerate(loops) if _has_entries(loop.blocks)}
 

@@ -7,7 +7,6 @@ block.
 """
 
 import math
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
@@ -18,10 +17,6 @@ from alpa_cfp.costs import Rates, Work, estimated_s
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.partition.stand_ins import without_communication
-
-# Candidates of each kind of block that are measured first; of those kinds that together take no more than this share of
-# a step, as estimated, one: what they take is hardly seen in a step, and measuring each takes as long as any other.
-_FIRST, _LIGHT_SHARE = 2, 0.1
 
 
 def candidate_numbers(block_candidates: Sequence[BlockCandidates]) -> list[list[int]]:
@@ -92,21 +87,18 @@ def measured_work(candidate: Candidate, compiled: tuple[Collective, ...] | None 
 
 
 def first_numbers(numbers: Sequence[Sequence[int]], targets: Sequence[int], estimates: np.ndarray) -> list[int]:
-    """The candidates that are measured first: of each kind of block those that compute fastest, as estimated.
+    """The candidates that are measured first: of each kind of block the one that computes fastest, as estimated.
+
+    What these take tells how well others of the kind are estimated; which of those are measured, draws decide
+    (`PlanSearch`).
 
     Args:
         numbers: For each block the numbers of its candidates; one list for each kind.
         targets: For each candidate the number of the one that is measured for it.
         estimates: For each candidate the seconds that it computes.
     """
-    blocks = Counter(map(tuple, numbers))
-    fastest = {own: sorted({targets[i] for i in own}, key=lambda i: (estimates[i], i))[:_FIRST] for own in blocks}
-    taken_s = {own: count * float(estimates[fastest[own][0]]) for own, count in blocks.items()}
-    light_s, found = _LIGHT_SHARE * sum(taken_s.values()), list[int]()
-    for own in sorted(blocks, key=taken_s.__getitem__):
-        light_s -= taken_s[own]
-        found += fastest[own][: 1 if light_s >= 0 else _FIRST]
-    return sorted(found)
+    kinds = dict.fromkeys(map(tuple, numbers))
+    return sorted(min({targets[i] for i in own}, key=lambda i: (estimates[i], i)) for own in kinds)
 
 
 def first_measured(candidates: Sequence[Candidate], rates: Rates) -> HloModule:

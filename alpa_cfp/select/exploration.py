@@ -22,7 +22,7 @@ from alpa_cfp.select.time_model import PLAN_NOISE
 # How often times are drawn to find plans, and to compare them.
 _FINDING, _COMPARING = 8, 48
 # The least share of the step time by which a plan has to be expected to be faster.
-_LEAST_GAIN = 0.005
+_LEAST_GAIN = 0.01
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from unit.alpa_cfp.analysis.programs import (
 pytestmark = pytest.mark.slow
 
 X = jax.ShapeDtypeStruct((4, 8, 16), jnp.float32)
+ROWS = jax.ShapeDtypeStruct((8, 16), jnp.float32)
 W = jax.ShapeDtypeStruct((16, 16), jnp.float32)
 
 
@@ -170,6 +171,29 @@ def test_rematerialised_positions_are_broadcast_where_they_were_first():
     widened = [op.index for op in broadcasts if graph.shape(op.results[0]) == (4, 8, 16)]
     assert widened
     assert 1 not in {blocks.block_of_op[op] for op in widened}
+
+
+def gates(x: jax.Array, state: jax.Array, *weights: jax.Array) -> jax.Array:
+    """A recurrent cell of two gates."""
+    a, b, c, d = weights
+    return jnp.tanh(x @ a + state @ b) * jnp.tanh(x @ c + state @ d)
+
+
+def test_products_of_one_value_that_one_other_block_reads_are_one_block():
+    blocks = blocks_of(jax.grad(lambda *args: jnp.sum(gates(*args)), argnums=(2, 3, 4, 5)), ROWS, ROWS, W, W, W, W)
+    assert forward_counts(blocks) == [2, 2]
+    (columns,) = [factor for factor in blocks.blocks[0].usable_factors if factor.side is Side.RIGHT]
+    assert {blocks.graph.ops[op].results for op, _ in columns.places} >= {
+        blocks.graph.ops[entry.op].results for entry in blocks.blocks[0].entries if entry.role == "forward"
+    }
+
+
+def test_products_of_one_value_that_several_blocks_read_stay_apart():
+    def two_heads(x: jax.Array, *weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+        a, b, c, d = weights
+        return jnp.tanh(x @ a) @ b, jnp.tanh(x @ c) @ d
+
+    assert forward_counts(blocks_of(two_heads, ROWS, W, W, W, W)) == [1, 1, 1, 1]
 
 
 def test_rematerialised_layers_change_no_block_but_add_entries():
