@@ -9,33 +9,25 @@ member's result is split by a usable factor; a factor is invalidated by the firs
 
 import math
 
-from alpa_cfp.analysis.contractions import Contraction, Side
+from alpa_cfp.analysis.contractions import Side
+from alpa_cfp.analysis.extension import Extension, find_extension
 from alpa_cfp.analysis.gradients import GradientGroup
 from alpa_cfp.analysis.graph import BARRIER, Graph, Op
-from alpa_cfp.analysis.partial_block import DimFactors, Extension, Factor, PartialBlock
-from alpa_cfp.analysis.rules import FactorKind, Rule
+from alpa_cfp.analysis.partial_block import Factor, PartialBlock, PartialBlocks
 from alpa_cfp.analysis.structure import Structure, is_parameter
 
 
-class BlockBuilder:
+class BlockBuilder(PartialBlocks):
     """The pass over a graph.
 
-    After `run`, `block_of_op` has for each op the number of its block (see `root`) or -1, and `dim_factors` has for
-    each value its partition in its block.
+    Args:
+        graph, structure, groups: As of `PartialBlocks`.
     """
 
-    def __init__(self, graph: Graph, structure: Structure, groups: tuple[GradientGroup, ...]):
-        self.graph, self.structure, self.groups = graph, structure, groups
+    def __init__(self, graph: Graph, structure: Structure, groups: tuple[GradientGroup, ...]) -> None:
+        super().__init__(graph, structure, groups)
         self.group_of_op = {member.op: i for i, group in enumerate(groups) for member in group.members}
         self.forward_of = {group.forward.op: i for i, group in enumerate(groups)}
-        self.parent: list[int] = []  # blocks, as a forest
-        self.blocks: list[PartialBlock] = []
-        self.factors: list[Factor] = []
-        self.factor_parent: list[int] = []
-        self.block_of_value = [-1] * len(graph.values)
-        self.dim_factors: list[DimFactors] = [{} for _ in graph.values]
-        self.descends_from = [0] * len(graph.values)
-        self.block_of_op = [-1] * len(graph.ops)
 
     def run(self) -> "BlockBuilder":
         """Visit every op once."""
@@ -52,23 +44,6 @@ class BlockBuilder:
             original if any(self.descends_from[result] for result in self.graph.ops[original].results) else op
             for op, original in enumerate(self.structure.original)
         ]
-
-    def root(self, block: int) -> int:
-        """The block that `block` has been merged into."""
-        while self.parent[block] != block:
-            self.parent[block] = self.parent[self.parent[block]]
-            block = self.parent[block]
-        return block
-
-    def factor(self, number: int, equal: dict[int, int] | None = None) -> int:
-        """The factor that represents a factor after all merges, and after those of an extension on trial (`equal`)."""
-        while True:
-            while self.factor_parent[number] != number:
-                self.factor_parent[number] = self.factor_parent[self.factor_parent[number]]
-                number = self.factor_parent[number]
-            if equal is None or number not in equal:
-                return number
-            number = equal[number]
 
     def visit(self, op: Op) -> None:
         if self.graph.constant_derived[op.index]:
@@ -159,16 +134,6 @@ class BlockBuilder:
             self.dim_factors[result] = dim_factors
             self.descends_from[result] |= self.blocks[block].mask
 
-    def join_factors(self, number: int, representative: int) -> None:
-        number, representative = self.factor(number), self.factor(representative)
-        if number == representative:
-            return
-        absorbed, merged = self.factors[number], self.factors[representative]
-        self.factor_parent[number] = representative
-        merged.max_shards = math.gcd(merged.max_shards, absorbed.max_shards)
-        merged.usable = merged.usable and absorbed.usable
-        merged.places += absorbed.places
-
     def operand_blocks(self, op: Op) -> list[int]:
         """The blocks of the operands, the latest first."""
         found = {self.root(self.block_of_value[v]) for v in op.operands if self.block_of_value[v] >= 0}
@@ -180,9 +145,6 @@ class BlockBuilder:
         for block in blocks:
             mask |= self.blocks[block].mask
         return any(self.descends_from[v] & mask and not self.is_inside(v, blocks) for v in op.operands)
-
-    def is_inside(self, value: int, blocks: list[int]) -> bool:
-        return self.block_of_value[value] >= 0 and self.root(self.block_of_value[value]) in blocks
 
     def try_to_join(self, op: Op) -> None:
         """Add an op to the block of an operand, after merging two such blocks if they share an entry operand."""
@@ -228,7 +190,7 @@ class BlockBuilder:
     def try_to_extend(self, op: Op, blocks: list[int], equal: dict[int, int]) -> bool:
         if op.rule is None or self.is_cut_off(op, blocks):
             return False
-        extension = self.extension(op, op.rule, blocks, dict(equal))
+        extension = find_extension(self, op, op.rule, blocks, equal)
         if extension is None:
             return False
         into = blocks[-1]
@@ -236,142 +198,3 @@ class BlockBuilder:
             self.merge(block, into)
         self.accept(op, into, extension)
         return True
-
-    def equal_factors(self, first: int, second: int) -> dict[int, int] | None:
-        """The factors of two blocks that are equal because they split the same dim of a common entry operand.
-
-        None if there is no such operand, or if one block uses values that are computed from the other.
-        """
-        if self.blocks[first].ancestors & self.blocks[second].mask:
-            return None
-        if self.blocks[second].ancestors & self.blocks[first].mask:
-            return None
-        for value, (group, operand) in self.blocks[first].entry_origins.items():
-            if value not in self.blocks[second].entry_origins:
-                continue
-            its_group, its_operand = self.blocks[second].entry_origins[value]
-            mine, its = (self.by_origin_dim(f, i) for f, i in ((group, operand), (its_group, its_operand)))
-            return {f: its[dim] for dim, f in mine.items() if dim in its and self.factor(f) != self.factor(its[dim])}
-        return None
-
-    def by_origin_dim(self, group: int, operand: int) -> dict[int, int]:
-        """The block factors that split an entry operand, by the dim of its origin."""
-        contraction: Contraction = self.groups[group].forward
-        numbers = self.entry_factors(contraction)
-        dims = self.structure.origin_dims[contraction.operands[operand]]
-        return {
-            dim: self.factor(numbers[f])
-            for dim, f in zip(dims, contraction.dims[operand], strict=True)
-            if dim is not None and f is not None and f in numbers
-        }
-
-    def entry_factors(self, contraction: Contraction) -> dict[int, int]:
-        """The block factor of each factor of an entry contraction."""
-        block = self.blocks[self.root(self.block_of_op[contraction.op])]
-        return {
-            rule_factor: number
-            for number in block.factors
-            for op, rule_factor in self.factors[self.factor(number)].places
-            if op == contraction.op
-        }
-
-    def merge(self, block: int, into: int) -> None:
-        absorbed, merged = self.blocks[block], self.blocks[into]
-        self.parent[block] = into
-        merged.groups = sorted({*merged.groups, *absorbed.groups})
-        merged.mask |= absorbed.mask
-        merged.ancestors |= absorbed.ancestors
-        merged.required |= absorbed.required
-        merged.factors += absorbed.factors
-        merged.entry_origins = absorbed.entry_origins | merged.entry_origins
-        merged.needs = absorbed.needs | merged.needs
-        merged.entry_operands |= absorbed.entry_operands
-
-    def extension(self, op: Op, rule: Rule, blocks: list[int], equal: dict[int, int]) -> Extension | None:
-        """The effects of adding `op` to the factors; None if a required side would lose its last usable factor."""
-        extension = Extension([], set(), {}, equal, {}, {})
-        op_factor_of: dict[int, int] = {}  # for each factor of the block the op's factor that it splits
-        for position, value in enumerate(op.operands):
-            if self.is_inside(value, blocks):
-                self.split_operand(rule, rule.operands[position], self.dim_factors[value], extension, op_factor_of)
-        for position, value in enumerate(op.operands):
-            if not self.is_inside(value, blocks):
-                self.need_operand(value, rule, rule.operands[position], blocks, extension)
-        for dims in rule.results:
-            dim_factors: DimFactors = {}
-            for dim, factors in enumerate(dims):
-                major = rule.major_factor(factors)
-                if major in extension.of_rule:
-                    dim_factors[dim] = extension.of_rule[major]
-            extension.invalidated |= op_factor_of.keys() - dim_factors.values()
-            extension.results.append(dim_factors)
-        return extension if self.keeps_required_sides(blocks, extension) else None
-
-    def split_operand(
-        self,
-        rule: Rule,
-        dims: tuple[tuple[int, ...], ...],
-        dim_factors: DimFactors,
-        extension: Extension,
-        op_factor_of: dict[int, int],
-    ) -> None:
-        for dim, number in dim_factors.items():
-            number = self.factor(number, extension.equal)
-            if not self.factors[number].usable or number in extension.invalidated:
-                continue
-            major = rule.major_factor(dims[dim])
-            if major is None or rule.kinds[major] is not FactorKind.PLAIN or op_factor_of.get(number, major) != major:
-                extension.invalidated.add(number)
-                continue
-            present = extension.of_rule.get(major)
-            if present is not None and present != number:
-                if not self.can_be_equal(present, number, op_factor_of):
-                    extension.invalidated.add(number)
-                    continue
-                extension.equal[number] = present
-                number = present
-            extension.of_rule[major] = number
-            op_factor_of[number] = major
-            max_shards = math.gcd(self.factors[number].max_shards, rule.sizes[major])
-            extension.max_shards[number] = math.gcd(extension.max_shards.get(number, max_shards), max_shards)
-
-    def need_operand(
-        self, value: int, rule: Rule, dims: tuple[tuple[int, ...], ...], blocks: list[int], extension: Extension
-    ) -> None:
-        """Note the partition of an operand from outside; invalidate factors for which another member needs another."""
-        producer = self.graph.producer(value)
-        if not dims or (producer is not None and self.graph.constant_derived[producer.index]):
-            return
-        majors = (rule.major_factor(factors) for factors in dims)
-        now = {d: extension.of_rule[major] for d, major in enumerate(majors) if major in extension.of_rule}
-        earlier = [self.blocks[block].needs[value] for block in blocks if value in self.blocks[block].needs]
-        if value in extension.needs:
-            earlier.append(extension.needs[value])
-        is_entry_operand = any(value in self.blocks[block].entry_operands for block in blocks)
-        for dim_factors in earlier:
-            before = {(d, self.factor(number, extension.equal)) for d, number in dim_factors.items()}
-            split_before = {number for _, number in before}
-            for dim, number in before ^ set(now.items()):
-                # If an entry has the operand replicated, each device can slice it without communication.
-                if not is_entry_operand or number in split_before or (dim, number) in before:
-                    extension.invalidated.add(number)
-        extension.needs.setdefault(value, now)
-
-    def can_be_equal(self, present: int, other: int, op_factor_of: dict[int, int]) -> bool:
-        """Whether two factors that split the same factor of an op are equal: on one side, of blocks being merged."""
-        first, second = self.factors[present], self.factors[other]
-        return (
-            first.side is second.side
-            and other not in op_factor_of
-            and self.root(first.block) != self.root(second.block)
-        )
-
-    def keeps_required_sides(self, blocks: list[int], extension: Extension) -> bool:
-        usable_sides: set[Side] = set()
-        for dim_factors in extension.results[:1]:
-            for number in dim_factors.values():
-                number = self.factor(number, extension.equal)
-                max_shards = math.gcd(self.factors[number].max_shards, extension.max_shards.get(number, 0))
-                if self.factors[number].usable and number not in extension.invalidated and max_shards > 1:
-                    usable_sides.add(self.factors[number].side)
-        return all(side in usable_sides for block in blocks for side in self.blocks[block].required)
