@@ -6,6 +6,8 @@ any more, and merges some. Factors that split the shared value alike are one, an
 block needs split by one of its own. Invariant: merged blocks are split in no way in which each of them could not be.
 """
 
+from collections.abc import Mapping
+
 from alpa_cfp.analysis.partial_block import PartialBlocks
 
 
@@ -77,8 +79,20 @@ def _equal_factors(
     for number, representative in equal.items():
         if partial.factors[number].side is not partial.factors[partial.factor(representative)].side:
             return None
+    if not _need_alike(partial, block, other, equal):
+        return None
     split = {partial.factor(number) for number in partial.dim_factors[results[0]].values()}
     known = {partial.factor(number) for number in equal}
     shared = {partial.factor(number) for number in partial.blocks[other].factors}
     usable = {number for number in split if partial.factors[number].usable}
     return equal if usable <= known | shared else None
+
+
+def _need_alike(partial: PartialBlocks, block: int, other: int, equal: Mapping[int, int]) -> bool:
+    """Whether two blocks need the values from outside that both use split alike, once these factors are equal."""
+    own, its = partial.blocks[block].needs, partial.blocks[other].needs
+    return all(
+        {(dim, partial.factor(number, equal)) for dim, number in own[value].items()}
+        == {(dim, partial.factor(number, equal)) for dim, number in its[value].items()}
+        for value in own.keys() & its.keys()
+    )

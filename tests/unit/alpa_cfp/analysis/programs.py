@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.graph import Graph
@@ -76,3 +77,29 @@ def forward_ops(blocks: Blocks, block: int) -> list[str]:
 def roles(blocks: Blocks, block: int) -> list[str]:
     """The roles of a block's entries, sorted."""
     return sorted(entry.role for entry in blocks.blocks[block].entries)
+
+
+def with_positions(words: jax.Array, positions: jax.Array, w: jax.Array, ids: jax.Array) -> jax.Array:
+    """The sum of looked up words, each with its position, which all samples share, after a layer."""
+    x = words[ids] + positions[jnp.arange(ids.shape[1])]
+    return jnp.sum(jnp.tanh(x @ w))
+
+
+POSITION_ARGUMENTS = (
+    *(jax.ShapeDtypeStruct((rows, 16), jnp.float32) for rows in (32, 8, 16)),
+    jax.ShapeDtypeStruct((4, 8), jnp.int32),
+)
+
+
+def gates(x: jax.Array, state: jax.Array, *weights: jax.Array) -> jax.Array:
+    """The sum of what a recurrent cell of two gates gives."""
+    a, b, c, d = weights
+    return jnp.sum(jnp.tanh(x @ a + state @ b) * jnp.tanh(x @ c + state @ d))
+
+
+GATE_ARGUMENTS = tuple(jax.ShapeDtypeStruct((rows, 16), jnp.float32) for rows in (8, 8, 16, 16, 16, 16))
+
+
+def gradients(function: Callable[..., jax.Array], count: int) -> Callable[..., Any]:
+    """The gradients of a function with respect to its first arguments."""
+    return jax.grad(function, argnums=tuple(range(count)))

@@ -12,14 +12,19 @@ from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
 from unit.alpa_cfp.analysis.programs import (
+    GATE_ARGUMENTS,
     MODELS,
+    POSITION_ARGUMENTS,
     blocks_of,
     forward_ops,
+    gates,
+    gradients,
     graph_of,
     model_blocks,
     model_bytecode,
     roles,
     with_loops,
+    with_positions,
 )
 
 pytestmark = pytest.mark.slow
@@ -133,19 +138,8 @@ def test_an_embedding_lookup_is_a_block_with_its_scatter():
     assert 0 in blocks.blocks[0].parameters
 
 
-def with_positions(words: jax.Array, positions: jax.Array, w: jax.Array, ids: jax.Array) -> jax.Array:
-    """The loss of looked up words, each with its position, which all samples share."""
-    x = words[ids] + positions[jnp.arange(ids.shape[1])]
-    return jnp.sum(jnp.tanh(x @ w))
-
-
-WORDS = jax.ShapeDtypeStruct((32, 16), jnp.float32)
-POSITIONS = jax.ShapeDtypeStruct((8, 16), jnp.float32)
-IDS = jax.ShapeDtypeStruct((4, 8), jnp.int32)
-
-
 def test_a_sum_is_in_the_block_of_the_operand_of_which_more_dims_are_split():
-    blocks = blocks_of(with_positions, WORDS, POSITIONS, W, IDS)
+    blocks = blocks_of(with_positions, *POSITION_ARGUMENTS)
     words, positions, _ = blocks.blocks
     assert [blocks.graph.ops[op].name for op in words.members] == ["stablehlo.gather", "stablehlo.add"]
     assert [factor.max_shards for factor in words.usable_factors if factor.side is Side.LEFT] == [4, 8]
@@ -153,7 +147,7 @@ def test_a_sum_is_in_the_block_of_the_operand_of_which_more_dims_are_split():
 
 
 def test_positions_leave_their_block_before_they_are_broadcast_and_come_back_summed():
-    blocks = blocks_of(jax.grad(with_positions, argnums=(0, 1, 2)), WORDS, POSITIONS, W, IDS)
+    blocks = blocks_of(gradients(with_positions, 3), *POSITION_ARGUMENTS)
     graph, positions = blocks.graph, blocks.blocks[1]
     inside = {*positions.members, *positions.glue}
     values = {value for op in inside for value in (*graph.ops[op].operands, *graph.ops[op].results)}
@@ -165,7 +159,7 @@ def test_rematerialised_positions_are_broadcast_where_they_were_first():
     def with_recomputation(*arguments: jax.Array) -> jax.Array:
         return jax.checkpoint(with_positions)(*arguments)
 
-    blocks = blocks_of(jax.grad(with_recomputation, argnums=(0, 1, 2)), WORDS, POSITIONS, W, IDS)
+    blocks = blocks_of(gradients(with_recomputation, 3), *POSITION_ARGUMENTS)
     graph = blocks.graph
     broadcasts = [op for op in graph.ops if op.name == "stablehlo.broadcast_in_dim"]
     widened = [op.index for op in broadcasts if graph.shape(op.results[0]) == (4, 8, 16)]
@@ -173,14 +167,8 @@ def test_rematerialised_positions_are_broadcast_where_they_were_first():
     assert 1 not in {blocks.block_of_op[op] for op in widened}
 
 
-def gates(x: jax.Array, state: jax.Array, *weights: jax.Array) -> jax.Array:
-    """A recurrent cell of two gates."""
-    a, b, c, d = weights
-    return jnp.tanh(x @ a + state @ b) * jnp.tanh(x @ c + state @ d)
-
-
 def test_products_of_one_value_that_one_other_block_reads_are_one_block():
-    blocks = blocks_of(jax.grad(lambda *args: jnp.sum(gates(*args)), argnums=(2, 3, 4, 5)), ROWS, ROWS, W, W, W, W)
+    blocks = blocks_of(gradients(gates, 6), *GATE_ARGUMENTS)
     assert forward_counts(blocks) == [2, 2]
     (columns,) = [factor for factor in blocks.blocks[0].usable_factors if factor.side is Side.RIGHT]
     assert {blocks.graph.ops[op].results for op, _ in columns.places} >= {

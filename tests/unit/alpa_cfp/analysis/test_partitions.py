@@ -4,8 +4,10 @@ Shardy's own propagation and explicit reshards are the judges, on whole models a
 """
 
 import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import jax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,17 @@ from alpa_cfp.analysis.blocks import BlockFactor, Blocks, Output, ParallelBlock,
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
 from unit.alpa_cfp.analysis.cutting import collectives
-from unit.alpa_cfp.analysis.programs import bytecode_of_text, model_blocks, model_bytecode
+from unit.alpa_cfp.analysis.programs import (
+    GATE_ARGUMENTS,
+    POSITION_ARGUMENTS,
+    bytecode_of,
+    bytecode_of_text,
+    gates,
+    gradients,
+    model_blocks,
+    model_bytecode,
+    with_positions,
+)
 from unit.alpa_cfp.analysis.random_programs import OPERATIONS, Instruction, lower
 
 pytestmark = pytest.mark.slow
@@ -57,6 +69,19 @@ def test_no_block_of_a_model_communicates_when_it_is_split_along_a_live_factor(n
     blocks = model_blocks(name)
     assert sum(len(without_partial_sum(block)) for block in blocks.blocks) >= 2 * len(blocks.blocks)
     assert communicating(model_bytecode(name), blocks) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [(with_positions, POSITION_ARGUMENTS), (gates, GATE_ARGUMENTS)],
+    ids=["positions", "gates"],
+)
+def test_no_block_communicates_to_which_something_of_its_neighbours_was_moved(
+    function: Callable[..., jax.Array], arguments: Sequence[jax.ShapeDtypeStruct]
+):
+    bytecode = bytecode_of(gradients(function, 3), *arguments)
+    blocks = find_blocks(read_graph(bytecode))
+    assert communicating(bytecode, blocks) == []
 
 
 @pytest.mark.parametrize("name", ["llama, scan", "llama, scan, remat"])
