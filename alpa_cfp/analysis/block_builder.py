@@ -169,10 +169,9 @@ class BlockBuilder(PartialBlocks):
         sizes = 1
         for value in op.operands:
             if self.is_inside(value, [block]):
-                usable = [
-                    dim for dim, number in self.dim_factors[value].items() if self.factors[self.factor(number)].usable
-                ]
-                sizes = max(sizes, math.prod(self.graph.shape(value)[dim] for dim in usable))
+                factors = {dim: self.factors[self.factor(number)] for dim, number in self.dim_factors[value].items()}
+                split = [dim for dim, factor in factors.items() if factor.usable and factor.max_shards > 1]
+                sizes = max(sizes, math.prod(self.graph.shape(value)[dim] for dim in split))
         return sizes
 
     def try_to_join_as_contraction(self, op: Op, group: int) -> bool:

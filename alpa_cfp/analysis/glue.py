@@ -3,10 +3,10 @@
 Takes the members of each block; gives a block for every op that is not constant-derived. Forward and backward glue
 belongs to the block that consumes it first (a LayerNorm to the projection behind it, the backward pass of a LayerNorm
 to the projection whose gradients it feeds). Ops that no block consumes (optimizer, metrics) belong to the block of
-their largest operand, rematerialised ops to the block of their original. Where a value is broadcast in one block for
-another, or summed in another for one, the smaller one moves between them: positions that all samples share are
-broadcast, and their gradient is summed, where the samples are. A few passes over the ops. Invariant: ops that have a
-block keep it.
+their largest operand, rematerialised ops to the block of their original. Where one block broadcasts a value only for
+another, the broadcast is done in that other one; a sum of a value that other ops use, too, is done where that value is:
+positions that all samples share are broadcast, and their gradient is summed, where the samples are. A few passes over
+the ops. Invariant: ops that have a block keep it.
 """
 
 import math
@@ -31,7 +31,9 @@ def assign_glue(
     rematerialised = [op for op in glue if original_of[op.index] != op.index]
     originals = [op for op in glue if original_of[op.index] == op.index]
     leads_forward = graph.with_ancestors(forward_entries)
-    _assign_from_consumers(graph, original_of, leads_forward, block_of_op, originals)
+    # A sum of a value that others use, too, waits for the block of that value.
+    sure = [op for op in originals if leads_forward[op.index] or not _sums_what_others_use(graph, op)]
+    _assign_from_consumers(graph, original_of, leads_forward, block_of_op, sure)
     for op in glue:
         original = original_of[op.index]
         if block_of_op[op.index] is None:
@@ -90,13 +92,10 @@ def _assign_from_consumers(
     original.
 
     Of an op from which a forward contraction is computed, only users count from which one is computed too: a norm's
-    forward pass also computes factors for its backward pass, which is consumed elsewhere. In a backward pass a sum of
-    a value that others use, too, waits for the block of that value.
+    forward pass also computes factors for its backward pass, which is consumed elsewhere.
     """
     for op in reversed(ops):
         if block_of_op[op.index] is not None:
-            continue
-        if not leads_forward[op.index] and _sums_what_others_use(graph, op):
             continue
         users = sorted({user for result in op.results for user in graph.users_through_barriers(result)})
         if leads_forward[op.index]:

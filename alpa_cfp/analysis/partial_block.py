@@ -71,6 +71,7 @@ class PartialBlocks:
     Attributes:
         graph, structure, groups: As given.
         blocks, factors: All of them; those that were merged, too (see `root` and `factor`).
+        parent, factor_parent: For each block and factor the one that it was merged into, or itself.
         block_of_op: For each op the number of its block (see `root`), or -1.
         block_of_value: The same for values.
         dim_factors: For each value its partition in its block.
@@ -79,7 +80,7 @@ class PartialBlocks:
 
     def __init__(self, graph: Graph, structure: Structure, groups: tuple[GradientGroup, ...]) -> None:
         self.graph, self.structure, self.groups = graph, structure, groups
-        self.parent: list[int] = []  # blocks, as a forest
+        self.parent: list[int] = []
         self.blocks: list[PartialBlock] = []
         self.factors: list[Factor] = []
         self.factor_parent: list[int] = []

@@ -111,7 +111,7 @@ def _order(
         deadline.check()
         near = around[v]
         most = MOST_DIMS + _MOST_HUBS - len(hubs)
-        if len(near) > most and sum(sizes[u] > 1 for u in near) > most:
+        if len(near) > most:
             return None
         separators[v] = frozenset(near)
         for a in near:

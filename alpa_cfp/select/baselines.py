@@ -4,7 +4,7 @@ Takes the candidates of all blocks and their search problem; gives named plans: 
 (arXiv 1910.02054), Megatron-style tensor parallelism (arXiv 1909.08053), alone and with data parallelism along the
 other axis. Each name allows some strategies of each block (`_Kind`). The baseline is the plan with the least
 resharding among these, and of those the cheapest: a step that is split by samples in one block and by positions in
-another is not data parallel. Data parallelism may replicate a small block, such as the lookup of positions that all
+another is not data parallel. What splits samples may replicate a small block, such as the lookup of positions that all
 samples share; tensor parallelism replicates blocks that are too small to split, such as the router of a mixture of
 experts. If replicating more blocks is cheaper, there is a second plan of that kind, the cheapest one. A
 block without an allowed candidate may have any. Predictions are not exact, so baselines are timed beside the plans of

@@ -11,6 +11,7 @@ import pytest
 from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
+from alpa_cfp.analysis.structure import find_structure
 from unit.alpa_cfp.analysis.programs import (
     GATE_ARGUMENTS,
     MODELS,
@@ -138,7 +139,7 @@ def test_an_embedding_lookup_is_a_block_with_its_scatter():
     assert 0 in blocks.blocks[0].parameters
 
 
-def test_a_sum_is_in_the_block_of_the_operand_of_which_more_dims_are_split():
+def test_a_sum_is_in_the_block_of_the_operand_of_which_more_elements_are_split():
     blocks = blocks_of(with_positions, *POSITION_ARGUMENTS)
     words, positions, _ = blocks.blocks
     assert [blocks.graph.ops[op].name for op in words.members] == ["stablehlo.gather", "stablehlo.add"]
@@ -156,15 +157,32 @@ def test_positions_leave_their_block_before_they_are_broadcast_and_come_back_sum
 
 
 def test_rematerialised_positions_are_broadcast_where_they_were_first():
-    def with_recomputation(*arguments: jax.Array) -> jax.Array:
-        return jax.checkpoint(with_positions)(*arguments)
+    blocks = blocks_of(jax.value_and_grad(jax.checkpoint(with_positions), argnums=(0, 1, 2)), *POSITION_ARGUMENTS)
+    graph, original = blocks.graph, find_structure(blocks.graph).original
+    wide = [
+        op.index
+        for op in graph.ops
+        if op.name == "stablehlo.broadcast_in_dim" and graph.shape(op.results[0]) == (4, 8, 16)
+        if not graph.constant_derived[op.index]
+    ]
+    again = [op for op in wide if original[op] in wide and original[op] != op]
+    assert again
+    assert {blocks.block_of_op[op] for op in again} == {blocks.block_of_op[original[op]] for op in again} == {0}
 
-    blocks = blocks_of(gradients(with_recomputation, 3), *POSITION_ARGUMENTS)
-    graph = blocks.graph
-    broadcasts = [op for op in graph.ops if op.name == "stablehlo.broadcast_in_dim"]
-    widened = [op.index for op in broadcasts if graph.shape(op.results[0]) == (4, 8, 16)]
-    assert widened
-    assert 1 not in {blocks.block_of_op[op] for op in widened}
+
+def test_a_mean_of_a_parameter_is_in_the_block_that_uses_the_parameter():
+    def step(x: jax.Array, *weights: jax.Array) -> Any:
+        def loss(weights: Any) -> jax.Array:
+            y = x
+            for w in weights:
+                y = jnp.tanh(y @ w)
+            return jnp.sum(y)
+
+        grads = jax.grad(loss)(weights)
+        return tuple(w - 0.1 * g - 0.01 * (w - w.mean(0)) for w, g in zip(weights, grads, strict=True))
+
+    blocks = blocks_of(step, ROWS, W, W, W)
+    assert [block.parameters for block in blocks.blocks] == [(0, 1), (2,), (3,)]
 
 
 def test_products_of_one_value_that_one_other_block_reads_are_one_block():
@@ -174,6 +192,27 @@ def test_products_of_one_value_that_one_other_block_reads_are_one_block():
     assert {blocks.graph.ops[op].results for op, _ in columns.places} >= {
         blocks.graph.ops[entry.op].results for entry in blocks.blocks[0].entries if entry.role == "forward"
     }
+
+
+@pytest.mark.parametrize("transform", [jax.grad, jax.value_and_grad])
+def test_rematerialised_products_of_one_value_are_one_block_too(transform: Any):
+    blocks = blocks_of(transform(jax.checkpoint(gates), argnums=(2, 3, 4, 5)), *GATE_ARGUMENTS)
+    assert forward_counts(blocks) == [2, 2]
+
+
+@pytest.mark.parametrize("flipped", [0, 1])
+def test_products_that_cannot_be_split_alike_stay_apart(flipped: int):
+    def either(s: jax.Array, u: jax.Array, x: jax.Array, *weights: jax.Array) -> jax.Array:
+        """One of the products is turned round along samples, the other along positions."""
+        first, second = (
+            jnp.flip(jnp.einsum("bsd,dh->bsh", x, w), axis)
+            for w, axis in zip(weights, (flipped, 1 - flipped), strict=True)
+        )
+        return jnp.tanh(jnp.einsum("bsd,dh->bsh", s, u) + first + second)
+
+    square = jax.ShapeDtypeStruct((8, 8, 16), jnp.float32)
+    blocks = blocks_of(either, square, W, square, W, W)
+    assert all(any(each.side is Side.LEFT for each in block.usable_factors) for block in blocks.blocks)
 
 
 def test_products_of_one_value_that_several_blocks_read_stay_apart():

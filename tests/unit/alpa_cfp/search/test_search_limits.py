@@ -121,19 +121,28 @@ def test_more_neighbours_than_an_array_has_dims_are_no_error() -> None:
     assert math.isfinite(found.gap_s)
 
 
-@pytest.mark.parametrize("budget", [None, 210])
-def test_variables_with_one_choice_join_nothing(budget: int | None, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("share", [None, 0.3])
+def test_variables_with_one_choice_join_nothing(share: float | None, caplog: pytest.LogCaptureFixture) -> None:
     rng = np.random.default_rng(4)
+
+    def variable(number: int) -> Variable:
+        count = 1 if number % 35 else 3
+        return Variable(f"v{number}", rng.random(count), *(rng.integers(1, 100, count) for _ in range(3)))
+
     # Three groups of 70, each with two that have choices; all within a group are joined.
-    variables = tuple(Variable(f"v{i}", rng.random(1 if i % 35 else 3), 1) for i in range(210))
+    variables = tuple(map(variable, range(210)))
     pairs = (pair for start in (0, 70, 140) for pair in itertools.combinations(range(start, start + 70), 2))
     edges = [Edge(f"v{i}", f"v{j}", rng.random((variables[i].choices, variables[j].choices)) - 0.5) for i, j in pairs]
     problem = SearchProblem(variables, tuple(edges))
+    plans = [problem.solution(choices) for choices in itertools.product(*(range(v.choices) for v in variables))]
+    sizes = sorted(plan.memory.total for plan in plans)
+    budget = None if share is None else sizes[int(share * len(sizes))]
     with caplog.at_level(logging.INFO):
         found = search(problem, budget, memory_limit_bytes=2**20)
     assert "stopped" not in caplog.text
-    free = [range(variable.choices) for variable in variables]
-    assert found.time_s == pytest.approx(min(map(problem.time, itertools.product(*free))))
+    fitting = [plan.time_s for plan in plans if budget is None or plan.memory.total <= budget]
+    assert found.time_s == pytest.approx(min(fitting))
+    assert budget is None or found.memory.total <= budget
 
 
 def peak_bytes(problem: SearchProblem, budget: int | None, limit: int) -> int:
