@@ -102,10 +102,11 @@ def _equal_factors(
     return equal if split == its_split and _need_alike(partial, block, other, equal) else None
 
 
-def _split(partial: PartialBlocks, value: int, equal: Mapping[int, int]) -> set[int]:
-    """The usable factors that split a value, once these are equal."""
-    numbers = (partial.factor(number) for number in partial.dim_factors[value].values())
-    return {partial.factor(number, equal) for number in numbers if partial.factors[number].usable}
+def _split(partial: PartialBlocks, value: int, equal: Mapping[int, int]) -> set[tuple[int, int]]:
+    """The usable factors that split a value, once these are equal, each with the most parts that it makes."""
+    numbers = [partial.factor(number) for number in partial.dim_factors[value].values()]
+    usable = [number for number in numbers if partial.factors[number].usable]
+    return {(partial.factor(number, equal), partial.factors[number].max_shards) for number in usable}
 
 
 def _need_alike(partial: PartialBlocks, block: int, other: int, equal: Mapping[int, int]) -> bool:

@@ -212,6 +212,7 @@ def test_products_that_cannot_be_split_alike_stay_apart(flipped: int):
 
     square = jax.ShapeDtypeStruct((8, 8, 16), jnp.float32)
     blocks = blocks_of(either, square, W, square, W, W)
+    assert forward_counts(blocks) == [1, 1, 1]
     assert all(any(each.side is Side.LEFT for each in block.usable_factors) for block in blocks.blocks)
 
 
