@@ -7,6 +7,7 @@ arguments and results by pytree path. Invariant: `planned_for` annotates a progr
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from jax.sharding import Mesh
@@ -14,11 +15,13 @@ from jax.sharding import Mesh
 from alpa_cfp.errors import AutoshardError
 from alpa_cfp.evidence.plan_evidence import signed
 from alpa_cfp.jit.constraints import asked_by_plan, asked_by_user, require_obeyed
+from alpa_cfp.jit.loops_as_written import faster_form
 from alpa_cfp.jit.meshes import AnyMesh, axis_types_of, dims_of, of_whole_axes, platform_of, request_for
 from alpa_cfp.jit.processes import planning_together
 from alpa_cfp.jit.tracing import Leaf, TracedFunction, trace
 from alpa_cfp.lazily import call
 from alpa_cfp.plan.plan import Plan
+from alpa_cfp.plan.plan_cache import PlannedModule
 from alpa_cfp.plan.signature import Asked, Placed, Signature
 from alpa_cfp.planner.options import HasPlanOptions, PlanOptions
 from alpa_cfp.planner.planner import plan as plan_module
@@ -82,7 +85,8 @@ def autoshard(
     """Plans how `fn(*args, **kwargs)` is partitioned over `mesh`; `Plan.jit` runs it so.
 
     `fn` is a whole training step or any other function that `jax.jit` takes. It is traced once. Loops of known length
-    are unrolled where there is something to plan in them; inside those of unknown length nothing is planned.
+    are unrolled where there is something to plan in them; inside those of unknown length nothing is planned. Where the
+    best plan splits nothing, they run as they are written if that is faster.
 
     `@autoshard(mesh, ...)` is a decorator: the function is planned at its first call, and again for arguments of other
     shapes. Keyword arguments are then fields of `PlanOptions`: `@autoshard(mesh, donate_argnums=0, refine=5)`. The
@@ -142,12 +146,24 @@ def plan_function(
     request = request_for(mesh)
     with planning_together(mesh, request, options) as processes:
         asked = asked_by_user(mesh, args, kwargs, boundary.in_shardings, boundary.out_shardings)
-        program = trace(fn, args, kwargs, boundary.donate_argnums, platform_of(mesh), asked)
-        return processes.planned(program, lambda request: _planned(program, mesh, request, options))
+        traced = partial(trace, fn, args, kwargs, boundary.donate_argnums, platform_of(mesh), asked)
+        given = options.given_plan
+        of_given = None if given is None else given.signature
+        program = traced(keeps_loops=of_given is not None and of_given.keeps_loops)
+
+        def make(request: PlanRequest) -> Plan:
+            def planned(form: TracedFunction) -> PlannedModule:
+                return plan_module(form.module, request, options)
+
+            if given is not None:
+                return _signed(program, planned(program), mesh)
+            return _signed(*faster_form(program, partial(traced, keeps_loops=True), planned), mesh)
+
+        return processes.planned(program, make)
 
 
-def _planned(program: TracedFunction, mesh: AnyMesh, request: PlanRequest, options: PlanOptions) -> Plan:
-    made = plan_module(program.module, request, options)
+def _signed(program: TracedFunction, made: PlannedModule, mesh: AnyMesh) -> Plan:
+    """The plan of a program with its signature."""
     program, plan = replace(program, module=made.module), made.plan
     use_whole_axes(program)
     signature = signature_of(program, mesh)
@@ -183,7 +199,7 @@ def planned_for(
     signature = plan.signature
     assert signature is not None
     asked = asked_by_plan(mesh, signature)
-    program = trace(fn, args, kwargs, (), platform_of(mesh), asked, donated)
+    program = trace(fn, args, kwargs, (), platform_of(mesh), asked, donated, keeps_loops=signature.keeps_loops)
     made = plan_module(program.module, request_for(mesh), PlanOptions(costs="estimate", plan=plan))
     program = replace(program, module=made.module)
     use_whole_axes(program)
@@ -206,6 +222,7 @@ def signature_of(program: TracedFunction, mesh: AnyMesh) -> Signature:
         devices=devices,
         inputs=tuple(map(placed, program.inputs, inputs, program.asked)),
         outputs=tuple(map(placed, program.outputs, outputs, program.asked_of_results)),
+        keeps_loops=program.keeps_loops,
     )
 
 

@@ -76,6 +76,9 @@ class TracedFunction:
         caveats: The parts of the function that are not in the program, or not planned.
         asked: What is asked of the shardings of each input.
         asked_of_results: The same of each output.
+        unrolled: The number of loops that are unrolled in the module.
+        keeps_loops: Whether no loop was to be unrolled.
+        names_mesh: Whether the function itself says what lies where, in constraints or a `shard_map`.
     """
 
     module: HloModule
@@ -86,6 +89,9 @@ class TracedFunction:
     caveats: tuple[Caveat, ...] = ()
     asked: tuple[Asked, ...] = ()
     asked_of_results: tuple[Asked, ...] = ()
+    unrolled: int = 0
+    keeps_loops: bool = False
+    names_mesh: bool = False
 
 
 def trace(
@@ -96,6 +102,8 @@ def trace(
     platform: str,
     asked: AskedShardings | None = None,
     donated: Sequence[bool] | None = None,
+    *,
+    keeps_loops: bool = False,
 ) -> TracedFunction:
     """Traces `fn` once.
 
@@ -106,6 +114,7 @@ def trace(
         platform: That of the devices ("cpu", "gpu").
         asked: What is asked of arguments and results; None for nothing, and then `fn` must ask for nothing either.
         donated: For each leaf of `(args, kwargs)` whether it is donated, in the place of `donate_argnums`.
+        keeps_loops: Whether loops stay loops, those that can be unrolled, too.
 
     Raises:
         AutoshardError: an argument is no array, or what is asked of a result cannot be.
@@ -131,27 +140,35 @@ def trace(
     ]
     name = re.sub(r"\W", "_", getattr(fn, "__name__", "function"))
     caveats = Caveats()
-    bytecode = _lowered(name, traced, jax.tree.leaves(typed), _LOWERED_AS.get(platform, platform), caveats)
+    most = 0 if keeps_loops else unrolling.MAX_EQUATIONS
+    bytecode, unrolled = _lowered(
+        name, traced, jax.tree.leaves(typed), _LOWERED_AS.get(platform, platform), most, caveats
+    )
     module = HloModule.from_stablehlo(name, bytecode, donated)
     of_inputs: Sequence[Asked] = [()] * len(inputs)
     of_outputs: Sequence[Asked] = [()] * len(outputs)
+    names_mesh = False
     if asked is not None:
         of_inputs = asked.inputs
         of_outputs = asked.outputs([(leaf.path, leaf.shape) for leaf in outputs], traced.out_tree)
-        _constrain(module, asked, of_outputs, caveats, is_typed=is_explicit(traced.jaxpr))
+        names_mesh = _constrain(module, asked, of_outputs, caveats, is_typed=is_explicit(traced.jaxpr))
     module.combiner_limits = CombinerLimits.on(platform)
     in_tree = jax.tree.structure((tuple(args), kwargs))
     seconds = time.perf_counter() - started
     logger.info("%s: traced with %d arguments and %d results in %.2f s", name, len(inputs), len(outputs), seconds)
     inputs = [replace(leaf, donated=is_donated) for leaf, is_donated in zip(inputs, module.donated, strict=True)]
-    all_asked = tuple(of_inputs), tuple(of_outputs)
-    return TracedFunction(module, tuple(inputs), tuple(outputs), in_tree, traced.out_tree, caveats.all, *all_asked)
+    return TracedFunction(
+        module, tuple(inputs), tuple(outputs), in_tree, traced.out_tree, caveats.all,
+        tuple(of_inputs), tuple(of_outputs), unrolled, keeps_loops, names_mesh,
+    )  # fmt: skip
 
 
 def _constrain(
     module: HloModule, asked: AskedShardings, of_outputs: Sequence[Asked], caveats: Caveats, *, is_typed: bool
-) -> None:
+) -> bool:
     """Puts what is asked of arguments and results into a module, and makes it name the axes of the logical mesh.
+
+    Gives whether the function itself names the mesh.
 
     An array that takes the buffer of a donated argument lies as that one does, where nothing else is asked of it. Where
     something else is asked, it takes no buffer.
@@ -171,9 +188,10 @@ def _constrain(
         for found, shapes in ((inputs, module.shape.parameters), (results, module.shape.results))
     )
 
-    def write(parsed: Any) -> tuple[int, int]:
-        if not (of_arguments or of_results or constraints.names_a_mesh(parsed)):
-            return 0, 0
+    def write(parsed: Any) -> tuple[int, int, bool]:
+        names_mesh = constraints.names_a_mesh(parsed)
+        if not (of_arguments or of_results or names_mesh):
+            return 0, 0, False
         if is_typed:
             constraints.drop_derived(parsed)
         in_loops = constraints.drop_constraints(parsed, CONTROL_FLOW)
@@ -182,13 +200,14 @@ def _constrain(
         uneven = constraints.use_logical_mesh(parsed, axes)
         islands.use_logical_mesh(parsed, axes)
         constraints.constrain_boundary(mlir.main_function(parsed), asked.mesh, of_arguments, of_results)
-        return in_loops, uneven
+        return in_loops, uneven, names_mesh
 
-    module.bytecode, (in_loops, uneven) = mlir.edit(module.bytecode, write)
+    module.bytecode, (in_loops, uneven, names_mesh) = mlir.edit(module.bytecode, write)
     if in_loops:
         caveats.warn(f"{in_loops} sharding constraints are in loops or branches inside which nothing is planned")
     if uneven:
         caveats.warn(f"{uneven} sharding constraints split dims into parts that are not equal; these dims stay whole")
+    return names_mesh
 
 
 def shapes_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -225,17 +244,26 @@ def _abstract(path: Any, value: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
-def _lowered(name: str, traced: Any, inputs: Sequence[Any], platform: str, caveats: Caveats) -> bytes:
-    """The StableHLO of a traced function without callbacks that can be left out, with plannable loops unrolled."""
+def _lowered(
+    name: str, traced: Any, inputs: Sequence[Any], platform: str, max_equations: int, caveats: Caveats
+) -> tuple[bytes, int]:
+    """The StableHLO of a traced function without callbacks that can be left out, with plannable loops unrolled.
+
+    Args:
+        max_equations: The greatest number of equations into which a loop is unrolled; 0 for none.
+
+    Returns:
+        The StableHLO, and the number of loops that are unrolled.
+    """
     closed, left_out = without_callbacks(traced.jaxpr)
     for sentence in left_out:
         caveats.warn(sentence)
-    loops = unrolling.find_loops(closed, unrolling.MAX_EQUATIONS)
+    loops = unrolling.find_loops(closed, max_equations)
     if loops.dynamic:
         caveats.warn(f"{loops.dynamic} loops whose length depends on values stay loops; nothing is planned inside them")
-    if loops.too_long:
+    if loops.too_long and max_equations:
         caveats.warn(
-            f"{loops.too_long} loops stay loops, being more than {unrolling.MAX_EQUATIONS} operations if unrolled; "
+            f"{loops.too_long} loops stay loops, being more than {max_equations} operations if unrolled; "
             "nothing is planned inside them"
         )
     if loops.unplanned:
@@ -243,7 +271,7 @@ def _lowered(name: str, traced: Any, inputs: Sequence[Any], platform: str, cavea
     if loops.unrolled or left_out or is_explicit(closed):
 
         def unrolled(*leaves: Any) -> list[Any]:
-            return unrolling.evaluate(closed, leaves, unrolling.MAX_EQUATIONS)
+            return unrolling.evaluate(closed, leaves, max_equations)
 
         unrolled.__name__ = name  # ops are named after it in HLO texts and profiles
         traced = jax.jit(unrolled, keep_unused=True).trace(*inputs)
@@ -252,4 +280,4 @@ def _lowered(name: str, traced: Any, inputs: Sequence[Any], platform: str, cavea
     with module.context:
         remove_identity_converts(module)
     # As bytecode the ops keep their locations, by which profilers and HLO texts name them.
-    return mlir.to_bytecode(module)
+    return mlir.to_bytecode(module), loops.unrolled

@@ -42,6 +42,7 @@ class Signature:
         devices: The ids of the mesh's devices, in its order; empty for a mesh without devices.
         inputs: The leaves of `(args, kwargs)`.
         outputs: The leaves of the result.
+        keeps_loops: Whether the program that is planned has the loops of the function, none of them unrolled.
     """
 
     axis_names: tuple[str, ...]
@@ -49,3 +50,4 @@ class Signature:
     devices: tuple[int, ...]
     inputs: tuple[Placed, ...]
     outputs: tuple[Placed, ...]
+    keeps_loops: bool = field(default=False, metadata=codec.OMIT_DEFAULT)

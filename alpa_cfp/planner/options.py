@@ -67,6 +67,16 @@ class PlanOptions:
         check_choices(self, {"costs": Costs, "logical_mesh_shapes": MeshShapes})
         check_numbers(self)
 
+    @property
+    def given_plan(self) -> Plan | None:
+        """The plan that is used as it is; None without one.
+
+        Raises:
+            PlanError: its file holds no plan.
+            OSError: its file cannot be read.
+        """
+        return self.plan if self.plan is None or isinstance(self.plan, Plan) else Plan.load(self.plan)
+
     def for_candidate_stage(self) -> "PlanOptions":
         """Returns these options for a candidate stage: closer pruning, and no whole plans timed."""
         return replace(self.with_closer_pruning(), refine=0)

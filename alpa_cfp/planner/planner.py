@@ -90,9 +90,8 @@ def use_plan(program: AnalysedProgram, request: PlanRequest, options: PlanOption
     Raises:
         PlanError: it is for another program or mesh, or cannot be read.
     """
-    given = options.plan
-    assert given is not None
-    chosen = given if isinstance(given, Plan) else Plan.load(given)
+    chosen = options.given_plan
+    assert chosen is not None
     meshes = [request.mesh] if options.logical_mesh_shapes == "given" else all_shapes(request.mesh)
     if nontrivial_sizes(chosen.mesh_shape) not in {nontrivial_sizes(mesh.shape) for mesh in meshes}:
         raise PlanError.other_mesh(chosen.mesh_shape, meshes[0].shape)

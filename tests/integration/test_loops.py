@@ -5,6 +5,7 @@ into all later ones.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +15,8 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh
 
-from alpa_cfp import CFPOption, Plan, autoshard
+from alpa_cfp import CFPOption, Plan, PlanOptions, autoshard
+from alpa_cfp.jit import loops_as_written
 from alpa_cfp.jit.planned_function import PlannedFunction
 from integration.serial import assert_equal_up_to_rounding, run_serially
 
@@ -112,3 +114,34 @@ def test_weights_that_a_loop_updates_step_by_step_equal_the_serial_ones() -> Non
 
     batches = jnp.cos(jnp.arange(2048.0)).reshape(4, 32, 16)
     planned(fit, mesh(2, 2), jnp.sin(jnp.arange(256.0)).reshape(16, 16) / 4, batches)
+
+
+def trained(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Weights after some steps on drawn samples: a whole training of a key, as in reinforcement learning."""
+
+    def body(weights: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = jax.random.normal(key, (16, 8))
+        value, gradient = jax.value_and_grad(lambda weights: jnp.mean((jnp.tanh(x @ weights) - x) ** 2))(weights)
+        return weights - 0.1 * gradient, value
+
+    return lax.scan(body, jnp.eye(8) / 2, jax.random.split(key, 6))
+
+
+def test_a_program_that_is_planned_with_its_loops_as_they_are_written_equals_the_serial_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops_as_written, "_splits", lambda plan: False)
+    monkeypatch.setattr(loops_as_written, "_is_faster", lambda plan, than: True)
+    option = PlanOptions(database=tmp_path / "profiles.sqlite", samples=2, refine=1, progress=False)
+    key = jax.random.key(3)
+    plan = Plan.from_json(autoshard(trained, mesh(2), key, option=option).to_json())
+    assert plan.signature is not None
+    assert plan.signature.keeps_loops
+    assert "with the loops as they are written the step is faster" in plan.explain().replace("\n", " ")
+    function = plan.jit(trained)
+    assert_equal_up_to_rounding(jax.tree.map(np.asarray, function(key)), run_serially(trained, key))
+    assert " while(" in function.as_text()
+    monkeypatch.undo()
+    again = autoshard(trained, mesh(2), key, option=PlanOptions(costs="estimate", plan=plan))
+    assert again.program == plan.program
+    assert again.in_shardings == plan.in_shardings
