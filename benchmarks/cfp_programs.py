@@ -67,12 +67,15 @@ class Step:
         return with_plan(self.module, self.blocks, self.mesh, strategies)
 
     def describe(self, choices: Sequence[int]) -> str:
-        """For each block, for each mesh axis, the side of what it splits ("." for nothing), and how it shares state."""
+        """For each block, for each mesh axis, the side of what it splits ("." for nothing), whether sums are
+        split ("/"), and how it shares state.
+        """
         words = []
         for block, choice in zip(self.block_candidates, choices, strict=True):
             strategy, factors = block.candidates[choice].strategy, self.blocks.blocks[block.block].factors
             sides = ("." if factor is None else _LETTERS[factors[factor].side] for factor in strategy.factors)
-            words.append("".join(sides) + _MARKS[strategy.state_sharding])
+            sums = "" if strategy.sums_along is None else "/"
+            words.append("".join(sides) + sums + _MARKS[strategy.state_sharding])
         return " ".join(words)
 
 

@@ -59,6 +59,7 @@ class CFPOption(AutoShardingOption):
     samples: int = 5
     refine: int = 3
     baselines: bool = True
+    split_sums: bool | None = None
     pruning_margin: float = 1.5
     planning_budget_s: float | None = None
     search_limit_s: float = 60.0

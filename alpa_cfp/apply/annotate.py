@@ -155,8 +155,9 @@ class _Writer:
         for number, factor in enumerate(block.factors):
             for op, rule_factor in factor.places:
                 axes_of.setdefault(op, {})[rule_factor] = strategy.axes_of(number)
+        along = {} if strategy.sums_along is None else dict(block.factors[strategy.sums_along].places)
         for entry in block.entries:
-            self._partition_entry(entry.op, axes_of.get(entry.op, {}))
+            self._partition_entry(entry.op, axes_of.get(entry.op, {}), along.get(entry.op))
 
     def set_results(self, shardings: Mapping[int, ArraySharding]) -> None:
         """Give the results of the ops with these indices their shardings."""
@@ -182,20 +183,44 @@ class _Writer:
                     for position in positions:
                         self._reshard(self._operations[user], position, value, sharding)
 
-    def _partition_entry(self, index: int, axes_of_factor: dict[int, tuple[int, ...]]) -> None:
+    def _partition_entry(self, index: int, axes_of_factor: dict[int, tuple[int, ...]], sums_along: int | None) -> None:
+        """Partition an entry.
+
+        Args:
+            index: Its index.
+            axes_of_factor: The mesh axes that split each factor of its rule, in the order of the block's factors.
+            sums_along: The factor of its rule along which its result is split if it is a sum over devices; None for
+                none.
+        """
         op, operation = self._graph.ops[index], self._operations[index]
         if op.rule is None:
             return
 
-        def sharding(dims: tuple[tuple[int, ...], ...]) -> ArraySharding:
-            assert op.rule is not None
-            majors = (op.rule.major_factor(factors) for factors in dims)
-            axes = (axes_of_factor.get(major, ()) if major is not None else () for major in majors)
-            return ArraySharding(self._mesh, tuple(tuple(self._axes[axis] for axis in each) for each in axes))
+        rule, (mesh, axes) = op.rule, (self._mesh, self._axes)
 
-        for position, (value, dims) in enumerate(zip(op.operands, op.rule.operands, strict=True)):
-            self._partition_operand(operation, position, value, sharding(dims))
-        annotations.set_result_shardings(operation, [sharding(dims) for dims in op.rule.results])
+        def sharding(dims: tuple[tuple[int, ...], ...], axes_of: Mapping[int, tuple[int, ...]]) -> ArraySharding:
+            majors = (rule.major_factor(factors) for factors in dims)
+            split = (axes_of.get(major, ()) if major is not None else () for major in majors)
+            return ArraySharding(mesh, tuple(tuple(axes[axis] for axis in each) for each in split))
+
+        for position, (value, dims) in enumerate(zip(op.operands, rule.operands, strict=True)):
+            self._partition_operand(operation, position, value, sharding(dims, axes_of_factor))
+        annotations.set_result_shardings(operation, [sharding(dims, axes_of_factor) for dims in rule.results])
+        if sums_along is None:
+            return
+        (result,) = rule.results
+        kept = {rule.major_factor(factors) for factors in result}
+        summed = [axis for factor, split in axes_of_factor.items() if factor not in kept for axis in split]
+        if summed and sums_along in kept:
+            own = axes_of_factor.get(sums_along, ())
+            self._split_result(operation, sharding(result, {**axes_of_factor, sums_along: (*own, *summed)}))
+
+    def _split_result(self, operation: Any, sharding: ArraySharding) -> None:
+        """Split the only result of an op right after it."""
+        result = operation.results[0]
+        with ir.InsertionPoint.after(operation), operation.location:
+            constraint = _constraint(result, sharding)
+        result.replace_all_uses_except(constraint.results[0], constraint)
 
     def _partition_operand(self, operation: Any, position: int, value: int, sharding: ArraySharding) -> None:
         producer = self._graph.values[value].op
@@ -211,11 +236,10 @@ class _Writer:
 
     def _reshard(self, operation: Any, position: int, value: int, sharding: ArraySharding) -> None:
         """Reshard an operand right before it is used, or a value that the operation's regions capture."""
-        attributes = {"sharding": mlir.attribute(sharding.to_sdy())}
         is_operand = position < len(operation.operands)
         with ir.InsertionPoint(operation), operation.location:
             whole = operation.operands[position] if is_operand else self._value(value)
-            constraint = mlir.create("sdy.sharding_constraint", [whole.type], [whole], attributes)
+            constraint = _constraint(whole, sharding)
         if is_operand:
             operation.operands[position] = constraint.results[0]
             return
@@ -230,3 +254,10 @@ class _Writer:
         return (
             self._arguments[known.position] if known.op is None else self._operations[known.op].results[known.position]
         )
+
+
+def _constraint(value: Any, sharding: ArraySharding) -> Any:
+    """A new op that gives a value another sharding, at the insertion point."""
+    return mlir.create(
+        "sdy.sharding_constraint", [value.type], [value], {"sharding": mlir.attribute(sharding.to_sdy())}
+    )

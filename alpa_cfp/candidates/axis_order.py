@@ -55,7 +55,7 @@ def order_key(mesh: LogicalMesh, strategy: BlockStrategy, *, names_axes: bool) -
         return strategy
     axes = _axes_of(mesh, strategy)
     sizes = {key: tuple(mesh.shape[axis] for axis in own) for key, own in axes.items()}
-    return strategy.state_sharding, frozenset(sizes.items())
+    return strategy.state_sharding, strategy.sums_along, frozenset(sizes.items())
 
 
 def _axes_of(mesh: LogicalMesh, strategy: BlockStrategy) -> dict[Hashable, list[int]]:

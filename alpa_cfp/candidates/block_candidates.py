@@ -1,10 +1,10 @@
 """Candidates: each kind of block under each of its strategies, as a program of its own (CFP, sections 4 and 5).
 
 Takes the subprograms of a program's blocks and a mesh; gives for every kind of block one partitioned program a
-strategy. Where devices would hold copies of state, there is one more candidate for each other `StateSharding`. The
-boundary shardings of a candidate's program follow from its own strategy alone; a plan reshards to them. Strategies that
-differ by the order of mesh axes of equal size are evaluated once. Invariant: candidates of a kind are in the order of
-its strategies.
+strategy. One with split sums is left out where there are no sums to split. Where devices would hold copies of state,
+there is one more candidate for each other `StateSharding`. The boundary shardings of a candidate's program follow from
+its own strategy alone; a plan reshards to them. Strategies that differ by the order of mesh axes of equal size are
+evaluated once. Invariant: candidates of a kind are in the order of its strategies.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -92,6 +92,8 @@ def find_block_candidates(
     mesh: LogicalMesh,
     cache: dict[Any, tuple[Candidate, ...]] | None = None,
     tell: Callable[[Sequence[Candidate]], None] = lambda candidates: None,
+    *,
+    split_sums: bool = False,
 ) -> tuple[BlockCandidates, ...]:
     """Returns the candidates of each block of a program.
 
@@ -100,6 +102,7 @@ def find_block_candidates(
         mesh: The logical mesh.
         cache: The candidates of kinds of blocks that were seen before, in this program or others; new ones are added.
         tell: Called with the candidates of each kind as soon as there are.
+        split_sums: Whether sums over devices may stay in parts.
     """
     cache = {} if cache is None else cache
     found: list[BlockCandidates] = []
@@ -108,9 +111,9 @@ def find_block_candidates(
         spec, backward_inputs = block.spec, block.backward_inputs
         if block.kind == number:
             key = (block.digest, spec.aliases, spec.blocks, spec.ties, backward_inputs, mesh)
-            key += (subprograms.module.combiner_limits,)
+            key += (subprograms.module.combiner_limits, split_sums)
             if key not in cache:
-                cache[key] = _candidates(extractor.extract(spec), backward_inputs, mesh)
+                cache[key] = _candidates(extractor.extract(spec), backward_inputs, mesh, split_sums=split_sums)
             candidates = cache[key]
             tell(candidates)
         else:
@@ -119,19 +122,29 @@ def find_block_candidates(
     return tuple(found)
 
 
-def _candidates(subprogram: Subprogram, backward_inputs: BackwardInputs, mesh: LogicalMesh) -> tuple[Candidate, ...]:
+def _candidates(
+    subprogram: Subprogram, backward_inputs: BackwardInputs, mesh: LogicalMesh, *, split_sums: bool
+) -> tuple[Candidate, ...]:
     (block,) = subprogram.blocks.blocks
     updates = find_updates(subprogram.blocks.graph, donation_pairs(subprogram.module))
     found: list[Candidate] = []
     evaluated: dict[Hashable, Candidate] = {}
     names_axes = subprogram.blocks.graph.names_axes
-    for strategy in strategies_of(block, mesh.shape):
+    # What has no sums to split.
+    alike = set[Hashable]()
+    for strategy in strategies_of(block, mesh.shape, split_sums=split_sums):
         key = order_key(mesh, strategy, names_axes=names_axes)
+        if key in alike:
+            continue
         if key in evaluated:
             candidate = _permuted(subprogram, mesh, evaluated[key], strategy)
         else:
             candidate = _candidate(subprogram, backward_inputs, mesh, updates, strategy)
             candidate = replace(candidate, names_axes=names_axes)
+            whole = order_key(mesh, replace(strategy, sums_along=None), names_axes=names_axes)
+            if whole in evaluated and _is_alike(candidate, evaluated[whole]):
+                alike.add(key)
+                continue
             evaluated[key] = candidate
         found.append(candidate)
         distinct_inputs = {candidate.inputs}
@@ -141,6 +154,11 @@ def _candidates(subprogram: Subprogram, backward_inputs: BackwardInputs, mesh: L
                 distinct_inputs.add(variant.inputs)
                 found.append(variant)
     return tuple(found)
+
+
+def _is_alike(candidate: Candidate, other: Candidate) -> bool:
+    """Whether two candidates have the same boundaries and the same work."""
+    return (candidate.inputs, candidate.outputs, candidate.work) == (other.inputs, other.outputs, other.work)
 
 
 def _candidate(

@@ -136,6 +136,7 @@ class PlanEvidence:
                 communication=communications[number],
                 which=_which(candidate.strategy, of_factors),
                 communication_source=source_of(candidate, cost.compiled),
+                sums_along=_sums_along(candidate.strategy, of_factors),
             )
 
         return BlockKind(
@@ -302,12 +303,18 @@ def _roles(strategy: BlockStrategy, of_factors: Sequence[Role]) -> tuple[Role | 
 
 def _which(strategy: BlockStrategy, of_factors: Sequence[Role]) -> tuple[str | None, ...]:
     """For each axis which of several dims with the same role it splits ("1st of 2 dims"); empty if there are none."""
-
-    def position(factor: int | None) -> str | None:
-        if factor is None:
-            return None
-        same = [each for each, role in enumerate(of_factors) if role == of_factors[factor]]
-        return f"{ordinal(same.index(factor) + 1)} of {len(same)} dims" if len(same) > 1 else None
-
-    which = tuple(map(position, strategy.factors))
+    which = tuple(None if factor is None else _position(factor, of_factors) for factor in strategy.factors)
     return which if any(which) else ()
+
+
+def _position(factor: int, of_factors: Sequence[Role]) -> str | None:
+    """Which of several dims with the same role a factor splits; None if there is one."""
+    same = [each for each, role in enumerate(of_factors) if role == of_factors[factor]]
+    return f"{ordinal(same.index(factor) + 1)} of {len(same)} dims" if len(same) > 1 else None
+
+
+def _sums_along(strategy: BlockStrategy, of_factors: Sequence[Role]) -> str:
+    factor = strategy.sums_along
+    if factor is None:
+        return ""
+    return ", ".join(filter(None, (of_factors[factor], _position(factor, of_factors))))

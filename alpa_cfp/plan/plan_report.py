@@ -61,6 +61,8 @@ class Alternative:
         which: For each mesh axis which of several dims with the same role it splits ("1st of 2 dims"): samples and
             positions, heads and groups. None for an axis without such a choice; empty if no axis has one.
         communication_source: Where `communication` comes from; if that is "unknown", `communication` is empty.
+        sums_along: What splits the sums over devices of which each device keeps a part ("samples", "samples, 1st of 2
+            dims"); "" if each has them whole.
     """
 
     roles: tuple[Role | None, ...]
@@ -75,6 +77,7 @@ class Alternative:
     communication: tuple[Communication, ...]
     which: tuple[str | None, ...] = ()
     communication_source: CommunicationSource = field(default="program", metadata=OMIT_DEFAULT)
+    sums_along: str = field(default="", metadata=OMIT_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)

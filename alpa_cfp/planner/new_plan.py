@@ -48,6 +48,11 @@ def budget_of(request: PlanRequest, options: PlanOptions) -> int | None:
     return options.memory_budget_bytes or request.memory_budget_bytes
 
 
+def splits_sums(request: PlanRequest, options: PlanOptions) -> bool:
+    """Returns whether sums over devices may stay in parts."""
+    return isinstance(request.devices, TargetDevices) if options.split_sums is None else options.split_sums
+
+
 def new_plan(
     program: AnalysedProgram,
     mesh: LogicalMesh,
@@ -151,7 +156,10 @@ class _Planning:
             if self.profiles is not None and self.options.costs == "measure":
                 self._expect([first_measured(candidates, Rates())])
 
-        found = find_block_candidates(self.program.subprograms, self.mesh, self.session.candidates, tell)
+        found = find_block_candidates(
+            self.program.subprograms, self.mesh, self.session.candidates, tell,
+            split_sums=splits_sums(self.request, self.options),
+        )  # fmt: skip
         logger.info(
             "CFP: %d ops, %d blocks of %d kinds, %d candidates",
             len(self.program.blocks.graph.ops),

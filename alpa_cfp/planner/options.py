@@ -31,6 +31,9 @@ class PlanOptions:
             predicted plan.
         baselines: Whether plans that people write by hand are timed beside them: data parallelism, and ZeRO and
             Megatron-style ones where they are expected to be faster.
+        split_sums: Whether sums over devices may stay in parts, as in sequence parallelism, where weights are split; None
+            for plans for devices that are not here. There are up to half as many candidates more, and on the CPU
+            devices of one machine plans became no faster.
         pruning_margin: A candidate is measured only if a plan with it would be among the best, were the candidate this
             many times faster than estimated; inf measures all.
         planning_budget_s: The time after which nothing more is measured: the best plan so far is taken, and a caveat
@@ -53,6 +56,7 @@ class PlanOptions:
     samples: int = 5
     refine: int = 3
     baselines: bool = True
+    split_sums: bool | None = None
     pruning_margin: float = 1.5
     planning_budget_s: float | None = None
     search_limit_s: float = 60.0

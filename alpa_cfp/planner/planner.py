@@ -19,7 +19,7 @@ from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlanCache, PlannedModule
 from alpa_cfp.planner.mesh_shapes import all_shapes, nontrivial_sizes, refines
-from alpa_cfp.planner.new_plan import budget_of, new_plan
+from alpa_cfp.planner.new_plan import budget_of, new_plan, splits_sums
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import PlanRequest
 from alpa_cfp.planner.session import Session
@@ -181,7 +181,7 @@ def cache_key(
 ) -> str:
     """Returns the inputs of planning other than the module, profiles and this code, as a key of the plan cache."""
     fields = (options.costs, options.samples, options.refine, options.baselines, options.pruning_margin, options.seed)
-    fields += (options.search_limit_s, options.search_memory_bytes)
+    fields += (options.search_limit_s, options.search_memory_bytes, splits_sums(request, options))
     limits, budget = program.module.combiner_limits, budget_of(request, options)
     return repr((mesh.shape, source.devices, budget, request.num_micro_batches, limits, fields))
 

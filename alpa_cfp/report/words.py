@@ -129,6 +129,8 @@ def strategy(alternative: Alternative, shape: Sequence[int], names: Sequence[str
         said.append("replicated on every device")
     elif same:
         said.append(f"replicated on {axes(same, names)}")
+    if alternative.sums_along:
+        said.append(f"sums kept in parts (split by {alternative.sums_along})")
     # The devices along these axes would replicate the weights, so state is sharded along them.
     sharing = [axis for axis in real if alternative.roles[axis] in ("samples", None)]
     if alternative.kept != StateSharding.REPLICATED:

@@ -55,12 +55,15 @@ def first_of_order(kinds: Sequence[int], candidates: Sequence[Candidate]) -> tup
     return firsts, places
 
 
-def split_of(candidate: Candidate) -> tuple[tuple[int, int], ...]:
-    """For each factor that a candidate splits the number of parts: equal for candidates that compute alike."""
+def split_of(candidate: Candidate) -> Hashable:
+    """For each factor that a candidate splits the number of parts, and along which factor it splits sums: equal for
+    candidates that compute alike.
+    """
     strategy = candidate.strategy
     factors = sorted({factor for factor in strategy.factors if factor is not None})
     shape = (*candidate.inputs, *candidate.outputs)[0].mesh.shape
-    return tuple((each, math.prod(shape[axis] for axis in strategy.axes_of(each))) for each in factors)
+    parts = tuple((each, math.prod(shape[axis] for axis in strategy.axes_of(each))) for each in factors)
+    return parts, strategy.sums_along
 
 
 def measured_program(candidate: Candidate) -> HloModule:

@@ -61,6 +61,7 @@ class _Kind:
         parameters = (*_PARAMETERS, None) if small or self.cheapest else _PARAMETERS
         return (
             strategy.state_sharding is self.kept
+            and strategy.sums_along is None
             and all(sides[axis] in samples for axis in self.samples)
             and all(sides[axis] in parameters for axis in self.parameters)
         )

@@ -1,4 +1,5 @@
-"""Strategies of a ParallelBlock: the factor that each mesh axis splits, and the sharding of its state (CFP, section 4).
+"""Strategies of a ParallelBlock: the factor that each mesh axis splits, where sums over devices go, and the sharding of
+its state (CFP, section 4).
 
 Takes a block and the shape of a logical mesh; gives its strategies, in a fixed order. On a mesh of many axes a strategy
 uses adjacent ones as one larger axis, so that it has at most `MOST_RUNS` of them: their number grows with the square of
@@ -8,7 +9,8 @@ Invariant: the parts along each factor are equal, so a strategy never pads.
 
 import enum
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from alpa_cfp import codec
 from alpa_cfp.analysis.blocks import ParallelBlock
@@ -17,6 +19,8 @@ from alpa_cfp.analysis.contractions import Side
 # A product of matrices has three factors, left, right and reduction, and no way to compute it communicates less, up to
 # a constant, than splitting each of them once (Irony, Toledo and Tiskin (2004)). Nothing gains from a fourth.
 MOST_RUNS = 3
+# Sides of factors along which the result of an entry, or the gradient of its input, is a sum over devices.
+_SUMMED = (Side.RIGHT, Side.REDUCTION)
 
 
 class StateSharding(enum.StrEnum):
@@ -38,10 +42,13 @@ class BlockStrategy:
         factors: For each mesh axis the index of the block's factor that it splits; None if the block is replicated
             along it.
         state_sharding: The sharding of the state that the block updates.
+        sums_along: The index of the factor along which sums over devices are split over these devices, so that each
+            keeps a part; None if each has them whole.
     """
 
     factors: tuple[int | None, ...]
     state_sharding: StateSharding = field(default=StateSharding.REPLICATED, metadata=codec.key("kept"))
+    sums_along: int | None = field(default=None, metadata=codec.OMIT_DEFAULT)
 
     def axes_of(self, factor: int) -> tuple[int, ...]:
         """The mesh axes that split a factor, major to minor."""
@@ -49,9 +56,11 @@ class BlockStrategy:
 
 
 def strategies_of(
-    block: ParallelBlock, mesh_shape: tuple[int, ...], *, partial_sums: bool = True
+    block: ParallelBlock, mesh_shape: tuple[int, ...], *, partial_sums: bool = True, split_sums: bool = False
 ) -> tuple[BlockStrategy, ...]:
     """Returns the strategies of `block` with `StateSharding.REPLICATED`, first the one that splits nothing.
+
+    A strategy with whole sums is followed by the one with split sums, if there is one and it is wanted.
 
     Args:
         block: The block.
@@ -73,8 +82,34 @@ def strategies_of(
             for choice in choices
             if size == 1 or choice == last or runs < MOST_RUNS
         ]
-    strategies = (BlockStrategy(factors) for factors, _, _ in begun)
-    return tuple(strategy for strategy in strategies if _divides(block, mesh_shape, strategy))
+    whole = (BlockStrategy(factors) for factors, _, _ in begun)
+    return tuple(
+        strategy
+        for each in whole
+        if _divides(block, mesh_shape, each)
+        for strategy in (each, *(_with_split_sums(block, mesh_shape, each) if split_sums else ()))
+    )
+
+
+def summed_axes(block: ParallelBlock, strategy: BlockStrategy, mesh_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The mesh axes over which results or gradients of the entries are summed, but not gradients of weights."""
+    return tuple(
+        axis
+        for axis, factor in enumerate(strategy.factors)
+        if factor is not None and mesh_shape[axis] > 1 and block.factors[factor].side in _SUMMED
+    )
+
+
+def _with_split_sums(
+    block: ParallelBlock, mesh_shape: tuple[int, ...], strategy: BlockStrategy
+) -> Iterator[BlockStrategy]:
+    """The strategy with its sums split along the outermost dim of activations that has enough parts, if it has sums."""
+    parts = math.prod(mesh_shape[axis] for axis in summed_axes(block, strategy, mesh_shape))
+    for index, factor in enumerate(block.factors if parts > 1 else ()):
+        own = math.prod(mesh_shape[axis] for axis in strategy.axes_of(index))
+        if factor.usable and factor.side is Side.LEFT and factor.max_shards % (own * parts) == 0:
+            yield replace(strategy, sums_along=index)
+            return
 
 
 def _divides(block: ParallelBlock, mesh_shape: tuple[int, ...], strategy: BlockStrategy) -> bool:

@@ -22,7 +22,7 @@ from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import StateSharding, strategies_of
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding, strategies_of
 from alpa_cfp_bench.workloads.meshes import logical_mesh
 from alpa_cfp_bench.workloads.model import Model, train_step
 from alpa_cfp_bench.workloads.models import build
@@ -41,22 +41,29 @@ class DrawnPlan(AutoShardingOption):
     Attributes:
         seed: Of what is drawn.
         kept: Whether it is drawn, too, where the state of each block is kept; otherwise it is where it is used.
+        sums: Whether only strategies are drawn that split sums over devices, where a block has some.
     """
 
     seed: int = 0
     kept: bool = False
+    sums: bool = False
 
     def annotate_module(self, module: HloModule, request: PlanRequest) -> None:
         """Write the drawn strategies into `module`."""
         shape = tuple(request.logical_mesh.shape)
         blocks = find_blocks(read_graph(module.bytecode))
         drawn = random.Random(self.seed)
-        strategies = [drawn.choice(strategies_of(block, shape)) for block in blocks.blocks]
+        strategies = [
+            drawn.choice(self._allowed(strategies_of(block, shape, split_sums=self.sums))) for block in blocks.blocks
+        ]
         if self.kept:
             strategies = [
                 replace(strategy, state_sharding=drawn.choice(list(StateSharding))) for strategy in strategies
             ]
         annotate(module, blocks, LogicalMesh(shape), strategies)
+
+    def _allowed(self, strategies: Sequence[BlockStrategy]) -> Sequence[BlockStrategy]:
+        return [each for each in strategies if self.sums and each.sums_along is not None] or strategies
 
 
 def method(mesh: str, option: AutoShardingOption = ESTIMATE, num_micro_batches: int | None = None) -> ParallelMethod:

@@ -29,3 +29,13 @@ def test_a_step_with_any_combination_of_strategies_equals_the_serial_one(
     model: str, mesh: str, num_micro_batches: int | None, seed: int
 ) -> None:
     planned(model, mesh, num_micro_batches, DrawnPlan(seed=seed))
+
+
+@pytest.mark.parametrize(
+    ("model", "mesh", "num_micro_batches", "seed"),
+    [(model, mesh, batches, seed) for model, mesh, batches, count in DRAWS for seed in range((count + 1) // 2)],
+)
+def test_a_step_whose_sums_over_devices_stay_in_parts_equals_the_serial_one(
+    model: str, mesh: str, num_micro_batches: int | None, seed: int
+) -> None:
+    planned(model, mesh, num_micro_batches, DrawnPlan(seed=100 + seed, kept=seed % 2 == 1, sums=True))

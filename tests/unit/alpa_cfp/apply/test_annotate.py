@@ -1,19 +1,24 @@
 """Strategies written into a program: what is in it afterwards is all that there is to be said of its values."""
 
 import dataclasses
+from collections import Counter
 from functools import cache
 
+import jax
+import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.apply.annotate import annotate
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import partition_to_run
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import StateSharding, strategies_of
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding, strategies_of
+from unit.alpa_cfp.spmd.helpers import lower
 from unit.alpa_cfp.training_steps import model_module
 
 pytestmark = pytest.mark.slow
@@ -46,3 +51,38 @@ def test_propagating_once_more_changes_nothing(name: str, data: st.DataObject) -
     annotate(module, program.blocks, MESH, chosen)
     assert module.propagated
     assert text(module) == text(dataclasses.replace(module, propagated=False))
+
+
+def layer(first: jax.Array, second: jax.Array, x: jax.Array) -> jax.Array:
+    """Two products, the second of which adds to what lies between layers, and a norm of it, for another layer."""
+    for _ in range(2):
+        x = x + jnp.tanh(x @ first) @ second
+        x = x / jnp.sqrt(jnp.mean(x**2, axis=1, keepdims=True))
+    return x
+
+
+@cache
+def layer_program() -> AnalysedProgram:
+    shapes = ((16, 32), (32, 16), (64, 16))
+    return AnalysedProgram(lower(layer, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)))
+
+
+def collectives(sums_along: int | None) -> dict[str, int]:
+    """Those of two layers whose weights are split by columns, then by rows."""
+    program, mesh = layer_program(), LogicalMesh((4,))
+
+    def strategy(side: Side, number: int) -> BlockStrategy:
+        factors = [factor.side for factor in program.blocks.blocks[number].factors]
+        along = None if sums_along is None else factors.index(Side.LEFT)
+        return BlockStrategy((factors.index(side),), sums_along=along)
+
+    chosen = [strategy((Side.RIGHT, Side.REDUCTION)[number % 2], number) for number in range(4)]
+    module = dataclasses.replace(program.module)
+    annotate(module, program.blocks, mesh, chosen)
+    return dict(Counter(each.kind for each in partition_to_run(module).collectives))
+
+
+def test_split_sums_are_scattered_and_gathered_where_the_next_block_needs_them_whole() -> None:
+    assert len(layer_program().blocks.blocks) == 4
+    assert collectives(None) == {"all-reduce": 2}
+    assert collectives(0) == {"reduce-scatter": 2, "all-gather": 1}
