@@ -1,5 +1,7 @@
-"""How long sequences are split: what AutoParallel found for LLaMA 3 (meta-pytorch/autoparallel,
-docs/adaptive_sharding.md), and Megatron's sequence parallelism (arXiv 2205.05198), by the estimates for an H100 machine.
+"""How long sequences are split, by the estimates for a machine of eight H100.
+
+Oracles: AutoParallel's plans of LLaMA 3 (meta-pytorch/autoparallel, docs/adaptive_sharding.md), and Megatron's sequence
+parallelism (arXiv 2205.05198).
 
 Where a device has more tokens than a product has outputs, to split the tokens reads less than to split the weights;
 attention is split by heads in any case, and values change places between the two.

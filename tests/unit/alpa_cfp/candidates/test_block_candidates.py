@@ -33,8 +33,9 @@ SQUARE, LONG, CUBE = LogicalMesh((2, 2)), LogicalMesh((2, 4)), LogicalMesh((2, 2
 SMALL = replace(TINY, layers=1)
 
 
-def found(module: HloModule, mesh: LogicalMesh = SQUARE) -> list[Candidate]:
-    return candidates.distinct(find_block_candidates(AnalysedProgram(module).subprograms, mesh, {}))
+def found(module: HloModule, mesh: LogicalMesh = SQUARE, *, split_sums: bool = False) -> list[Candidate]:
+    subprograms = AnalysedProgram(module).subprograms
+    return candidates.distinct(find_block_candidates(subprograms, mesh, {}, split_sums=split_sums))
 
 
 def constrained_module(mesh: LogicalMesh) -> HloModule:
@@ -73,9 +74,9 @@ def without_permutations(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_permuted_candidate_is_the_one_that_its_own_program_gives(
     module: Callable[[], HloModule], mesh: LogicalMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    permuted = found(module(), mesh)
+    permuted = found(module(), mesh, split_sums=True)
     without_permutations(monkeypatch)
-    assert permuted == found(module(), mesh)
+    assert permuted == found(module(), mesh, split_sums=True)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,21 @@ def test_the_program_of_a_permuted_candidate_does_what_it_says(module: str, mesh
             assert program is not None
             assert program.input_shardings == candidate.inputs
             assert work_of(program, read_local(program)) == candidate.work
+
+
+@pytest.mark.parametrize("name", ["gpt", "moe", "conv"])
+def test_candidates_with_split_sums_are_those_that_differ_from_all_others(name: str) -> None:
+    every = found(model_module(name), LONG, split_sums=True)
+    split = [each for each in every if each.strategy.sums_along is not None]
+    others = [each for each in every if each.strategy.sums_along is None]
+    assert split
+    assert others == found(model_module(name), LONG)
+    for each in split:
+        assert not any(
+            other.strategy == replace(each.strategy, sums_along=None)
+            and (other.inputs, other.outputs, other.work) == (each.inputs, each.outputs, each.work)
+            for other in others
+        )
 
 
 def test_axes_of_different_sizes_are_not_permuted(monkeypatch: pytest.MonkeyPatch) -> None:
