@@ -31,8 +31,8 @@ class PlanOptions:
             predicted plan.
         baselines: Whether plans that people write by hand are timed beside them: data parallelism, and ZeRO and
             Megatron-style ones where they are expected to be faster.
-        split_sums: Whether sums over devices may stay in parts where weights are split, as in sequence parallelism. None:
-            if the devices are not here, and costs are modelled. It needs about half as many candidates more.
+        split_sums: Whether sums over devices may stay in parts where weights are split, as in sequence parallelism;
+            None: for devices that are not here. It needs about half as many candidates more.
         pruning_margin: A candidate is measured only if a plan with it would be among the best, were the candidate this
             many times faster than estimated; inf measures all.
         planning_budget_s: The time after which nothing more is measured: the best plan so far is taken, and a caveat
