@@ -299,7 +299,8 @@ def _by_jit(case: Case, method: str) -> Planned:
     model = build(case.model, case.size)
     mesh = _jax_mesh(case)
     whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    placed, context = jax.tree.map(lambda _: whole, model.state), contextlib.nullcontext()
+    placed: Any = whole
+    context: Any = contextlib.nullcontext()
     if method == MAXTEXT:
         specs, split = state_specs(model, MAXTEXT), NamedSharding(mesh, batch_spec(MAXTEXT))
         placed = jax.tree.map(lambda _, spec: NamedSharding(mesh, spec), model.state, specs)
