@@ -91,7 +91,7 @@ class FlexFlowOption(RivalOption):
         def problem() -> SearchProblem:
             return problem_of(costs) if self.whose == "ours" else simulated_problem(space, costs, rates)
 
-        found = _measured(costs, problem, lambda each: self._best(space, each))
+        found = best_measured(costs, problem, lambda each: self._best(space, each))
         return space.plan(found.choices, found.time_s)
 
     def _best(self, space: Space, problem: SearchProblem) -> Solution:
@@ -102,7 +102,7 @@ class FlexFlowOption(RivalOption):
         return best_of_chains(problem, starts, seed)
 
 
-def _measured(
+def best_measured(
     costs: CandidateCosts, problem: Callable[[], SearchProblem], best: Callable[[SearchProblem], Solution]
 ) -> Solution:
     """The best plan, of candidates that were all measured: those of a plan that are not are measured, and it is found

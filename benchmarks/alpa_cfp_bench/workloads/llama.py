@@ -16,10 +16,10 @@ _MASKED = -1e9
 # flax says that axes are numbers, and takes this in place of one.
 _BROADCAST: Any = nn.broadcast
 # The logical names of dims of activations.
-_RESIDUAL = ("activation_batch", "activation_length", "activation_embed")
-_HEADS = ("activation_batch", "activation_length", "activation_heads", "activation_kv")
-_MLP = ("activation_batch", "activation_length", "activation_mlp")
-_LOGITS = ("activation_batch", "activation_length", "activation_vocab")
+RESIDUAL = ("activation_batch", "activation_length", "activation_embed")
+HEADS = ("activation_batch", "activation_length", "activation_heads", "activation_kv")
+MLP = ("activation_batch", "activation_length", "activation_mlp")
+LOGITS = ("activation_batch", "activation_length", "activation_vocab")
 
 
 class Output(NamedTuple):
@@ -63,11 +63,11 @@ class LlamaLayer(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, position_ids: jax.Array) -> jax.Array:
         hidden = x.shape[-1]
-        y = named(RmsNorm(name="attention_norm")(x), _RESIDUAL)
-        x = x + named(self._dense(hidden, "o")(self._attended(y, position_ids)), _RESIDUAL)
-        y = named(RmsNorm(name="mlp_norm")(x), _RESIDUAL)
-        gated = named(nn.silu(self._dense(3 * hidden, "gate")(y)) * self._dense(3 * hidden, "up")(y), _MLP)
-        return named(x + named(self._dense(hidden, "down")(gated), _RESIDUAL), _RESIDUAL)
+        y = named(RmsNorm(name="attention_norm")(x), RESIDUAL)
+        x = x + named(self._dense(hidden, "o")(self._attended(y, position_ids)), RESIDUAL)
+        y = named(RmsNorm(name="mlp_norm")(x), RESIDUAL)
+        gated = named(nn.silu(self._dense(3 * hidden, "gate")(y)) * self._dense(3 * hidden, "up")(y), MLP)
+        return named(x + named(self._dense(hidden, "down")(gated), RESIDUAL), RESIDUAL)
 
     def _attended(self, y: jax.Array, position_ids: jax.Array) -> jax.Array:
         batch, sequence, hidden = y.shape
@@ -75,12 +75,12 @@ class LlamaLayer(nn.Module):
         q = self._dense(hidden, "q")(y).reshape(batch, sequence, self.heads, head_dim)
         k = self._dense(self.kv_heads * head_dim, "k")(y).reshape(batch, sequence, self.kv_heads, head_dim)
         v = self._dense(self.kv_heads * head_dim, "v")(y).reshape(batch, sequence, self.kv_heads, head_dim)
-        q, k, v = (named(each, _HEADS) for each in (rotate(q, position_ids), rotate(k, position_ids), v))
+        q, k, v = (named(each, HEADS) for each in (rotate(q, position_ids), rotate(k, position_ids), v))
         k, v = (jnp.repeat(each, self.heads // self.kv_heads, axis=2) for each in (k, v))
         scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / head_dim**0.5
         causal = jnp.tril(jnp.ones((sequence, sequence), bool))
         weights = jax.nn.softmax(jnp.where(causal, scores.astype(jnp.float32), _MASKED), axis=-1).astype(y.dtype)
-        return named(jnp.einsum("bhqk,bkhd->bqhd", weights, v), _HEADS).reshape(batch, sequence, hidden)
+        return named(jnp.einsum("bhqk,bkhd->bqhd", weights, v), HEADS).reshape(batch, sequence, hidden)
 
     def _dense(self, features: int, name: str) -> nn.Dense:
         return nn.Dense(features, use_bias=False, dtype=self.dtype, name=name)
@@ -125,7 +125,7 @@ class Llama(nn.Module):
     ) -> Output:
         del attention_mask, token_type_ids  # all tokens count, and they are of one type
         embedding = nn.Embed(self.vocabulary, self.hidden, dtype=self.dtype, name="embedding")
-        x = named(embedding(input_ids), _RESIDUAL)
+        x = named(embedding(input_ids), RESIDUAL)
         layer = nn.remat(LlamaLayer) if self.remat else LlamaLayer
         sizes = (self.heads, self.kv_heads, self.dtype)
         if self.scan:
@@ -145,4 +145,4 @@ class Llama(nn.Module):
             logits = embedding.attend(x)
         else:
             logits = nn.Dense(self.vocabulary, use_bias=False, dtype=self.dtype, name="head")(x)
-        return Output(named(logits, _LOGITS).astype(jnp.float32))
+        return Output(named(logits, LOGITS).astype(jnp.float32))

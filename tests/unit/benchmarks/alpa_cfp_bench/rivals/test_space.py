@@ -2,9 +2,9 @@
 
 import pytest
 
+from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.costs import Rates, estimated_s
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
-from alpa_cfp.strategies.block_strategy import StateSharding
 from alpa_cfp_bench.rivals.flexflow import in_soap
 from alpa_cfp_bench.rivals.space import Space, mesh_costs, moving_problem, moving_rates, problem_of, with_times
 from unit.alpa_cfp.training_steps import MESH, model_module, two_layer_candidates, two_layer_module
@@ -46,14 +46,13 @@ def test_a_byte_costs_one_and_nothing_else_does() -> None:
 def test_gradients_are_summed_once_whatever_the_number_of_micro_batches() -> None:
     space = two_layer_space()
     once, thrice = (moving_problem(space, moving_rates(), count) for count in (1, 3))
-    (data_parallel,) = [
+    factors = space.program.blocks.blocks[0].factors
+    by_samples = next(
         number
         for number, candidate in enumerate(space.block_candidates[0].candidates)
-        if candidate.work.collectives and candidate.work == candidate.per_step.__class__(
-            candidate.work.flops, candidate.work.memory_bytes, candidate.per_step.collectives
-        ) and candidate.strategy.state_sharding is StateSharding.REPLICATED
-    ]
-    ratio = thrice.variables[0].time_s[data_parallel] / once.variables[0].time_s[data_parallel]
+        if [factor is not None and factors[factor].side for factor in candidate.strategy.factors] == [Side.LEFT]
+    )
+    ratio = thrice.variables[0].time_s[by_samples] / once.variables[0].time_s[by_samples]
     # Not three times; a fifth of it counts at least for each further micro-batch.
     assert ratio == pytest.approx(1.4)
     for before, after in zip(once.edges, thrice.edges, strict=True):
