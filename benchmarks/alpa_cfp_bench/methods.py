@@ -46,7 +46,7 @@ from alpa_cfp_bench.programs import (
     traffic_of_step,
     traffic_of_text,
 )
-from alpa_cfp_bench.rivals.option import FlexFlowOption, TofuOption
+from alpa_cfp_bench.rivals.option import FlexFlowOption, RivalOption, TofuOption, Whose
 from alpa_cfp_bench.workloads.meshes import logical_mesh
 from alpa_cfp_bench.workloads.model import Model, step_of_parts, training_step
 from alpa_cfp_bench.workloads.models import abstract, build
@@ -206,6 +206,9 @@ def _alpa_method(case: Case, name: str, option: CFPOption, devices: Any, setting
         asked = alpa.AutoShardingOption(allow_mixed_mesh_shape=setting.mixed)
         return alpa.ShardParallel(mesh, count, auto_sharding_option=asked)
 
+    def rival(kind: type[RivalOption], whose: Whose) -> Callable[[], Any]:
+        return lambda: alpa.ShardParallel(devices, count, kind(options=option.plan_options, whose=whose))
+
     makers: dict[str, Callable[[], Any]] = {
         CFP: lambda: CFPShardParallel(devices, count, option),
         **dict.fromkeys((ILP, ILP_GIVEN, ILP_AGAIN), ilp),
@@ -218,10 +221,10 @@ def _alpa_method(case: Case, name: str, option: CFPOption, devices: Any, setting
             auto_sharding_option=alpa.AutoShardingOption(enable_auto_sharding=False),
             manual_sharding_option=manual_sharding(build(case.model, case.size), "megatron"),
         ),
-        FLEXFLOW: lambda: alpa.ShardParallel(devices, count, FlexFlowOption(option.plan_options)),
-        FLEXFLOW_OUR_COSTS: lambda: alpa.ShardParallel(devices, count, FlexFlowOption(option.plan_options, "ours")),
-        TOFU: lambda: alpa.ShardParallel(devices, count, TofuOption(option.plan_options)),
-        TOFU_OUR_COSTS: lambda: alpa.ShardParallel(devices, count, TofuOption(option.plan_options, "ours")),
+        FLEXFLOW: rival(FlexFlowOption, "own"),
+        FLEXFLOW_OUR_COSTS: rival(FlexFlowOption, "ours"),
+        TOFU: rival(TofuOption, "own"),
+        TOFU_OUR_COSTS: rival(TofuOption, "ours"),
     }
     return makers[name]()
 

@@ -20,10 +20,10 @@ pytestmark = pytest.mark.slow
 
 OPTIONS = ESTIMATE.plan_options
 RIVALS: dict[str, RivalOption] = {
-    FLEXFLOW: FlexFlowOption(OPTIONS),
-    FLEXFLOW_OUR_COSTS: FlexFlowOption(OPTIONS, "ours"),
-    TOFU: TofuOption(OPTIONS),
-    TOFU_OUR_COSTS: TofuOption(OPTIONS, "ours"),
+    FLEXFLOW: FlexFlowOption(options=OPTIONS),
+    FLEXFLOW_OUR_COSTS: FlexFlowOption(options=OPTIONS, whose="ours"),
+    TOFU: TofuOption(options=OPTIONS),
+    TOFU_OUR_COSTS: TofuOption(options=OPTIONS, whose="ours"),
 }
 CASES = [
     *[(model, rival, None) for model in ("mlp", "gpt") for rival in RIVALS],

@@ -4,7 +4,8 @@ Takes a search problem and plans to start from; gives the best plan that the cha
 drawn at random, a strategy that is drawn at random, and is accepted with the probability
 min(1, exp(beta * (old cost - new cost))): the Metropolis-Hastings rule, where a proposal and its reverse are equally
 likely (section 6.1). Only the terms of that block are computed again, in the place of the paper's delta simulation.
-Invariants: no plan is worse than those that the chains start from; the same problem, starts and seed give the same plan.
+Invariants: no plan is worse than those from which the chains start; the same problem, starts and seed give the same
+plan.
 """
 
 import itertools
@@ -24,11 +25,12 @@ from alpa_cfp_bench.rivals.space import Space, moving_problem, moving_rates, wit
 
 logger = logging.getLogger(__name__)
 
-# Beta, in units of one over the cost of the first start: a plan that is slower by a hundredth of that is accepted with
-# the probability 1/e. The paper gives no number.
-_BETA = 100.0
+# Beta, in units of one over the cost of the first start: with 100, a plan that is slower by a hundredth of that is
+# accepted with the probability 1/e. The paper gives no number, and none is best for all programs: a large one is for
+# many blocks, each of which costs little of the whole, a small one for few.
+_BETAS = (10.0, 100.0, 400.0)
 # How often each strategy of each block is proposed, on average, before a chain may end; and the proposals of a chain.
-_LEAST_OF_EACH, _MOST = 10, 200_000
+_LEAST_OF_EACH, _MOST = 50, 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,12 @@ class Chain:
     """How long a chain is, and how it accepts.
 
     Attributes:
-        beta: Of the acceptance, in units of one over the cost of the first start.
-        least: The proposals before it may end; None for ten for each choice of each variable.
+        betas: Of the acceptance, in units of one over the cost of the first start: a chain of each from each start.
+        least: The proposals before it may end; None for fifty for each choice of each variable.
         most: The proposals at most.
     """
 
-    beta: float = _BETA
+    betas: tuple[float, ...] = _BETAS
     least: int | None = None
     most: int = _MOST
 
@@ -89,7 +91,7 @@ def random_plan(problem: SearchProblem, seed: int) -> tuple[int, ...]:
 def best_of_chains(
     problem: SearchProblem, starts: Sequence[Sequence[int]], seed: int, chain: Chain | None = None
 ) -> Solution:
-    """The best plan that chains meet, one from each start (section 6.2).
+    """The best plan that chains meet, from each start (section 6.2).
 
     A chain ends when no better plan was met for half of its proposals, or after so many proposals as `chain` says.
 
@@ -103,8 +105,9 @@ def best_of_chains(
         NoPlanError: a variable has excluded choices only.
     """
     chain, drawn = chain or Chain(), random.Random(seed)
-    walk = _Walk(problem, chain, problem.time(starts[0]))
-    found = [walk.best(start, drawn) for start in starts]
+    walk, unit = _Walk(problem, chain), problem.time(starts[0])
+    betas = [beta / unit if unit > 0 else beta for beta in chain.betas]
+    found = [walk.best(start, beta, drawn) for start in starts for beta in betas]
     best = min([*map(tuple, starts), *found], key=problem.time)
     logger.info("FlexFlow: a plan of %.6g from %d chains", problem.time(best), len(found))
     return problem.solution(best)
@@ -115,19 +118,17 @@ class _Walk:
 
     Args:
         problem: What plans cost.
-        chain: How it accepts and ends.
-        unit: The cost of which beta is a multiple of the inverse.
+        chain: How it ends.
     """
 
-    def __init__(self, problem: SearchProblem, chain: Chain, unit: float) -> None:
+    def __init__(self, problem: SearchProblem, chain: Chain) -> None:
         self._problem, self._able = problem, _able(problem)
         self._own, self._neighbours = [each.time_s.tolist() for each in problem.variables], problem.neighbours()
-        self._beta = chain.beta / unit if 0 < unit < math.inf else chain.beta
         least = _LEAST_OF_EACH * sum(map(len, self._able)) if chain.least is None else chain.least
         self._least, self._most = min(least, chain.most), chain.most
 
-    def best(self, start: Sequence[int], drawn: random.Random) -> tuple[int, ...]:
-        """The best plan of a walk."""
+    def best(self, start: Sequence[int], beta: float, drawn: random.Random) -> tuple[int, ...]:
+        """The best plan of a walk that accepts by `beta`, in units of one over the problem's costs."""
         plan = list(start)
         best, cost = tuple(plan), self._problem.time(plan)
         least, met = cost, 0
@@ -137,7 +138,7 @@ class _Walk:
             variable = drawn.randrange(len(plan))
             choice = drawn.choice(self._able[variable])
             change = self._change(plan, variable, choice)
-            if change > 0 and drawn.random() >= math.exp(-self._beta * change):
+            if change > 0 and drawn.random() >= math.exp(-beta * change):
                 continue
             plan[variable] = choice
             cost += change

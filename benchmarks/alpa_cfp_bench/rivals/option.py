@@ -32,9 +32,10 @@ from alpa_cfp_bench.rivals.tofu import Limits, all_is_split, any_split, bisected
 from alpa_on_jax.xla_extension import planner as seam
 
 Whose = Literal["own", "ours"]
+_RANDOM_STARTS = 4
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RivalOption(AutoShardingOption):
     """A rival's options; the fields of `AutoShardingOption` are ignored.
 
@@ -70,7 +71,7 @@ class RivalOption(AutoShardingOption):
         raise NotImplementedError
 
 
-@dataclass
+@dataclass(kw_only=True)
 class FlexFlowOption(RivalOption):
     """FlexFlow (arXiv 1807.05358): `flexflow.py` on each mesh that CFP plans for; the plan of least cost."""
 
@@ -95,10 +96,11 @@ class FlexFlowOption(RivalOption):
         return space.plan(found.choices, found.time_s)
 
     def _best(self, space: Space, problem: SearchProblem) -> Solution:
-        """The best plan of the chains that start from data parallelism and from a random plan (section 6.2)."""
+        """The best plan of the chains that start from data parallelism and from random plans (section 6.2)."""
         blocks, seed = space.program.blocks.blocks, self.options.seed
         hand = baselines(blocks, space.block_candidates, problem, space.mesh, names=(DATA_PARALLEL,))
-        starts = [*(plan.choices for plan in hand.values()), random_plan(problem, seed)]
+        starts = [plan.choices for plan in hand.values()]
+        starts += [random_plan(problem, seed + number) for number in range(_RANDOM_STARTS)]
         return best_of_chains(problem, starts, seed)
 
 
@@ -121,7 +123,7 @@ def best_measured(
         costs.measure(sorted(wanted))
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TofuOption(RivalOption):
     """Tofu (arXiv 1807.08887): `tofu.py` on the given mesh, of which each axis is divided.
 

@@ -1,11 +1,11 @@
 """Manual shardings for the models: takes a model and a style, gives back alpa's `ManualShardingOption`.
 
-Two styles of all models over the mesh axes `data` and `model`: "data_parallel" splits the batch over both and replicates the rest;
-"megatron" splits the batch over `data` and the parameters over `model`: kernels by columns, then by rows, so that one
-all-reduce follows each pair; embeddings by vocabulary; experts by expert. A parameter's optimizer state is sharded as
-the parameter. A third one, "maxtext", is of some models only (`has_style`): the rules that MaxText publishes, by which
-dims with logical names are split (`LOGICAL_AXIS_RULES`). Invariant: every rule matches something, so a renamed
-parameter is an error and not a silent replica.
+Two styles of all models over the mesh axes `data` and `model`: "data_parallel" splits the batch over both and
+replicates the rest; "megatron" splits the batch over `data` and the parameters over `model`: kernels by columns, then
+by rows, so that one all-reduce follows each pair; embeddings by vocabulary; experts by expert. A parameter's optimizer
+state is sharded as the parameter. A third one, "maxtext", is of some models only (`has_style`): dims have logical
+names, and the rules that MaxText publishes say which are split (`LOGICAL_AXIS_RULES`). Invariant: every rule matches
+something, so a renamed parameter is an error and not a silent replica.
 """
 
 import re
@@ -111,10 +111,10 @@ _MEGATRON_RULES: dict[str, dict[str, PartitionSpec]] = {
     },
 }
 
-# The mesh axes over which a dim with a logical name is split: the `logical_axis_rules` of MaxText
-# (https://github.com/AI-Hypercomputer/maxtext, MaxText/configs/base.yml at 000e93554a028c208eeacc75b7c1813a79ae6219) for
-# a mesh of its axes `fsdp` and `tensor`, which are `data` and `model` here; its others have size 1. The first rule
-# whose axes a tensor does not use yet counts.
+# The mesh axis over which a dim with a logical name is split: the `logical_axis_rules` of MaxText, in MaxText/configs/
+# base.yml of https://github.com/AI-Hypercomputer/maxtext at 000e93554a028c208eeacc75b7c1813a79ae6219, for a mesh of its
+# axes `fsdp` and `tensor`, which are `data` and `model` here; its other axes have size 1. A rule counts whose axis no
+# other dim of the tensor has.
 LOGICAL_AXIS_RULES = (
     ("activation_batch", "data"),
     ("activation_heads", "model"),
@@ -156,8 +156,8 @@ def _rules(model: Model, style: str) -> dict[str, PartitionSpec]:
     if style == "megatron":
         return _MEGATRON_RULES[model.name]
     if style == MAXTEXT:
-        names = _LOGICAL_NAMES[model.name]
-        return {end: nn.logical_to_mesh_axes(dims, LOGICAL_AXIS_RULES) or PartitionSpec() for end, dims in names.items()}
+        names = _LOGICAL_NAMES[model.name].items()
+        return {end: nn.logical_to_mesh_axes(dims, LOGICAL_AXIS_RULES) or PartitionSpec() for end, dims in names}
     return {}
 
 

@@ -1,4 +1,4 @@
-"""FlexFlow's Markov chain: it keeps the best plan that it meets, meets the best of small problems, and is repeatable."""
+"""FlexFlow's Markov chain keeps the best plan that it meets, meets the best of small problems, and is repeatable."""
 
 import math
 import random
@@ -41,7 +41,7 @@ def test_a_plan_is_never_worse_than_one_that_a_chain_starts_from(problem: Search
 @given(problems(), SEEDS)
 def test_a_chain_of_enough_proposals_meets_the_best_plan_of_a_small_problem(problem: SearchProblem, seed: int) -> None:
     starts = drawn_starts(problem, seed)
-    found = best_of_chains(problem, starts, seed, Chain(beta=5.0, least=5000))
+    found = best_of_chains(problem, starts, seed, Chain((5.0,), least=5000))
     assert found.time_s == plans(problem)[0].time_s
 
 
@@ -62,7 +62,7 @@ def test_a_random_plan_has_no_excluded_choice(problem: SearchProblem, seed: int)
 @given(problems(), SEEDS)
 def test_a_proposal_changes_one_variable(problem: SearchProblem, seed: int) -> None:
     (start,) = drawn_starts(problem, seed, count=1)
-    found = best_of_chains(problem, [start], seed, Chain(most=1))
+    found = best_of_chains(problem, [start], seed, Chain((1.0,), most=1))
     assert sum(a != b for a, b in zip(start, found.choices, strict=True)) <= 1
 
 
@@ -71,7 +71,7 @@ def test_a_worse_plan_is_accepted_less_often_the_larger_beta_is() -> None:
     table = np.array([[1.0, 21.0], [21.0, 0.0]])
     barrier = SearchProblem((Variable("a", [0.5, 0.5]), Variable("b", [0.5, 0.5])), (Edge("a", "b", table),))
     reached = [
-        sum(best_of_chains(barrier, [(0, 0)], seed, Chain(beta, 40, 40)).choices == (1, 1) for seed in range(20))
+        sum(best_of_chains(barrier, [(0, 0)], seed, Chain((beta,), 40, 40)).choices == (1, 1) for seed in range(20))
         for beta in (0.1, 0.4, 100.0)
     ]
     assert reached[0] > reached[1] > reached[2] == 0

@@ -1,6 +1,5 @@
 """The options of rivals: what they measure, and that they decide the same each time."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.planner.request import LocalDevices, PlanRequest
 from alpa_cfp.planner.session import Session
 from alpa_cfp.profiling import TimeBudget
-from alpa_cfp.search import SearchProblem, Variable
+from alpa_cfp.search import SearchProblem, Variable, search
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp_bench.rivals.option import FlexFlowOption, RivalOption, TofuOption, best_measured
-from alpa_cfp_bench.rivals.space import RivalPlan
+from alpa_cfp_bench.rivals.space import RivalPlan, Space, mesh_costs, problem_of
 from unit.alpa_cfp.training_steps import two_layer_module
 
 pytestmark = pytest.mark.slow
@@ -63,27 +62,22 @@ def plan_of(option: RivalOption, *shape: int) -> RivalPlan:
 @pytest.mark.parametrize("kind", [FlexFlowOption, TofuOption])
 @pytest.mark.parametrize("whose", ["own", "ours"])
 def test_a_rival_makes_the_same_plan_each_time(kind: type[Any], whose: str, tmp_path: Path) -> None:
-    option = kind(PlanOptions(costs="estimate", database=tmp_path / "d.sqlite", seed=7), whose)
+    options = PlanOptions(costs="estimate", database=tmp_path / "d.sqlite", seed=7)
+    option = kind(options=options, whose=whose)
     once, again = (plan_of(option, 2, 4) for _ in range(2))
     assert once == again
     assert len(once.strategies) == 2
 
 
-def test_a_rival_with_our_costs_is_no_better_than_it_can_be_and_not_far_from_it(tmp_path: Path) -> None:
-    # The smallest program: the chain has to find what the exact search finds.
-    from alpa_cfp.search import search
-    from alpa_cfp_bench.rivals.space import Space, mesh_costs, problem_of
-
-    options = PlanOptions(costs="estimate", database=tmp_path / "d.sqlite")
-    mesh = LogicalMesh((2, 4))
-    best = search(problem_of(Space.of(AnalysedProgram(two_layer_module()), mesh).costs(*mesh_costs(mesh, None), None)), None)
-    assert plan_of(FlexFlowOption(options, "ours"), 2, 4).cost == pytest.approx(best.time_s)
-    assert plan_of(TofuOption(options, "ours"), 2, 4).cost >= best.time_s * (1 - 1e-9)
+def test_with_our_costs_the_chain_finds_what_the_exact_search_does_and_halvings_no_more(tmp_path: Path) -> None:
+    options, mesh = PlanOptions(costs="estimate", database=tmp_path / "d.sqlite"), LogicalMesh((2, 4))
+    space = Space.of(AnalysedProgram(two_layer_module()), mesh)
+    best = search(problem_of(space.costs(*mesh_costs(mesh, None), None)), None)
+    assert plan_of(FlexFlowOption(options=options, whose="ours"), 2, 4).cost == pytest.approx(best.time_s)
+    assert plan_of(TofuOption(options=options, whose="ours"), 2, 4).cost >= best.time_s * (1 - 1e-9)
 
 
 def test_the_mesh_of_one_axis_is_planned_on_one_that_refines_it(tmp_path: Path) -> None:
-    options = dataclasses.replace(
-        PlanOptions(costs="estimate", database=tmp_path / "d.sqlite"), logical_mesh_shapes="all"
-    )
-    assert plan_of(FlexFlowOption(options), 1, 8).mesh == LogicalMesh((2, 4))
-    assert plan_of(TofuOption(options), 1, 8).mesh == LogicalMesh((2, 2, 2))
+    options = PlanOptions(costs="estimate", database=tmp_path / "d.sqlite", logical_mesh_shapes="all")
+    assert plan_of(FlexFlowOption(options=options), 1, 8).mesh == LogicalMesh((2, 4))
+    assert plan_of(TofuOption(options=options), 1, 8).mesh == LogicalMesh((2, 2, 2))

@@ -31,7 +31,7 @@ def two_products(samples: int, width: int) -> HloModule:
     """A step of two layers with square weights of this width, which are donated."""
 
     def step(v: Any, w: Any, x: Any) -> Any:
-        gradients = jax.grad(lambda v, w: jnp.sum(jnp.tanh(x @ v) @ w), (0, 1))(v, w)
+        gradients = jax.grad(lambda v, w: jnp.sum((jnp.tanh(x @ v) @ w) ** 2), (0, 1))(v, w)
         return v - 0.1 * gradients[0], w - 0.1 * gradients[1]
 
     weight = np.ones((width, width), np.float32)
@@ -64,12 +64,20 @@ def test_an_axis_is_divided_by_its_prime_factors(shape: tuple[int, ...], parts: 
     assert halvings(shape) == parts
 
 
+def test_of_large_weights_and_a_small_batch_the_weights_are_split_by_columns_and_then_by_rows() -> None:
+    # By samples, two weights of 64 x 64 floats are gathered and their gradients scattered. Else the result, of 8 x 64
+    # floats, is summed: half of it crosses a link to be added up, and half to be handed back.
+    program, plan = tofu(two_products(8, 64), 2)
+    assert sides(program, plan) == [[Side.RIGHT], [Side.REDUCTION]]
+    assert plan.cost == pytest.approx(8 * 64 * 4)
+
+
 @pytest.mark.parametrize("shape", [(8,), (2, 4)])
-def test_of_large_weights_and_a_small_batch_the_weights_are_split(shape: tuple[int, ...]) -> None:
-    # By samples, each of two weights of 64 x 64 floats is gathered and its gradient scattered. By columns and then by
-    # rows, 8 x 64 floats are summed.
+def test_of_large_weights_and_a_small_batch_no_halving_splits_samples(shape: tuple[int, ...]) -> None:
     program, plan = tofu(two_products(8, 64), *shape)
-    assert sides(program, plan) == [[Side.RIGHT] * 3, [Side.REDUCTION] * 3]
+    assert {side for block in sides(program, plan) for side in block} == {Side.RIGHT, Side.REDUCTION}
+    # Each device has an eighth of each weight, and there is nothing of them left to split.
+    assert {strategy.state_sharding for strategy in plan.strategies} == {StateSharding.REPLICATED}
 
 
 @pytest.mark.parametrize("shape", [(8,), (2, 4)])
@@ -81,8 +89,7 @@ def test_of_small_weights_and_a_large_batch_the_samples_are_split(shape: tuple[i
 
 
 def test_the_bytes_of_a_halving_are_those_by_hand() -> None:
-    # By samples between two halves: half of each weight is gathered, and half of each gradient is scattered. The
-    # gradient of the sum of all outputs needs no more.
+    # By samples between two halves: half of each weight is gathered, and half of each gradient is scattered.
     _, plan = tofu(two_products(1024, 8), 2)
     assert plan.cost == pytest.approx(2 * (8 * 8 * 4 / 2 + 8 * 8 * 4 / 2))
 
@@ -101,7 +108,7 @@ def test_the_choices_compose_to_strategies_with_which_the_program_can_be_partiti
 
 
 def test_a_step_keeps_what_the_steps_before_it_chose() -> None:
-    program, whole = tofu(two_layer_module(), 8)
+    _, whole = tofu(two_layer_module(), 8)
     for steps, devices in ((1, 2), (2, 4)):
         _, part = tofu(two_layer_module(), devices)
         assert [each.factors[:steps] for each in whole.strategies] == [each.factors for each in part.strategies]
@@ -129,9 +136,7 @@ def repeated_problems(draw: st.DrawFn) -> tuple[SearchProblem, list[int], list[i
     choices = {kind: int(random.integers(1, 4)) for kind in kinds}
     variables = [Variable(f"v{i}", random.integers(0, 9, choices[kind])) for i, kind in enumerate(kinds)]
     pairs = [(i, j) for i in range(len(kinds)) for j in range(len(kinds)) if i != j and random.random() < 0.5]
-    edges = [
-        Edge(f"v{i}", f"v{j}", random.integers(0, 9, (choices[kinds[i]], choices[kinds[j]]))) for i, j in pairs
-    ]
+    edges = [Edge(f"v{i}", f"v{j}", random.integers(0, 9, (choices[kinds[i]], choices[kinds[j]]))) for i, j in pairs]
     chosen = [int(random.integers(choices[kind])) for kind in dict.fromkeys(kinds)]
     return SearchProblem(tuple(variables), tuple(edges)), kinds, chosen
 
