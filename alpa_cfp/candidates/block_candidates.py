@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
+from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.collection import without_collection
 from alpa_cfp.analysis.updates import Update, find_updates
 from alpa_cfp.candidates.accumulation import per_step_work
@@ -92,6 +93,7 @@ def find_block_candidates(
     mesh: LogicalMesh,
     cache: dict[Any, tuple[Candidate, ...]] | None = None,
     tell: Callable[[Sequence[Candidate]], None] = lambda candidates: None,
+    strategies: Callable[[int, ParallelBlock], Sequence[BlockStrategy]] | None = None,
 ) -> tuple[BlockCandidates, ...]:
     """Returns the candidates of each block of a program.
 
@@ -100,8 +102,10 @@ def find_block_candidates(
         mesh: The logical mesh.
         cache: The candidates of kinds of blocks that were seen before, in this program or others; new ones are added.
         tell: Called with the candidates of each kind as soon as there are.
+        strategies: Gives those of a kind of block, by its number, that candidates are for, with
+            `StateSharding.REPLICATED`; None for all. A cache is of all.
     """
-    cache = {} if cache is None else cache
+    cache = {} if cache is None or strategies is not None else cache
     found: list[BlockCandidates] = []
     extractor = Extractor(subprograms.module, subprograms.blocks)
     for number, block in enumerate(subprograms.subprograms):
@@ -110,7 +114,10 @@ def find_block_candidates(
             key = (block.digest, spec.aliases, spec.blocks, spec.ties, backward_inputs, mesh)
             key += (subprograms.module.combiner_limits,)
             if key not in cache:
-                cache[key] = _candidates(extractor.extract(spec), backward_inputs, mesh)
+                subprogram = extractor.extract(spec)
+                (extracted,) = subprogram.blocks.blocks
+                chosen = strategies_of(extracted, mesh.shape) if strategies is None else strategies(number, extracted)
+                cache[key] = _candidates(subprogram, backward_inputs, mesh, chosen)
             candidates = cache[key]
             tell(candidates)
         else:
@@ -119,13 +126,14 @@ def find_block_candidates(
     return tuple(found)
 
 
-def _candidates(subprogram: Subprogram, backward_inputs: BackwardInputs, mesh: LogicalMesh) -> tuple[Candidate, ...]:
-    (block,) = subprogram.blocks.blocks
+def _candidates(
+    subprogram: Subprogram, backward_inputs: BackwardInputs, mesh: LogicalMesh, strategies: Sequence[BlockStrategy]
+) -> tuple[Candidate, ...]:
     updates = find_updates(subprogram.blocks.graph, donation_pairs(subprogram.module))
     found: list[Candidate] = []
     evaluated: dict[Hashable, Candidate] = {}
     names_axes = subprogram.blocks.graph.names_axes
-    for strategy in strategies_of(block, mesh.shape):
+    for strategy in strategies:
         key = order_key(mesh, strategy, names_axes=names_axes)
         if key in evaluated:
             candidate = _permuted(subprogram, mesh, evaluated[key], strategy)

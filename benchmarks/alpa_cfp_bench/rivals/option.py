@@ -135,18 +135,15 @@ class TofuOption(RivalOption):
         """See `RivalOption`."""
         micro_batches = request.num_micro_batches
 
-        def on(mesh: LogicalMesh) -> Space:
-            return Space.of(program, mesh)
-
         def moved_bytes(space: Space) -> SearchProblem:
             return moving_problem(space, moving_rates(), micro_batches)
 
         limits = Limits(self.options.search_limit_s, self.options.search_memory_bytes)
         if self.whose == "own":
-            return bisected(request.mesh, on, moved_bytes, all_is_split, limits)
+            return bisected(program, request.mesh, moved_bytes, all_is_split, limits)
         rates, communication = mesh_costs(request.mesh, session.source(request.devices, request.mesh))
 
         def estimated(space: Space) -> SearchProblem:
             return problem_of(space.costs(rates, communication, None, micro_batches))
 
-        return bisected(request.mesh, on, estimated, any_split, limits)
+        return bisected(program, request.mesh, estimated, any_split, limits)

@@ -27,6 +27,8 @@ from alpa_cfp.select.search_problem import Boundaries, find_boundaries, make_pro
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy
 
+Strategies = Callable[[int, ParallelBlock], Sequence[BlockStrategy]]
+
 
 @dataclass(frozen=True, slots=True)
 class RivalPlan:
@@ -58,9 +60,15 @@ class Space:
     block_candidates: tuple[BlockCandidates, ...]
 
     @classmethod
-    def of(cls, program: AnalysedProgram, mesh: LogicalMesh) -> "Space":
-        """All candidates of CFP's planner."""
-        return cls(program, mesh, find_block_candidates(program.subprograms, mesh))
+    def of(cls, program: AnalysedProgram, mesh: LogicalMesh, strategies: Strategies | None = None) -> "Space":
+        """The candidates of CFP's planner.
+
+        Args:
+            program: The program.
+            mesh: The logical mesh.
+            strategies: Gives those of a block, by its number, that candidates are for; None for all.
+        """
+        return cls(program, mesh, find_block_candidates(program.subprograms, mesh, strategies=strategies))
 
     @cached_property
     def boundaries(self) -> Boundaries:

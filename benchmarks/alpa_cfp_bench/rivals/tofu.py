@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from alpa_cfp.analysis.blocks import ParallelBlock
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.search import MEMORY_BYTES, Edge, SearchProblem, Variable, search
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding, strategies_of
 from alpa_cfp_bench.rivals.space import RivalPlan, Space
 
 logger = logging.getLogger(__name__)
@@ -92,8 +93,9 @@ def coalesced(problem: SearchProblem, kinds: Sequence[int]) -> SearchProblem:
         if ends[0] == ends[1]:
             times[ends[0]] = times[ends[0]] + np.diagonal(edge.time_s)
         else:
-            pair, table = (ends, edge.time_s) if ends[0] < ends[1] else (ends[::-1], edge.time_s.T)
-            between[pair] = between.get(pair, 0.0) + table
+            is_forward = ends[0] < ends[1]
+            pair = ends if is_forward else (ends[1], ends[0])
+            between[pair] = between.get(pair, 0.0) + (edge.time_s if is_forward else edge.time_s.T)
     variables = tuple(Variable(f"kind {kind}", time_s) for kind, time_s in times.items())
     edges = tuple(Edge(f"kind {a}", f"kind {b}", table) for (a, b), table in sorted(between.items()))
     return SearchProblem(variables, edges)
@@ -106,43 +108,42 @@ def expanded(choices: Sequence[int], kinds: Sequence[int]) -> tuple[int, ...]:
 
 
 def bisected(
+    program: AnalysedProgram,
     mesh: LogicalMesh,
-    space_on: Callable[[LogicalMesh], Space],
     problem_of: Callable[[Space], SearchProblem],
     kept: Kept,
     limits: Limits | None = None,
 ) -> RivalPlan:
-    """The plan of recursive bisection.
+    """The plan of recursive partitioning.
 
     Its mesh has an axis for each step. The cost is that of the last step.
 
     Args:
+        program: The program.
         mesh: The mesh whose devices are divided.
-        space_on: Gives all candidates of the program on a mesh of the first steps' axes.
-        problem_of: What the plans among some candidates cost.
+        problem_of: What the plans among the candidates of a step cost.
         kept: Which strategies of a block a step may choose, of those that keep what the steps before it chose.
         limits: Those of the search of a step; None for as long as it takes.
     """
-    parts, limits = halvings(mesh.shape) or (1,), limits or Limits()
-    chosen: dict[int, tuple[int | None, ...]] = {}
-    plan = None
+    limits, parts = limits or Limits(), halvings(mesh.shape)
+    plan = RivalPlan(LogicalMesh(()), (BlockStrategy(()),) * len(program.blocks.blocks), 0.0)
     for step in range(1, len(parts) + 1):
-        space = space_on(LogicalMesh(parts[:step]))
-        space = _continuing(space, chosen).only(kept)
+        space = _continued(program, LogicalMesh(parts[:step]), plan).only(kept)
         problem, kinds = problem_of(space), space.kinds
         found = search(
             coalesced(problem, kinds), None, time_limit_s=limits.limit_s, memory_limit_bytes=limits.memory_bytes
         )
         choices = expanded(found.choices, kinds)
         plan = space.plan(choices, problem.time(choices))
-        chosen = {kind: plan.strategies[kind].factors for kind in kinds}
         logger.info("Tofu: step %d of %d, a cost of %.6g", step, len(parts), plan.cost)
-    assert plan is not None
     return plan
 
 
-def _continuing(space: Space, chosen: dict[int, tuple[int | None, ...]]) -> Space:
-    """The candidates that split along the first axes what was chosen for their blocks."""
-    return space.only(
-        lambda block, strategies: [strategy.factors[:-1] == chosen.get(block.index, ()) for strategy in strategies]
-    )
+def _continued(program: AnalysedProgram, mesh: LogicalMesh, plan: RivalPlan) -> Space:
+    """The candidates that split along the last axis of a mesh what they may, and along the others what a plan does."""
+
+    def strategies(number: int, block: ParallelBlock) -> list[BlockStrategy]:
+        before = plan.strategies[number].factors
+        return [each for each in strategies_of(block, mesh.shape) if each.factors[:-1] == before]
+
+    return Space.of(program, mesh, strategies)

@@ -40,13 +40,8 @@ def two_products(samples: int, width: int) -> HloModule:
 
 def tofu(module: HloModule, *shape: int) -> tuple[AnalysedProgram, RivalPlan]:
     program = AnalysedProgram(module)
-    plan = bisected(
-        LogicalMesh(shape),
-        lambda mesh: Space.of(program, mesh),
-        lambda space: moving_problem(space, moving_rates()),
-        all_is_split,
-    )
-    return program, plan
+    mesh = LogicalMesh(shape)
+    return program, bisected(program, mesh, lambda space: moving_problem(space, moving_rates()), all_is_split)
 
 
 def sides(program: AnalysedProgram, plan: RivalPlan) -> list[list[Side | None]]:
@@ -114,6 +109,12 @@ def test_a_step_keeps_what_the_steps_before_it_chose() -> None:
         assert [each.factors[:steps] for each in whole.strategies] == [each.factors for each in part.strategies]
 
 
+def test_on_one_device_nothing_is_split() -> None:
+    program, plan = tofu(two_layer_module(), 1, 1)
+    assert [strategy.factors for strategy in plan.strategies] == [()] * len(program.blocks.blocks)
+    assert with_plan(program.module, program.blocks, plan.mesh, plan.strategies).partitioned is not None
+
+
 def test_by_seconds_what_does_not_pay_is_not_split() -> None:
     # Of hardly anything to compute, communicating takes longer than computing all of it on each device.
     program = AnalysedProgram(two_products(8, 8))
@@ -123,7 +124,7 @@ def test_by_seconds_what_does_not_pay_is_not_split() -> None:
     def estimated(space: Space) -> SearchProblem:
         return problem_of(space.costs(rates, None, None))
 
-    plan = bisected(LogicalMesh((2,)), lambda mesh: Space.of(program, mesh), estimated, any_split)
+    plan = bisected(program, LogicalMesh((2,)), estimated, any_split)
     assert {strategy.factors for strategy in plan.strategies} == {(None,)}
 
 
