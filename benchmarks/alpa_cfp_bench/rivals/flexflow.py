@@ -71,7 +71,10 @@ def simulated_problem(space: Space, costs: CandidateCosts, rates: Rates) -> Sear
         costs: The times of what they compute.
         rates: The rates of the mesh, of which the bandwidth counts.
     """
-    moving = moving_problem(space, moving_rates(rates.link_bytes_per_s), costs.micro_batches)
+    # A program that XLA partitions is measured with what it communicates.
+    moving = moving_problem(
+        space, moving_rates(rates.link_bytes_per_s), costs.micro_batches, lambda candidate: not candidate.predicted
+    )
     times = [[costs.micro_batches * _computing_s(costs, number) for number in numbers] for numbers in costs.numbers]
     return with_times(moving, times)
 
@@ -82,10 +85,10 @@ def _computing_s(costs: CandidateCosts, number: int) -> float:
     return math.inf if failed else float(costs.means.computing_s[number])
 
 
-def random_plan(problem: SearchProblem, seed: int) -> tuple[int, ...]:
-    """A choice for each variable, drawn from those that are not excluded."""
-    drawn = random.Random(seed)
-    return tuple(drawn.choice(choices) for choices in _able(problem))
+def random_plans(problem: SearchProblem, count: int, seed: int) -> list[tuple[int, ...]]:
+    """Plans of choices that are drawn from those that are not excluded."""
+    drawn, able = random.Random(seed), _able(problem)
+    return [tuple(drawn.choice(choices) for choices in able) for _ in range(count)]
 
 
 def best_of_chains(

@@ -6,6 +6,7 @@ for CFP: candidates, profiles, annotation.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -26,7 +27,7 @@ from alpa_cfp.select.baselines import DATA_PARALLEL, baselines
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp_bench.rivals.flexflow import best_of_chains, in_soap, random_plan, simulated_problem
+from alpa_cfp_bench.rivals.flexflow import best_of_chains, in_soap, random_plans, simulated_problem
 from alpa_cfp_bench.rivals.space import RivalPlan, Space, mesh_costs, moving_problem, moving_rates, problem_of
 from alpa_cfp_bench.rivals.tofu import Limits, all_is_split, any_split, bisected
 from alpa_on_jax.xla_extension import planner as seam
@@ -36,7 +37,7 @@ _RANDOM_STARTS = 4
 
 
 @dataclass(kw_only=True)
-class RivalOption(AutoShardingOption):
+class RivalOption(AutoShardingOption, ABC):
     """A rival's options; the fields of `AutoShardingOption` are ignored.
 
     Attributes:
@@ -60,6 +61,7 @@ class RivalOption(AutoShardingOption):
         # Alpa's ILP leaves its objective here, and the executable reads it.
         auto_sharding.last_objective = plan.cost
 
+    @abstractmethod
     def plan(self, program: AnalysedProgram, request: PlanRequest, session: Session) -> RivalPlan:
         """The rival's plan.
 
@@ -68,7 +70,6 @@ class RivalOption(AutoShardingOption):
             request: The mesh, its devices and the micro-batches.
             session: The session, with the options.
         """
-        raise NotImplementedError
 
 
 @dataclass(kw_only=True)
@@ -99,8 +100,7 @@ class FlexFlowOption(RivalOption):
         """The best plan of the chains that start from data parallelism and from random plans (section 6.2)."""
         blocks, seed = space.program.blocks.blocks, self.options.seed
         hand = baselines(blocks, space.block_candidates, problem, space.mesh, names=(DATA_PARALLEL,))
-        starts = [plan.choices for plan in hand.values()]
-        starts += [random_plan(problem, seed + number) for number in range(_RANDOM_STARTS)]
+        starts = [*(plan.choices for plan in hand.values()), *random_plans(problem, _RANDOM_STARTS, seed)]
         return best_of_chains(problem, starts, seed)
 
 

@@ -144,9 +144,24 @@ def moving_rates(link_bytes_per_s: float = 1.0) -> Rates:
     return Rates(flops_per_s=math.inf, bytes_per_s=math.inf, latency_s=0.0, link_bytes_per_s=link_bytes_per_s)
 
 
-def moving_problem(space: Space, rates: Rates, micro_batches: int = 1) -> SearchProblem:
-    """The search problem that counts communication alone, by the latency and the bandwidth of `rates`."""
-    times = [[_moving(each, rates, micro_batches) for each in block.candidates] for block in space.block_candidates]
+def moving_problem(
+    space: Space,
+    rates: Rates,
+    micro_batches: int = 1,
+    counts: Callable[[Candidate], bool] = lambda candidate: True,
+) -> SearchProblem:
+    """The search problem that counts communication alone, by the latency and the bandwidth of `rates`.
+
+    Args:
+        space: The candidates.
+        rates: The rates.
+        micro_batches: The number of micro-batches of a step.
+        counts: Whether what a candidate communicates by itself counts.
+    """
+    times = [
+        [_moving(each, rates, micro_batches) if counts(each) else 0.0 for each in block.candidates]
+        for block in space.block_candidates
+    ]
     between = [resharding_s(edge, CommunicationCosts(rates)) for edge in space.boundaries.crossings]
     between = [table.scaled(micro_batches) for table in between]
     return make_problem(space.block_candidates, space.boundaries, times, between)

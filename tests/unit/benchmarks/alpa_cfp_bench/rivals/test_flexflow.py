@@ -13,10 +13,10 @@ from alpa_cfp.costs import Rates
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.search import Edge, NoPlanError, SearchProblem, Variable
 from alpa_cfp.strategies.block_strategy import StateSharding
-from alpa_cfp_bench.rivals.flexflow import Chain, best_of_chains, in_soap, random_plan, simulated_problem
+from alpa_cfp_bench.rivals.flexflow import Chain, best_of_chains, in_soap, random_plans, simulated_problem
 from alpa_cfp_bench.rivals.space import Space
 from unit.alpa_cfp.search.problems import plans, problems
-from unit.alpa_cfp.training_steps import MESH, two_layer_module
+from unit.alpa_cfp.training_steps import MESH, spectral_module, two_layer_module
 
 pytestmark = pytest.mark.slow
 
@@ -50,13 +50,15 @@ def test_the_same_seed_gives_the_same_plan(problem: SearchProblem, seed: int) ->
     starts = drawn_starts(problem, seed)
     once, again = (best_of_chains(problem, starts, seed, Chain(most=50)) for _ in range(2))
     assert once == again
-    assert random_plan(problem, seed) == random_plan(problem, seed)
+    assert random_plans(problem, 3, seed) == random_plans(problem, 3, seed)
 
 
 @given(problems(), SEEDS)
 def test_a_random_plan_has_no_excluded_choice(problem: SearchProblem, seed: int) -> None:
     assume(plans(problem))
-    assert math.isfinite(problem.time(random_plan(problem, seed)))
+    drawn = random_plans(problem, 3, seed)
+    assert len(drawn) == 3
+    assert all(math.isfinite(problem.time(plan)) for plan in drawn)
 
 
 @given(problems(), SEEDS)
@@ -111,3 +113,17 @@ def test_a_simulated_plan_takes_what_its_blocks_compute_and_its_bytes_by_the_ban
         assert fast.variables[block].time_s - computing == pytest.approx(moved / 2)
     for before, after in zip(slow.edges, fast.edges, strict=True):
         assert after.time_s == pytest.approx(before.time_s / 2)
+
+
+def test_what_a_program_of_xla_communicates_counts_once() -> None:
+    space, rates = Space.of(AnalysedProgram(spectral_module()), MESH), Rates()
+    costs = space.costs(rates, None, None)
+    problem = simulated_problem(space, costs, rates)
+    own = [
+        (float(time_s), float(costs.means.computing_s[place]))
+        for variable, block, places in zip(problem.variables, space.block_candidates, costs.numbers, strict=True)
+        for time_s, candidate, place in zip(variable.time_s, block.candidates, places, strict=True)
+        if candidate.predicted and candidate.work.collectives
+    ]
+    assert own
+    assert all(time_s == pytest.approx(computing_s) for time_s, computing_s in own)
