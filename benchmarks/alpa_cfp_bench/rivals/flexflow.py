@@ -8,7 +8,6 @@ Invariants: no plan is worse than those from which the chains start; the same pr
 plan.
 """
 
-import itertools
 import logging
 import math
 import random
@@ -132,12 +131,11 @@ class _Walk:
 
     def best(self, start: Sequence[int], beta: float, drawn: random.Random) -> tuple[int, ...]:
         """The best plan of a walk that accepts by `beta`, in units of one over the problem's costs."""
-        plan = list(start)
+        plan, number, met = list(start), 0, 0
         best, cost = tuple(plan), self._problem.time(plan)
-        least, met = cost, 0
-        for number in itertools.count(1):
-            if number > self._most or (number > self._least and number > 2 * met):
-                return best
+        least = cost
+        while number < min(self._most, max(self._least, 2 * met)):
+            number += 1
             variable = drawn.randrange(len(plan))
             choice = drawn.choice(self._able[variable])
             change = self._change(plan, variable, choice)
@@ -150,7 +148,7 @@ class _Walk:
                 cost = self._problem.time(plan)
                 if cost < least:
                     best, least, met = tuple(plan), cost, number
-        raise AssertionError("the count has no end")
+        return best
 
     def _change(self, plan: Sequence[int], variable: int, choice: int) -> float:
         """By how much a plan costs more with another choice of one variable."""
