@@ -126,8 +126,8 @@ class _Walk:
     def __init__(self, problem: SearchProblem, chain: Chain) -> None:
         self._problem, self._able = problem, _able(problem)
         self._own, self._neighbours = [each.time_s.tolist() for each in problem.variables], problem.neighbours()
-        least = _LEAST_OF_EACH * sum(map(len, self._able)) if chain.least is None else chain.least
-        self._least, self._most = min(least, chain.most), chain.most
+        self._least = _LEAST_OF_EACH * sum(map(len, self._able)) if chain.least is None else chain.least
+        self._most = chain.most
 
     def best(self, start: Sequence[int], beta: float, drawn: random.Random) -> tuple[int, ...]:
         """The best plan of a walk that accepts by `beta`, in units of one over the problem's costs."""
