@@ -24,9 +24,8 @@ from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.planner.plan_programs import with_plan
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, key_of
-from alpa_cfp.select.calibration import calibration_programs, rates_of
 from alpa_cfp.select.candidate_costs import CandidateCosts
-from alpa_cfp.select.communication import communication_costs, communication_programs, reference_programs
+from alpa_cfp.select.communication import reference_programs
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.select.search_problem import find_boundaries
@@ -35,6 +34,7 @@ from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import StateSharding
+from alpa_cfp_bench.rivals.space import mesh_costs
 from alpa_cfp_bench.workloads.model import training_step
 from alpa_cfp_bench.workloads.models import build
 from alpa_cfp_bench.workloads.sizes import Size
@@ -139,8 +139,7 @@ def copy_speed(mesh: LogicalMesh, source: Path, target: Path) -> None:
 
 def choosing(step: Step, measuring: Profiler, margin: float) -> tuple[Rates, PlanSearch]:
     """The mesh's rates, and what chooses among the candidates of a step."""
-    rates = rates_of(step.mesh, measuring.measure(calibration_programs(step.mesh)))
-    communication = communication_costs(step.mesh, measuring.measure(communication_programs(step.mesh)), rates)
+    rates, communication = mesh_costs(step.mesh, measuring.measure)
     boundaries = find_boundaries(step.module, step.blocks, step.block_candidates)
     costs = CandidateCosts(
         step.block_candidates, boundaries, rates, measuring.measure, margin, communication=communication

@@ -112,7 +112,7 @@ class CFPOption(AutoShardingOption):
         Raises:
             StagePlanError: it is a candidate stage of a pipeline, and has no plan.
         """
-        converted = _plan_request(request)
+        converted = plan_request(request)
         try:
             if self._stage is None:
                 plan = self._plan_step(module, converted)
@@ -222,7 +222,7 @@ class CFPOption(AutoShardingOption):
         return seam.PlannedStage({"plan": replace(self._stage.plan, account=None)})
 
 
-def _plan_request(request: seam.PlanRequest) -> "PlanRequest":
+def plan_request(request: seam.PlanRequest) -> "PlanRequest":
     """Alpa's request as one of the planner; a submesh of one axis has it as the second."""
     from alpa_cfp.alpa.devices import AlpaDevices  # not at the top: see above
     from alpa_cfp.planner.request import PlanRequest, TargetDevices

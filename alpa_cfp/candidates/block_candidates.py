@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
+from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.collection import without_collection
 from alpa_cfp.analysis.updates import Update, find_updates
 from alpa_cfp.candidates.accumulation import per_step_work
@@ -92,6 +93,7 @@ def find_block_candidates(
     mesh: LogicalMesh,
     cache: dict[Any, tuple[Candidate, ...]] | None = None,
     tell: Callable[[Sequence[Candidate]], None] = lambda candidates: None,
+    strategies: Callable[[int, ParallelBlock], Sequence[BlockStrategy]] | None = None,
     *,
     split_sums: bool = False,
 ) -> tuple[BlockCandidates, ...]:
@@ -102,9 +104,11 @@ def find_block_candidates(
         mesh: The logical mesh.
         cache: The candidates of kinds of blocks that were seen before, in this program or others; new ones are added.
         tell: Called with the candidates of each kind as soon as there are.
+        strategies: Gives those of a kind of block, by its number, that candidates are for, with
+            `StateSharding.REPLICATED`; None for all. A cache is of all.
         split_sums: Whether sums over devices may stay in parts.
     """
-    cache = {} if cache is None else cache
+    cache = {} if cache is None or strategies is not None else cache
     found: list[BlockCandidates] = []
     extractor = Extractor(subprograms.module, subprograms.blocks)
     for number, block in enumerate(subprograms.subprograms):
@@ -113,7 +117,14 @@ def find_block_candidates(
             key = (block.digest, spec.aliases, spec.blocks, spec.ties, backward_inputs, mesh)
             key += (subprograms.module.combiner_limits, split_sums)
             if key not in cache:
-                cache[key] = _candidates(extractor.extract(spec), backward_inputs, mesh, split_sums=split_sums)
+                subprogram = extractor.extract(spec)
+                (extracted,) = subprogram.blocks.blocks
+                chosen = (
+                    strategies_of(extracted, mesh.shape, split_sums=split_sums)
+                    if strategies is None
+                    else strategies(number, extracted)
+                )
+                cache[key] = _candidates(subprogram, backward_inputs, mesh, chosen)
             candidates = cache[key]
             tell(candidates)
         else:
@@ -123,16 +134,15 @@ def find_block_candidates(
 
 
 def _candidates(
-    subprogram: Subprogram, backward_inputs: BackwardInputs, mesh: LogicalMesh, *, split_sums: bool
+    subprogram: Subprogram, backward_inputs: BackwardInputs, mesh: LogicalMesh, strategies: Sequence[BlockStrategy]
 ) -> tuple[Candidate, ...]:
-    (block,) = subprogram.blocks.blocks
     updates = find_updates(subprogram.blocks.graph, donation_pairs(subprogram.module))
     found: list[Candidate] = []
     evaluated: dict[Hashable, Candidate] = {}
     names_axes = subprogram.blocks.graph.names_axes
     # What has no sums to split.
     alike = set[Hashable]()
-    for strategy in strategies_of(block, mesh.shape, split_sums=split_sums):
+    for strategy in strategies:
         key = order_key(mesh, strategy, names_axes=names_axes)
         if key in alike:
             continue

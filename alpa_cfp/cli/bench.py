@@ -8,6 +8,7 @@ import argparse
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from alpa_cfp import quantities
@@ -27,13 +28,28 @@ from alpa_cfp.cli.workload import (
     start,
 )
 from alpa_cfp.database import database_path
-from alpa_cfp_bench.case import CFP, COMPOSED, ILP_AGAIN, METHODS, PROPAGATION, Case, Cluster, Effort
+from alpa_cfp_bench.case import (
+    ALL_METHODS,
+    BY_JIT,
+    CFP,
+    COMPOSED,
+    ILP_AGAIN,
+    METHODS,
+    PROPAGATION,
+    RIVALS,
+    Case,
+    Cluster,
+    Effort,
+)
 from alpa_cfp_bench.workloads.sizes import mesh_shape
 
 WRONG_RESULT = 1
 _OF_THIS_PROCESS = "it is plain jax.jit of one process, which has none of the hosts' devices"
 _EXAMPLES = """methods:
 {methods}
+
+rivals, only where they are named (docs/rivals.md):
+{rivals}
 
 methods of pipelines ({composed} is {cfp} with --stage-costs compose):
 {of_pipelines}
@@ -45,6 +61,7 @@ examples:
   alpa-cfp bench                                      all methods for a small GPT on 2x4 devices
   alpa-cfp bench --size tiny --rounds 5               the same in a minute or less
   alpa-cfp bench --model moe --mesh 1x8 --methods cfp alpa-ilp
+  alpa-cfp bench --model llama --mesh 2x4 --methods cfp flexflow tofu maxtext
   alpa-cfp bench --ray 10.0.0.1:6379 --mesh 2x4       on the hosts of a Ray cluster, here two with four devices each
   alpa-cfp bench --method pipeshard --mesh 1x4 --micro-batches 4      pipelines of two stages in this process
   alpa-cfp bench --method pipeshard --ray 10.0.0.1:6379 --micro-batches 4 --reports stages
@@ -59,9 +76,9 @@ then is in the database, and the next run goes on from there."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `alpa-cfp bench`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    width = max(map(len, METHODS))
     parser.epilog = _EXAMPLES.format(
-        methods="\n".join(f"  {name.ljust(width)}  {words}" for name, words in METHODS.items()),
+        methods=_described(METHODS),
+        rivals=_described(RIVALS),
         sizes=describe_sizes(),
         of_pipelines=pipelines.describe_methods(),
         composed=COMPOSED,
@@ -90,6 +107,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured there")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it (.png, .svg or .pdf; needs matplotlib)")
     parser.add_argument("--save-plan", type=Path, metavar="FILE", help="write CFP's plan there, for `alpa-cfp explain`")
+
+
+def _described(methods: Mapping[str, str]) -> str:
+    width = max(map(len, methods))
+    return "\n".join(f"  {name.ljust(width)}  {words}" for name, words in methods.items())
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -180,10 +202,10 @@ def _methods(names: list[str] | None, cluster: Cluster | None) -> list[str]:
         left_out = (ILP_AGAIN, *([] if cluster is None else [PROPAGATION]))
         return [name for name in METHODS if name not in left_out]
     for name in names:
-        if name not in METHODS:
-            raise UserError(f"there is no method {name!r}: --methods takes some of {', '.join(METHODS)}")
-    if cluster is not None and PROPAGATION in names:
-        raise UserError(f"{PROPAGATION} and --ray exclude each other: {_OF_THIS_PROCESS}")
+        if name not in ALL_METHODS:
+            raise UserError(f"there is no method {name!r}: --methods takes some of {', '.join(ALL_METHODS)}")
+        if cluster is not None and name in BY_JIT:
+            raise UserError(f"{name} and --ray exclude each other: {_OF_THIS_PROCESS}")
     return list(dict.fromkeys(names))
 
 

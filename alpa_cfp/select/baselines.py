@@ -12,7 +12,7 @@ the search.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -77,6 +77,7 @@ def baselines(
     memory_bytes: int = MEMORY_BYTES,
     caveats: Caveats | None = None,
     thorough: bool = True,
+    names: Container[str] | None = None,
 ) -> dict[str, Solution]:
     """The plans by name; equal ones under the first name only.
 
@@ -88,10 +89,13 @@ def baselines(
         limit_s, memory_bytes: Of the search for each of them.
         caveats: Where it is said which there are not.
         thorough: Whether each is the best of its kind; otherwise it is a good one where to find the best takes long.
+        names: The names of those that are wanted; None for all.
     """
     caveats = Caveats() if caveats is None else caveats
     found: dict[str, Solution] = {}
     for name, kind in _kinds([axis.index for axis in mesh.axes]).items():
+        if names is not None and name not in names:
+            continue
         try:
             plan = search(
                 _restricted(blocks, block_candidates, problem, kind),

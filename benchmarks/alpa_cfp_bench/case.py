@@ -11,6 +11,8 @@ from alpa_cfp_bench.workloads.sizes import Size, mesh_shape
 
 CFP, ILP, PROPAGATION = "cfp", "alpa-ilp", "propagation"
 ILP_GIVEN, ILP_AGAIN = "alpa-ilp-given", "alpa-ilp-again"
+FLEXFLOW, FLEXFLOW_OUR_COSTS = "flexflow", "flexflow-our-costs"
+TOFU, TOFU_OUR_COSTS, MAXTEXT = "tofu", "tofu-our-costs", "maxtext"
 # As the address of a cluster: one of this machine alone, which is started for the run.
 LOCAL = "local"
 # In the order of the table, each with what it is.
@@ -27,6 +29,21 @@ METHODS = {
     ILP_AGAIN: "alpa-ilp's plan once more, as a method of its own: so far apart are two equal programs (only where it "
     "is named)",
 }
+# The planners of other papers and a plan by published rules (docs/rivals.md), only where they are named.
+RIVALS = {
+    FLEXFLOW: "FlexFlow's search (arXiv 1807.05358), a Markov chain over the strategies of blocks, with its own costs: "
+    "computing as measured, bytes by bandwidth",
+    FLEXFLOW_OUR_COSTS: "the same chain over all of CFP's candidates, with CFP's costs",
+    TOFU: "Tofu's search (arXiv 1807.08887), which halves the devices again and again, with its own costs: the bytes "
+    "that are communicated",
+    TOFU_OUR_COSTS: "the same halvings over all of CFP's candidates, with CFP's estimates of seconds",
+    MAXTEXT: "by hand: the published rules of MaxText for LLaMA, FSDP over the first mesh axis, tensors over the "
+    "second; plain jax.jit, no alpa",
+}
+# What can be named, and what it is.
+ALL_METHODS = METHODS | RIVALS
+# Those without alpa, which run in one process.
+BY_JIT = (PROPAGATION, MAXTEXT)
 # The same in a few words, for pictures.
 METHODS_BRIEFLY = {
     CFP: "planned from measured parts",
@@ -38,6 +55,11 @@ METHODS_BRIEFLY = {
     "megatron": "batch, layers split by hand",
     PROPAGATION: "plain jax.jit, batch split",
     ILP_AGAIN: "alpa-ilp once more",
+    FLEXFLOW: "Markov chain, its own costs",
+    FLEXFLOW_OUR_COSTS: "Markov chain, CFP's costs",
+    TOFU: "halvings, fewest bytes",
+    TOFU_OUR_COSTS: "halvings, CFP's estimates",
+    MAXTEXT: "FSDP and tensors by hand",
 }
 
 

@@ -4,8 +4,9 @@ Invariants: all steps of a case start from the same values; the batch lies on th
 comes from the host's memory in each step, whatever the method is.
 """
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,11 +17,25 @@ import numpy as np
 from alpa.parallel_method import ParallelMethod
 from alpa.shard_parallel import compile_executable
 from alpa.util import jaxpr_to_hlo, trace_jaxpr_with_micro_batch
+from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from alpa_cfp import CFPOption, CFPShardParallel, Plan, autoshard
 from alpa_cfp_bench import cluster
-from alpa_cfp_bench.case import CFP, ILP, ILP_AGAIN, ILP_GIVEN, PROPAGATION, Case
+from alpa_cfp_bench.case import (
+    BY_JIT,
+    CFP,
+    FLEXFLOW,
+    FLEXFLOW_OUR_COSTS,
+    ILP,
+    ILP_AGAIN,
+    ILP_GIVEN,
+    MAXTEXT,
+    PROPAGATION,
+    TOFU,
+    TOFU_OUR_COSTS,
+    Case,
+)
 from alpa_cfp_bench.plan_callback import with_callback
 from alpa_cfp_bench.programs import (
     Program,
@@ -31,15 +46,18 @@ from alpa_cfp_bench.programs import (
     traffic_of_step,
     traffic_of_text,
 )
+from alpa_cfp_bench.rivals.option import FlexFlowOption, RivalOption, TofuOption, Whose
 from alpa_cfp_bench.workloads.meshes import logical_mesh
 from alpa_cfp_bench.workloads.model import Model, step_of_parts, training_step
 from alpa_cfp_bench.workloads.models import abstract, build
-from alpa_cfp_bench.workloads.shardings import manual_sharding, state_specs
+from alpa_cfp_bench.workloads.shardings import LOGICAL_AXIS_RULES, batch_spec, has_style, manual_sharding, state_specs
 from alpa_cfp_bench.workloads.sizes import MESH_AXES, mesh_axes, mesh_shape
 from alpa_on_jax.xla_extension import planner
 
 # Those that split nothing but the batch, over all devices.
 _BATCH_ONLY = ("data-parallel", "zero2", "zero3", PROPAGATION)
+# Shardings by hand, which are styles of `workloads.shardings`.
+_BY_HAND = ("megatron", MAXTEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +100,22 @@ class Planned:
 def misfit(case: Case, method: str) -> str:
     """Why a method cannot run a case; "" where it can. Needs no devices."""
     if len(mesh_shape(case.mesh)) > len(MESH_AXES) and (case.num_micro_batches or method not in (CFP, PROPAGATION)):
+        if method == MAXTEXT:
+            return "its rules are for two axes"
         own = "its micro-batches are Alpa's" if method in (CFP, PROPAGATION) else "it is Alpa's"
         return f"{own}, whose meshes have two axes"
-    parts = case.num_devices if method in _BATCH_ONLY else mesh_shape(case.mesh)[0] if method == "megatron" else 1
+    parts = case.num_devices if method in _BATCH_ONLY else mesh_shape(case.mesh)[0] if method in _BY_HAND else 1
     if case.micro_batch % parts:
         return f"{case.micro_batch} samples cannot be split into {parts} equal parts"
-    if method != "megatron":
+    if method not in _BY_HAND:
         return ""
-    model, count = abstract(case.model, case.size), mesh_shape(case.mesh)[1]
-    specs = jax.tree.leaves(state_specs(model, "megatron"), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
+    model, sizes = abstract(case.model, case.size), dict(zip(MESH_AXES, mesh_shape(case.mesh), strict=True))
+    if not has_style(model, method):
+        return "there are rules for LLaMA only"
+    specs = jax.tree.leaves(state_specs(model, method), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
     for (path, leaf), spec in zip(jax.tree_util.tree_leaves_with_path(model.state), specs, strict=True):
         for size, axis in zip(leaf.shape, spec, strict=False):
-            if axis is not None and size % count:
+            if axis is not None and size % (count := sizes[axis]):
                 name = jax.tree_util.keystr(path, simple=True, separator="/")
                 return f"{name} has a dim of {size}, which cannot be split into {count} equal parts"
     return ""
@@ -106,16 +128,16 @@ def plan_method(
 
     Args:
         case: What is to run.
-        method: A key of `METHODS`.
+        method: A key of `ALL_METHODS`.
         option: How CFP plans.
-        devices: The case's logical mesh; None for one of this process' devices, which `PROPAGATION` always takes.
+        devices: The case's logical mesh; None for one of this process' devices, which those `BY_JIT` always take.
         setting: Of Alpa's ILP; None for the case's mesh with Alpa's default options.
 
     Raises:
         KeyError: there is no such method.
     """
-    if method == PROPAGATION:
-        return _by_jit(case)
+    if method in BY_JIT:
+        return _by_jit(case, method)
     if len(mesh_shape(case.mesh)) > len(MESH_AXES):
         return _by_autoshard(case, option)
     plans: list[Plan] = []
@@ -184,6 +206,9 @@ def _alpa_method(case: Case, name: str, option: CFPOption, devices: Any, setting
         asked = alpa.AutoShardingOption(allow_mixed_mesh_shape=setting.mixed)
         return alpa.ShardParallel(mesh, count, auto_sharding_option=asked)
 
+    def rival(kind: type[RivalOption], whose: Whose) -> Callable[[], Any]:
+        return lambda: alpa.ShardParallel(devices, count, kind(options=option.plan_options, whose=whose))
+
     makers: dict[str, Callable[[], Any]] = {
         CFP: lambda: CFPShardParallel(devices, count, option),
         **dict.fromkeys((ILP, ILP_GIVEN, ILP_AGAIN), ilp),
@@ -196,6 +221,10 @@ def _alpa_method(case: Case, name: str, option: CFPOption, devices: Any, setting
             auto_sharding_option=alpa.AutoShardingOption(enable_auto_sharding=False),
             manual_sharding_option=manual_sharding(build(case.model, case.size), "megatron"),
         ),
+        FLEXFLOW: rival(FlexFlowOption, "own"),
+        FLEXFLOW_OUR_COSTS: rival(FlexFlowOption, "ours"),
+        TOFU: rival(TofuOption, "own"),
+        TOFU_OUR_COSTS: rival(TofuOption, "ours"),
     }
     return makers[name]()
 
@@ -261,11 +290,24 @@ def _jax_mesh(case: Case) -> Mesh:
     return Mesh(np.array(jax.local_devices()[: case.num_devices]).reshape(shape), mesh_axes(shape))
 
 
-def _by_jit(case: Case) -> Planned:
-    """The step through `jax.jit`, with nothing but the batch split."""
+@contextlib.contextmanager
+def _with_rules(mesh: Mesh) -> Iterator[None]:
+    """For the time of the context, dims with logical names are split as MaxText's rules say."""
+    with jax.set_mesh(mesh), nn.logical_axis_rules(LOGICAL_AXIS_RULES):
+        yield
+
+
+def _by_jit(case: Case, method: str) -> Planned:
+    """The step through `jax.jit`: with nothing but the batch split, or with what MaxText's rules split."""
     model = build(case.model, case.size)
     mesh = _jax_mesh(case)
     whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    placed: Any = whole
+    context: Any = contextlib.nullcontext()
+    if method == MAXTEXT:
+        specs, split = state_specs(model, MAXTEXT), NamedSharding(mesh, batch_spec(MAXTEXT))
+        placed = jax.tree.map(lambda _, spec: NamedSharding(mesh, spec), model.state, specs)
+        context = _with_rules(mesh)
     count = case.num_micro_batches
     whole_step = training_step(model, jax.value_and_grad)
 
@@ -276,11 +318,12 @@ def _by_jit(case: Case) -> Planned:
     step = step_by_parts if count else whole_step
     batch = jax.tree.map(np.asarray, model.batch) if count else jax.device_put(model.batch, split)
     parts = jax.device_put(_parts(batch, count), split) if count else batch
-    jitted = jax.jit(step, in_shardings=(whole, split), out_shardings=(whole, whole), donate_argnums=(0,))
+    jitted = jax.jit(step, in_shardings=(placed, split), out_shardings=(placed, whole), donate_argnums=(0,))
     # device_put may hand on the model's own buffers, which donation would take.
-    state = jax.device_put(jax.tree.map(jnp.copy, model.state), whole)
+    state = jax.device_put(jax.tree.map(jnp.copy, model.state), placed)
     started = time.perf_counter()
-    compiled = jitted.lower(state, parts).compile()
+    with context:
+        compiled = jitted.lower(state, parts).compile()
     planning_s = time.perf_counter() - started
 
     def run(state: Any, batch: Any) -> Any:

@@ -129,7 +129,7 @@ def compare(
 
     Args:
         case: What is to run.
-        methods: Keys of `METHODS`, each once.
+        methods: Keys of `ALL_METHODS`, each once.
         effort: How often.
         option: How CFP plans.
         progress: Is told what happens, in `steps_of` steps.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from alpa_cfp import quantities
-from alpa_cfp_bench.case import CFP, COMPOSED, ILP, ILP_AGAIN, METHODS, PIPELINE_METHODS, Effort
+from alpa_cfp_bench.case import ALL_METHODS, CFP, COMPOSED, ILP, ILP_AGAIN, PIPELINE_METHODS, Effort
 from alpa_cfp_bench.pipelines import PipelineComparison, PipelineOutcome
 from alpa_cfp_bench.running import Compared, Comparison, Measured, Outcome
 from alpa_cfp_bench.stage_choice import TIMERS
@@ -169,7 +169,7 @@ def _against_ilp(step: str, by: Ratio) -> str:
 def _meaning(found: Comparison, machine: dict[str, object]) -> list[str]:
     names = [outcome.method for outcome in found.outcomes]
     width = max(map(len, names))
-    said = [f"{name.ljust(width)}  {METHODS.get(name, '')}".rstrip() for name in names]
+    said = [f"{name.ljust(width)}  {ALL_METHODS.get(name, '')}".rstrip() for name in names]
     effort = found.effort
     said += [
         "",

@@ -1,6 +1,8 @@
 """LLaMA in flax: RMSNorm, rotary positions, grouped-query attention, SwiGLU, a head of its own.
 
-Takes sizes and in which way it is written; gives a flax module with the call of alpa's language models. Invariants: all
+Takes sizes and in which way it is written; gives a flax module with the call of alpa's language models. Activations
+have logical names where those of MaxText have some (MaxText/layers/llama2.py, attentions.py, linears.py), by which flax
+constrains them in a context of rules and a mesh (`shardings.LOGICAL_AXIS_RULES`), and nowhere else. Invariants: all
 ways compute the same function, up to rounding; only `scan` keeps the layers' parameters in another form, stacked.
 """
 
@@ -13,12 +15,22 @@ from flax import linen as nn
 _MASKED = -1e9
 # flax says that axes are numbers, and takes this in place of one.
 _BROADCAST: Any = nn.broadcast
+# The logical names of dims of activations.
+RESIDUAL = ("activation_batch", "activation_length", "activation_embed")
+HEADS = ("activation_batch", "activation_length", "activation_heads", "activation_kv")
+MLP = ("activation_batch", "activation_length", "activation_mlp")
+LOGITS = ("activation_batch", "activation_length", "activation_vocab")
 
 
 class Output(NamedTuple):
     """The output of the model, with the field name of alpa's language models."""
 
     logits: jax.Array
+
+
+def named(x: jax.Array, names: tuple[str, ...]) -> jax.Array:
+    """An activation whose dims have logical names: itself, but for the sharding that rules give it."""
+    return nn.with_logical_constraint(x, names)
 
 
 class RmsNorm(nn.Module):
@@ -51,10 +63,11 @@ class LlamaLayer(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, position_ids: jax.Array) -> jax.Array:
         hidden = x.shape[-1]
-        x = x + self._dense(hidden, "o")(self._attended(RmsNorm(name="attention_norm")(x), position_ids))
-        y = RmsNorm(name="mlp_norm")(x)
-        gated = nn.silu(self._dense(3 * hidden, "gate")(y)) * self._dense(3 * hidden, "up")(y)
-        return x + self._dense(hidden, "down")(gated)
+        y = named(RmsNorm(name="attention_norm")(x), RESIDUAL)
+        x = x + named(self._dense(hidden, "o")(self._attended(y, position_ids)), RESIDUAL)
+        y = named(RmsNorm(name="mlp_norm")(x), RESIDUAL)
+        gated = named(nn.silu(self._dense(3 * hidden, "gate")(y)) * self._dense(3 * hidden, "up")(y), MLP)
+        return named(x + named(self._dense(hidden, "down")(gated), RESIDUAL), RESIDUAL)
 
     def _attended(self, y: jax.Array, position_ids: jax.Array) -> jax.Array:
         batch, sequence, hidden = y.shape
@@ -62,12 +75,12 @@ class LlamaLayer(nn.Module):
         q = self._dense(hidden, "q")(y).reshape(batch, sequence, self.heads, head_dim)
         k = self._dense(self.kv_heads * head_dim, "k")(y).reshape(batch, sequence, self.kv_heads, head_dim)
         v = self._dense(self.kv_heads * head_dim, "v")(y).reshape(batch, sequence, self.kv_heads, head_dim)
-        q, k = rotate(q, position_ids), rotate(k, position_ids)
+        q, k, v = (named(each, HEADS) for each in (rotate(q, position_ids), rotate(k, position_ids), v))
         k, v = (jnp.repeat(each, self.heads // self.kv_heads, axis=2) for each in (k, v))
         scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / head_dim**0.5
         causal = jnp.tril(jnp.ones((sequence, sequence), bool))
         weights = jax.nn.softmax(jnp.where(causal, scores.astype(jnp.float32), _MASKED), axis=-1).astype(y.dtype)
-        return jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(batch, sequence, hidden)
+        return named(jnp.einsum("bhqk,bkhd->bqhd", weights, v), HEADS).reshape(batch, sequence, hidden)
 
     def _dense(self, features: int, name: str) -> nn.Dense:
         return nn.Dense(features, use_bias=False, dtype=self.dtype, name=name)
@@ -112,7 +125,7 @@ class Llama(nn.Module):
     ) -> Output:
         del attention_mask, token_type_ids  # all tokens count, and they are of one type
         embedding = nn.Embed(self.vocabulary, self.hidden, dtype=self.dtype, name="embedding")
-        x = embedding(input_ids)
+        x = named(embedding(input_ids), RESIDUAL)
         layer = nn.remat(LlamaLayer) if self.remat else LlamaLayer
         sizes = (self.heads, self.kv_heads, self.dtype)
         if self.scan:
@@ -129,5 +142,7 @@ class Llama(nn.Module):
                 x = layer(*sizes, name=f"layer_{number}")(x, position_ids)
         x = RmsNorm(name="norm")(x)
         if self.tied:
-            return Output(embedding.attend(x).astype(jnp.float32))
-        return Output(nn.Dense(self.vocabulary, use_bias=False, dtype=self.dtype, name="head")(x).astype(jnp.float32))
+            logits = embedding.attend(x)
+        else:
+            logits = nn.Dense(self.vocabulary, use_bias=False, dtype=self.dtype, name="head")(x)
+        return Output(named(logits, LOGITS).astype(jnp.float32))

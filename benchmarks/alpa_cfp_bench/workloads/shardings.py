@@ -1,9 +1,11 @@
 """Manual shardings for the models: takes a model and a style, gives back alpa's `ManualShardingOption`.
 
-Two styles over the mesh axes `data` and `model`: "data_parallel" splits the batch over both and replicates the rest;
-"megatron" splits the batch over `data` and the parameters over `model`: kernels by columns, then by rows, so that one
-all-reduce follows each pair; embeddings by vocabulary; experts by expert. A parameter's optimizer state is sharded as
-the parameter. Invariant: every rule matches something, so a renamed parameter is an error and not a silent replica.
+Two styles of all models over the mesh axes `data` and `model`: "data_parallel" splits the batch over both and
+replicates the rest; "megatron" splits the batch over `data` and the parameters over `model`: kernels by columns, then
+by rows, so that one all-reduce follows each pair; embeddings by vocabulary; experts by expert. A parameter's optimizer
+state is sharded as the parameter. A third one, "maxtext", is of some models only (`has_style`): dims have logical
+names, and the rules that MaxText publishes say which are split (`LOGICAL_AXIS_RULES`). Invariant: every rule matches
+something, so a renamed parameter is an error and not a silent replica.
 """
 
 import re
@@ -11,12 +13,14 @@ from typing import Any
 
 import jax
 from alpa import ManualShardingOption
+from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 from alpa_cfp_bench.workloads.model import Model
 from alpa_cfp_bench.workloads.sizes import MESH_AXES
 
 STYLES = ("data_parallel", "megatron")
+MAXTEXT = "maxtext"
 
 _COLUMN = PartitionSpec(None, "model")
 _ROW = PartitionSpec("model", None)
@@ -107,10 +111,63 @@ _MEGATRON_RULES: dict[str, dict[str, PartitionSpec]] = {
     },
 }
 
+# The mesh axis over which a dim with a logical name is split: the `logical_axis_rules` of MaxText, in MaxText/configs/
+# base.yml of https://github.com/AI-Hypercomputer/maxtext at 000e93554a028c208eeacc75b7c1813a79ae6219, for a mesh of its
+# axes `fsdp` and `tensor`, which are `data` and `model` here; its other axes have size 1. A rule counts whose axis no
+# other dim of the tensor has.
+LOGICAL_AXIS_RULES = (
+    ("activation_batch", "data"),
+    ("activation_heads", "model"),
+    ("activation_length", None),
+    ("activation_embed", "model"),
+    ("activation_mlp", "model"),
+    ("activation_kv", "model"),
+    ("activation_vocab", "model"),
+    ("mlp", "model"),
+    ("vocab", "model"),
+    ("embed", "data"),
+    ("norm", "model"),
+    ("heads", "model"),
+    ("kv", None),
+)
+
+# The logical names of the dims of parameters, as MaxText's layers have them (MaxText/layers); heads and the dims of one
+# head are one dim here.
+_LOGICAL_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
+    "llama": {
+        r"embedding/embedding": ("vocab", "embed"),
+        r"layer_\d+/[qkv]/kernel": ("embed", "heads"),
+        r"layer_\d+/o/kernel": ("heads", "embed"),
+        r"layer_\d+/(gate|up)/kernel": ("embed", "mlp"),
+        r"layer_\d+/down/kernel": ("mlp", "embed"),
+        r"(layer_\d+/(attention|mlp)_)?norm/scale": ("norm",),
+        r"head/kernel": ("embed", "vocab"),
+    },
+}
+
+
+def has_style(model: Model, style: str) -> bool:
+    """Whether there are shardings of a model in a style."""
+    return style in STYLES or (style == MAXTEXT and model.name in _LOGICAL_NAMES)
+
+
+def _rules(model: Model, style: str) -> dict[str, PartitionSpec]:
+    """The specs of parameters by the ends of their paths."""
+    if style == "megatron":
+        return _MEGATRON_RULES[model.name]
+    if style == MAXTEXT:
+        names = _LOGICAL_NAMES[model.name].items()
+        return {end: nn.logical_to_mesh_axes(dims, LOGICAL_AXIS_RULES) or PartitionSpec() for end, dims in names}
+    return {}
+
 
 def state_specs(model: Model, style: str) -> Any:
-    """A pytree like `model.state` with a PartitionSpec for each array."""
-    rules = _MEGATRON_RULES[model.name] if style == "megatron" else {}
+    """A pytree like `model.state` with a PartitionSpec for each array.
+
+    Raises:
+        KeyError: there are no shardings of the model in this style.
+    """
+    rules = _rules(model, style)
     unmatched = set(rules)
 
     def spec(path: tuple[Any, ...], leaf: Any) -> PartitionSpec:
@@ -134,6 +191,6 @@ def batch_spec(style: str) -> PartitionSpec:
 
 
 def manual_sharding(model: Model, style: str) -> ManualShardingOption:
-    """The option for `train_step(model)`'s arguments (state, batch) in one of `STYLES`."""
+    """The option for `train_step(model)`'s arguments (state, batch) in a style that the model has."""
     batch_specs = jax.tree.map(lambda _: batch_spec(style), model.batch)
     return ManualShardingOption(MESH_AXES, in_axis_resources=(state_specs(model, style), batch_specs))

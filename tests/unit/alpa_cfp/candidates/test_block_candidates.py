@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
+from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.candidates import block_candidates as candidates
 from alpa_cfp.candidates import block_program
 from alpa_cfp.candidates.block_candidates import Candidate, find_block_candidates
@@ -23,7 +24,7 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.propagation import donation_pairs
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import StateSharding
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding, strategies_of
 from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.training_steps import MESH, model_module, spectral_module, stage_module
 
@@ -122,6 +123,21 @@ def test_axes_of_different_sizes_are_not_permuted(monkeypatch: pytest.MonkeyPatc
     without = found(stage_module("gpt", SMALL), LONG)
     without_permutations(monkeypatch)
     assert found(stage_module("gpt", SMALL), LONG) == without
+
+
+def test_candidates_of_some_strategies_are_those_of_all_that_have_these() -> None:
+    program, cache = AnalysedProgram(model_module("mlp", SMALL)), dict[Any, Any]()
+    every = find_block_candidates(program.subprograms, SQUARE, cache)
+
+    def by_one_factor(number: int, block: ParallelBlock) -> list[BlockStrategy]:
+        assert every[number].kind == number
+        return [each for each in strategies_of(block, SQUARE.shape) if each.factors[0] == each.factors[1]]
+
+    some = find_block_candidates(program.subprograms, SQUARE, cache, strategies=by_one_factor)
+    for whole, part in zip(every, some, strict=True):
+        expected = tuple(each for each in whole.candidates if each.strategy.factors[0] == each.strategy.factors[1])
+        assert part == replace(whole, candidates=expected)
+        assert 0 < len(expected) < len(whole.candidates)
 
 
 def test_a_marked_stage_has_the_state_shardings_of_a_plain_step() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from alpa_cfp.cli.main import main
 from alpa_cfp_bench import running
-from alpa_cfp_bench.case import METHODS, Case, Effort
+from alpa_cfp_bench.case import ALL_METHODS, Case, Effort
 from alpa_cfp_bench.workloads.sizes import SIZES
 
 pytestmark = pytest.mark.slow
@@ -58,6 +58,8 @@ def refused(words: str, capsys: pytest.CaptureFixture[str]) -> str:
             "--ray local --methods cfp propagation",
             "propagation and --ray exclude each other: it is plain jax.jit of one process, which has none of the",
         ),
+        ("--ray local --methods maxtext", "maxtext and --ray exclude each other: it is plain jax.jit of one process"),
+        ("--methods maxtext", "maxtext cannot run gpt on a 2x4 mesh: there are rules for LLaMA only. Leave it out of"),
         ("--rounds 0", "--rounds is 0, and must be at least 1"),
         ("--copies -1", "--copies is -1, and must be at least 1"),
         ("--json absent/a.json", "--json absent/a.json cannot be written: is there such a directory"),
@@ -131,7 +133,7 @@ def test_help_names_each_method_model_and_exit_code(capsys: pytest.CaptureFixtur
         main(["bench", "--help"])
     assert ended.value.code == 0
     said = capsys.readouterr().out
-    assert all(name in said for name in [*METHODS, *SIZES, "examples:", "$ALPA_CFP_DATABASE", "130: Ctrl-C"])
+    assert all(name in said for name in [*ALL_METHODS, *SIZES, "examples:", "$ALPA_CFP_DATABASE", "130: Ctrl-C"])
 
 
 def test_help_needs_no_jax() -> None:

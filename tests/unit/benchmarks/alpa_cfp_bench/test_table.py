@@ -2,7 +2,7 @@
 
 import pytest
 
-from alpa_cfp_bench.case import CFP, ILP, METHODS
+from alpa_cfp_bench.case import CFP, ILP, METHODS, RIVALS
 from alpa_cfp_bench.running import Comparison
 from alpa_cfp_bench.table import lines
 from alpa_cfp_bench.text import aligned, size_text
@@ -65,6 +65,8 @@ def test_each_method_is_explained() -> None:
     report = text(comparison())
     assert METHODS[CFP] in report
     assert METHODS[ILP] in report
+    of_rivals = text(comparison(*(outcome(name, 40.0) for name in RIVALS)))
+    assert all(words in of_rivals for words in RIVALS.values())
 
 
 def test_virtual_devices_are_called_virtual() -> None:
