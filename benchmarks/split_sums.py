@@ -33,10 +33,10 @@ _HEADER = (
 )  # fmt: skip
 _TEXT = (
     f"Modelled step of {_LAYERS} layers of LLaMA, without rematerialisation, one sample for each device of the mesh's "
-    "first axis, on a machine that is not here: the best plan in which sums over devices are whole, and the best one in "
-    "which they may stay in parts, split by samples or positions. `budget`: what a device may hold; where there is no "
-    "number, all of its memory; the others are shares of what the plan with whole sums needs by the compiler. `GB`: what "
-    "the compiled program needs. `planning`: seconds of both plans; programs that both need are compiled once."
+    "first axis, on a machine that is not here: the best plan in which sums over devices are whole, and the best one "
+    "in which they may stay in parts, split by samples or positions. `budget`: what a device may hold; where there is "
+    "no number, all of its memory; the others are shares of what the plan with whole sums needs by the compiler. `GB`: "
+    "what the compiled program needs. `planning`: seconds of both plans; programs that both need are compiled once."
 )
 
 
@@ -131,8 +131,8 @@ def _verdict(rows: Sequence[reports.Row]) -> str:
         return "No case has both plans."
     return (
         f"{len(ratios)} budgets with both plans: with split sums a step takes {statistics.median(ratios):.3f} of the "
-        f"time in the median, {min(ratios):.3f} at best, {max(ratios):.3f} at worst; {only} budgets fit with split sums "
-        "only."
+        f"time in the median, {min(ratios):.3f} at best, {max(ratios):.3f} at worst; {only} budgets fit with split "
+        "sums only."
     )
 
 
