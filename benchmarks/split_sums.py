@@ -131,8 +131,8 @@ def _verdict(rows: Sequence[reports.Row]) -> str:
         return "No case has both plans."
     return (
         f"{len(ratios)} budgets with both plans: with split sums a step takes {statistics.median(ratios):.3f} of the "
-        f"time in the median, {min(ratios):.3f} at best, {max(ratios):.3f} at worst; {only} budgets fit with split "
-        "sums only."
+        f"time in the median, {min(ratios):.3f} at best, {max(ratios):.3f} at worst. Budgets that fit with split "
+        f"sums only: {only}."
     )
 
 

@@ -48,11 +48,6 @@ def budget_of(request: PlanRequest, options: PlanOptions) -> int | None:
     return options.memory_budget_bytes or request.memory_budget_bytes
 
 
-def splits_sums(request: PlanRequest, options: PlanOptions) -> bool:
-    """Returns whether sums over devices may stay in parts."""
-    return isinstance(request.devices, TargetDevices) if options.split_sums is None else options.split_sums
-
-
 def new_plan(
     program: AnalysedProgram,
     mesh: LogicalMesh,
@@ -158,7 +153,7 @@ class _Planning:
 
         found = find_block_candidates(
             self.program.subprograms, self.mesh, self.session.candidates, tell,
-            split_sums=splits_sums(self.request, self.options),
+            split_sums=bool(self.options.split_sums),
         )  # fmt: skip
         logger.info(
             "CFP: %d ops, %d blocks of %d kinds, %d candidates",

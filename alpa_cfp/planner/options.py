@@ -32,7 +32,7 @@ class PlanOptions:
         baselines: Whether plans that people write by hand are timed beside them: data parallelism, and ZeRO and
             Megatron-style ones where they are expected to be faster.
         split_sums: Whether sums over devices may stay in parts where weights are split, as in sequence parallelism;
-            None: for devices that are not here. It needs about half as many candidates more.
+            None: only if no plan fits into the memory otherwise. It needs about half as many candidates more.
         pruning_margin: A candidate is measured only if a plan with it would be among the best, were the candidate this
             many times faster than estimated; inf measures all.
         planning_budget_s: The time after which nothing more is measured: the best plan so far is taken, and a caveat
@@ -81,8 +81,10 @@ class PlanOptions:
         return self.plan if self.plan is None or isinstance(self.plan, Plan) else Plan.load(self.plan)
 
     def for_candidate_stage(self) -> "PlanOptions":
-        """Returns these options for a candidate stage: closer pruning, and no whole plans timed."""
-        return replace(self.with_closer_pruning(), refine=0)
+        """Returns these options for a candidate stage: closer pruning, no whole plans timed, and a stage that does not
+        fit is not planned twice.
+        """
+        return replace(self.with_closer_pruning(), refine=0, split_sums=bool(self.split_sums))
 
     def with_closer_pruning(self) -> "PlanOptions":
         """Returns these options with the pruning margin of candidate stages: the square root of this one."""

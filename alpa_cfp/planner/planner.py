@@ -19,7 +19,7 @@ from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlanCache, PlannedModule
 from alpa_cfp.planner.mesh_shapes import all_shapes, nontrivial_sizes, refines
-from alpa_cfp.planner.new_plan import budget_of, new_plan, splits_sums
+from alpa_cfp.planner.new_plan import budget_of, new_plan
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.request import PlanRequest
 from alpa_cfp.planner.session import Session
@@ -75,13 +75,27 @@ def plan_program(
         needs_profiles: Whether to measure on a mesh of one device, too, where there is one plan only.
 
     A program that names axes of the mesh itself is planned on that mesh alone.
+
+    Raises:
+        MemoryBudgetError: no plan fits into the memory budget.
     """
-    return best_of_meshes(
-        [request.mesh] if program.is_constrained else meshes_of(request, session.options),
-        lambda mesh: _cached_or_new(program, mesh, request, session, needs_profiles),
-        with_caveats,
-        lambda made: made.plan.predicted_s if made.plan.measured_s is None else made.plan.measured_s,
-    )
+    meshes = [request.mesh] if program.is_constrained else meshes_of(request, session.options)
+
+    def best(session: Session) -> PlannedModule:
+        return best_of_meshes(
+            meshes,
+            lambda mesh: _cached_or_new(program, mesh, request, session, needs_profiles),
+            with_caveats,
+            lambda made: made.plan.predicted_s if made.plan.measured_s is None else made.plan.measured_s,
+        )
+
+    try:
+        return best(session)
+    except MemoryBudgetError:
+        if session.options.split_sums is not None:
+            raise
+        logger.info("CFP: no plan fits; planning again with sums over devices that may stay in parts")
+        return best(dataclasses.replace(session, options=dataclasses.replace(session.options, split_sums=True)))
 
 
 def use_plan(program: AnalysedProgram, request: PlanRequest, options: PlanOptions) -> PlannedModule:
@@ -181,7 +195,7 @@ def cache_key(
 ) -> str:
     """Returns the inputs of planning other than the module, profiles and this code, as a key of the plan cache."""
     fields = (options.costs, options.samples, options.refine, options.baselines, options.pruning_margin, options.seed)
-    fields += (options.search_limit_s, options.search_memory_bytes, splits_sums(request, options))
+    fields += (options.search_limit_s, options.search_memory_bytes, bool(options.split_sums))
     limits, budget = program.module.combiner_limits, budget_of(request, options)
     return repr((mesh.shape, source.devices, budget, request.num_micro_batches, limits, fields))
 

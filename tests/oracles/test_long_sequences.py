@@ -12,8 +12,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from alpa_cfp import Plan, PlanOptions, autoshard, target
+from alpa_cfp.search import MemoryBudgetError
 
 HEAD = 128
 
@@ -88,16 +90,29 @@ def has_split_sums(of: Plan) -> bool:
     return any(strategy.sums_along is not None for strategy in of.strategies)
 
 
-def test_sums_stay_in_parts_for_devices_that_are_not_here_unless_that_is_not_wanted() -> None:
+def test_sums_stay_in_parts_where_that_is_asked_for() -> None:
     few_tokens = (1, 2048, 4096, 11_008, (8,))
-    assert has_split_sums(plan(*few_tokens, None, 0))
-    assert not has_split_sums(plan(*few_tokens, False, 0))
-    assert "sums kept in parts (split by samples" in plan(*few_tokens, None, 0).explain()
+    assert has_split_sums(plan(*few_tokens, True, 0))
+    assert not has_split_sums(plan(*few_tokens, None, 0))
+    assert "sums kept in parts (split by samples" in plan(*few_tokens, True, 0).explain()
 
 
 def test_with_little_memory_a_plan_with_sums_in_parts_is_faster_than_the_best_without() -> None:
     large = (2, 4096, 8192, 28_672, (2, 4))
     budget = int(0.93 * plan(*large, False, 0).memory.total)
-    whole, parts = plan(*large, False, budget), plan(*large, None, budget)
+    whole, parts = plan(*large, False, budget), plan(*large, True, budget)
     assert has_split_sums(parts)
     assert parts.predicted_s < 0.99 * whole.predicted_s
+
+
+def test_sums_stay_in_parts_where_no_plan_fits_otherwise() -> None:
+    large = (2, 2048, 8192, 28_672, (2, 4))
+    with pytest.raises(MemoryBudgetError) as least:
+        plan(*large, False, 1)
+    with pytest.raises(MemoryBudgetError) as least_in_parts:
+        plan(*large, None, 1)
+    budget = (least.value.least_bytes + least_in_parts.value.least_bytes) // 2
+    assert least_in_parts.value.least_bytes < budget
+    found = plan(*large, None, budget)
+    assert has_split_sums(found)
+    assert found.memory.total <= budget
