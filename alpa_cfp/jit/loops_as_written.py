@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
-from alpa_cfp.errors import NoRunnablePlanError
+from alpa_cfp.errors import NoRunnablePlanError, ReplayError
 from alpa_cfp.jit.tracing import TracedFunction
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan import Plan
@@ -47,7 +47,8 @@ def faster_form(
     logger.info("CFP: the best plan splits nothing; the loops as they are written are tried")
     try:
         again = planned(other)
-    except (MemoryBudgetError, NoPlanError, NoRunnablePlanError) as error:
+    # Recorded profiles may be those of the program with its loops unrolled alone.
+    except (MemoryBudgetError, NoPlanError, NoRunnablePlanError, ReplayError) as error:
         logger.info("CFP: with the loops as they are written there is no plan: %s", error)
         return program, made
     if not _is_faster(again.plan, made.plan):

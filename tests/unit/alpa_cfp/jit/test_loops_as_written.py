@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from alpa_cfp.errors import NoRunnablePlanError
+from alpa_cfp.errors import NoRunnablePlanError, ReplayError
 from alpa_cfp.jit.loops_as_written import faster_form
 from alpa_cfp.jit.tracing import TracedFunction, trace
 from alpa_cfp.plan.plan import Plan
@@ -60,7 +60,8 @@ def test_loops_stay_as_they_are_written_if_nothing_is_split_and_the_step_is_fast
 
 
 @pytest.mark.parametrize(
-    ("unrolled_s", "with_loops_s"), [(1.0, 2.0), (1.0, None), (1.0, NoRunnablePlanError(["it crashed"]))]
+    ("unrolled_s", "with_loops_s"),
+    [(1.0, 2.0), (1.0, None), (1.0, NoRunnablePlanError(["it crashed"])), (1.0, ReplayError("no profiles"))],
 )
 def test_loops_stay_unrolled_if_they_are_not_faster_as_written(
     unrolled_s: float, with_loops_s: float | Exception | None
