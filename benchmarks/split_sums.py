@@ -77,7 +77,7 @@ def _of_case(model: str, sequence: int, options: argparse.Namespace) -> Iterator
         for share in (None, *options.shares):
             budget, started = None if share is None else int(share * needed), time.perf_counter()
             whole, parts = planned(budget, split_sums=False), planned(budget, split_sums=True)
-            needed = needed or _needed(whole) or 0
+            needed = needed or _needed(whole) or mesh.target.chip.memory_bytes
             yield {
                 "model": model,
                 "sequence": sequence,

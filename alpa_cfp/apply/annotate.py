@@ -22,7 +22,7 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.propagation import donation_pairs, propagate
 from alpa_cfp.spmd.shardings import annotations
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
-from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding, summed_axes
 from alpa_cfp.strategies.state_sharding import StateShardings, find_state_shardings
 
 
@@ -156,8 +156,9 @@ class _Writer:
             for op, rule_factor in factor.places:
                 axes_of.setdefault(op, {})[rule_factor] = strategy.axes_of(number)
         along = {} if strategy.sums_along is None else dict(block.factors[strategy.sums_along].places)
+        summed = summed_axes(block, strategy, self._mesh.shape)
         for entry in block.entries:
-            self._partition_entry(entry.op, axes_of.get(entry.op, {}), along.get(entry.op))
+            self._partition_entry(entry.op, axes_of.get(entry.op, {}), along.get(entry.op), summed)
 
     def set_results(self, shardings: Mapping[int, ArraySharding]) -> None:
         """Give the results of the ops with these indices their shardings."""
@@ -183,7 +184,9 @@ class _Writer:
                     for position in positions:
                         self._reshard(self._operations[user], position, value, sharding)
 
-    def _partition_entry(self, index: int, axes_of_factor: dict[int, tuple[int, ...]], sums_along: int | None) -> None:
+    def _partition_entry(
+        self, index: int, axes_of_factor: dict[int, tuple[int, ...]], sums_along: int | None, summed: Sequence[int]
+    ) -> None:
         """Partition an entry.
 
         Args:
@@ -191,6 +194,7 @@ class _Writer:
             axes_of_factor: The mesh axes that split each factor of its rule, in the order of the block's factors.
             sums_along: The factor of its rule along which its result is split if it is a sum over devices; None for
                 none.
+            summed: The mesh axes over which such sums are.
         """
         op, operation = self._graph.ops[index], self._operations[index]
         if op.rule is None:
@@ -210,10 +214,11 @@ class _Writer:
             return
         (result,) = rule.results
         kept = {rule.major_factor(factors) for factors in result}
-        summed = [axis for factor, split in axes_of_factor.items() if factor not in kept for axis in split]
-        if summed and sums_along in kept:
+        others = [axis for factor, split in axes_of_factor.items() if factor not in kept for axis in split]
+        parts = [axis for axis in others if axis in summed]
+        if parts and sums_along in kept:
             own = axes_of_factor.get(sums_along, ())
-            self._split_result(operation, sharding(result, {**axes_of_factor, sums_along: (*own, *summed)}))
+            self._split_result(operation, sharding(result, {**axes_of_factor, sums_along: (*own, *parts)}))
 
     def _split_result(self, operation: Any, sharding: ArraySharding) -> None:
         """Split the only result of an op right after it."""

@@ -85,8 +85,9 @@ def autoshard(
     """Plans how `fn(*args, **kwargs)` is partitioned over `mesh`; `Plan.jit` runs it so.
 
     `fn` is a whole training step or any other function that `jax.jit` takes. It is traced once. Loops of known length
-    are unrolled where there is something to plan in them; inside those of unknown length nothing is planned. Where the
-    best plan splits nothing, they run as they are written if that is faster.
+    are unrolled where there is something to plan in them; inside those of unknown length nothing is planned. If to
+    split the program gains little, and whole plans are timed, the function is traced and planned again with its loops
+    as they are written, and the faster form runs.
 
     `@autoshard(mesh, ...)` is a decorator: the function is planned at its first call, and again for arguments of other
     shapes. Keyword arguments are then fields of `PlanOptions`: `@autoshard(mesh, donate_argnums=0, refine=5)`. The
@@ -147,17 +148,19 @@ def plan_function(
     with planning_together(mesh, request, options) as processes:
         asked = asked_by_user(mesh, args, kwargs, boundary.in_shardings, boundary.out_shardings)
         traced = partial(trace, fn, args, kwargs, boundary.donate_argnums, platform_of(mesh), asked)
-        given = options.given_plan
-        of_given = None if given is None else given.signature
-        program = traced(keeps_loops=of_given is not None and of_given.keeps_loops)
+        program = traced()
 
         def make(request: PlanRequest) -> Plan:
-            def planned(form: TracedFunction) -> PlannedModule:
-                return plan_module(form.module, request, options)
+            given = options.read_plan()
 
-            if given is not None:
-                return _signed(program, planned(program), mesh)
-            return _signed(*faster_form(program, partial(traced, keeps_loops=True), planned), mesh)
+            def planned(form: TracedFunction) -> PlannedModule:
+                return plan_module(form.module, request, replace(options, plan=given))
+
+            if given is None:
+                return _signed(*faster_form(program, partial(traced, keeps_loops=True), planned), mesh)
+            keeps_loops = given.signature is not None and given.signature.keeps_loops
+            form = traced(keeps_loops=True) if keeps_loops else program
+            return _signed(form, planned(form), mesh)
 
         return processes.planned(program, make)
 

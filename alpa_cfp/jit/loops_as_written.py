@@ -1,28 +1,33 @@
 """The form of a program that runs: with its loops unrolled, or as they are written.
 
-Unrolled, the planner sees each iteration, and can split what is in it. Where the best plan splits nothing at all, that
-is of no use, and the loops may well be faster: their code is small. Takes a traced function and a way to plan one;
-gives the form that was measured to be the faster one, with its plan. Invariant: a program that says itself what lies
-where keeps the form in which that is planned.
+Unrolled, the planner sees each iteration, and can split what is in it. Where splitting gains little, the loops may well
+be faster: they are small programs, of which little is waited for. Takes a traced function and a way to plan one; gives
+the form whose step is the faster one, as measured or modelled, with its plan. Invariant: a program that says itself
+what lies where keeps the form in which that is planned.
 """
 
 import dataclasses
 import logging
 from collections.abc import Callable
 
-from alpa_cfp.errors import NoRunnablePlanError, ReplayError
+from alpa_cfp.errors import NoRunnablePlanError, ProfilingError, ReplayError
 from alpa_cfp.jit.tracing import TracedFunction
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlannedModule
 from alpa_cfp.search import MemoryBudgetError, NoPlanError
+from alpa_cfp.strategies.block_strategy import StateSharding
 
 logger = logging.getLogger(__name__)
 
 _AS_WRITTEN = (
-    "the best plan of the program with its loops unrolled splits nothing, and with the loops as they are written the "
-    "step is faster: so it runs"
+    "no loop is unrolled: with the loops as they are written, inside which nothing is split, the step is faster"
 )
+# How many times as long as the best plan the one that splits nothing may be predicted to take, unrolled, where the
+# loops as they are written are tried: a loop of small steps may be as many times as fast as its unrolled form.
+_WORTH_A_TRY = 3.0
+# The share by which a step has to be faster: less is noise of times that were not taken side by side.
+_LEAST_GAIN = 0.01
 
 
 def faster_form(
@@ -41,14 +46,14 @@ def faster_form(
         The faster form, and its plan.
     """
     made = planned(program)
-    if not program.unrolled or program.names_mesh or _splits(made.plan) or made.plan.measured_s is None:
+    if not program.unrolled or program.names_mesh or not _gains_little(made.plan):
         return program, made
-    other = as_written()
-    logger.info("CFP: the best plan splits nothing; the loops as they are written are tried")
+    logger.info("CFP: to split the program gains little; it is planned with its loops as they are written, too")
     try:
+        other = as_written()
         again = planned(other)
     # Recorded profiles may be those of the program with its loops unrolled alone.
-    except (MemoryBudgetError, NoPlanError, NoRunnablePlanError, ReplayError) as error:
+    except (MemoryBudgetError, NoPlanError, NoRunnablePlanError, ProfilingError, ReplayError) as error:
         logger.info("CFP: with the loops as they are written there is no plan: %s", error)
         return program, made
     if not _is_faster(again.plan, made.plan):
@@ -58,11 +63,26 @@ def faster_form(
     return dataclasses.replace(other, caveats=(*other.caveats, *caveats.all)), again
 
 
-def _splits(plan: Plan) -> bool:
-    """Whether a plan splits anything."""
-    return any(factor is not None for strategy in plan.strategies for factor in strategy.factors)
+def _gains_little(plan: Plan) -> bool:
+    """Whether a plan is hardly faster than one that splits nothing would be, as far as whole plans were timed."""
+    if plan.measured_s is None or plan.account is None:
+        return False
+    whole_s = plan.account.overhead_s
+    for block in plan.account.blocks:
+        unsplit = (
+            each.time_s
+            for each in plan.account.kinds[block.kind].alternatives
+            if each.kept == StateSharding.REPLICATED and not any(each.roles)
+        )
+        own_s = next(unsplit, None)
+        if own_s is None:
+            return False
+        whole_s += own_s
+    return whole_s <= _WORTH_A_TRY * plan.measured_s
 
 
 def _is_faster(plan: Plan, than: Plan) -> bool:
-    """Whether the step of a plan was measured to be faster than that of another one."""
-    return plan.measured_s is not None and than.measured_s is not None and plan.measured_s < than.measured_s
+    """Whether the step of a plan is surely faster than that of another one."""
+    if plan.measured_s is None or than.measured_s is None:
+        return False
+    return plan.measured_s < (1 - _LEAST_GAIN) * than.measured_s

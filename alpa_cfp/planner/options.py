@@ -32,7 +32,8 @@ class PlanOptions:
         baselines: Whether plans that people write by hand are timed beside them: data parallelism, and ZeRO and
             Megatron-style ones where they are expected to be faster.
         split_sums: Whether sums over devices may stay in parts where weights are split, as in sequence parallelism;
-            None: only if no plan fits into the memory otherwise. It needs about half as many candidates more.
+            None: only if no plan fits into the memory otherwise, and not in stages of a pipeline. It needs about half
+            as many candidates more. Costs of stages that are composed have none of them.
         pruning_margin: A candidate is measured only if a plan with it would be among the best, were the candidate this
             many times faster than estimated; inf measures all.
         planning_budget_s: The time after which nothing more is measured: the best plan so far is taken, and a caveat
@@ -70,9 +71,8 @@ class PlanOptions:
         check_choices(self, {"costs": Costs, "logical_mesh_shapes": MeshShapes})
         check_numbers(self)
 
-    @property
-    def given_plan(self) -> Plan | None:
-        """The plan that is used as it is; None without one.
+    def read_plan(self) -> Plan | None:
+        """Returns the plan that is used as it is, from its file if need be; None without one.
 
         Raises:
             PlanError: its file holds no plan.

@@ -104,7 +104,7 @@ def use_plan(program: AnalysedProgram, request: PlanRequest, options: PlanOption
     Raises:
         PlanError: it is for another program or mesh, or cannot be read.
     """
-    chosen = options.given_plan
+    chosen = options.read_plan()
     assert chosen is not None
     meshes = [request.mesh] if options.logical_mesh_shapes == "given" else all_shapes(request.mesh)
     if nontrivial_sizes(chosen.mesh_shape) not in {nontrivial_sizes(mesh.shape) for mesh in meshes}:

@@ -144,6 +144,8 @@ def _continued(program: AnalysedProgram, mesh: LogicalMesh, plan: RivalPlan) -> 
 
     def strategies(number: int, block: ParallelBlock) -> list[BlockStrategy]:
         before = plan.strategies[number].factors
-        return [each for each in strategies_of(block, mesh.shape) if each.factors[:-1] == before]
+        found = [each for each in strategies_of(block, mesh.shape) if each.factors[:-1] == before]
+        # After three runs of axes there may be no candidate that goes on: then nothing more is split.
+        return found or [BlockStrategy((*before, None))]
 
     return Space.of(program, mesh, strategies)

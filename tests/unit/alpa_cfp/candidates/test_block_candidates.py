@@ -105,7 +105,7 @@ def test_the_program_of_a_permuted_candidate_does_what_it_says(module: str, mesh
 
 
 @pytest.mark.parametrize("name", ["gpt", "moe", "conv"])
-def test_candidates_with_split_sums_are_those_that_differ_from_all_others(name: str) -> None:
+def test_a_candidate_with_split_sums_differs_from_the_one_with_whole_sums(name: str) -> None:
     every = found(model_module(name), LONG, split_sums=True)
     split = [each for each in every if each.strategy.sums_along is not None]
     others = [each for each in every if each.strategy.sums_along is None]
