@@ -85,11 +85,13 @@ def whole(array: jax.Array) -> np.ndarray:
 def plans(folder: Path, mesh: jax.sharding.Mesh) -> dict[str, Any]:
     """Plan by each kind of costs, and run by them."""
     measured = planned(mesh, options(folder))
+    # The plan of the first process counts, and others need not have it.
+    is_first = jax.process_index() == min(device.process_index for device in mesh.devices.flat)
     found = {
         "estimate": planned(mesh, options(folder, costs="estimate")),
         "measure": measured,
         "replay": planned(mesh, options(folder, costs="replay")),
-        "given": planned(mesh, options(folder, plan=measured)),
+        "given": planned(mesh, options(folder, plan=measured if is_first else None)),
     }
     mine = folder / f"plan-{jax.process_index()}.json"
     measured.save(mine)
