@@ -91,7 +91,9 @@ def test_a_measured_plan_obeys_too(tmp_path: Path) -> None:
     plan = autoshard(step, on, *args, in_shardings=(asked, P("data")), donate_argnums=0, option=option)
     assert plan.in_shardings["args[0]['up']"] == plan.out_shardings["result[0]['up']"] == P(None, "model")
     assert plan.in_shardings["args[0]['out']"] == plan.out_shardings["result[0]['out']"] == P()
-    assert plan.in_shardings["args[1]"] == plan.out_shardings["result[2]"] == P("data")
+    assert plan.in_shardings["args[1]"] == P("data")
+    # The other dim is free: what is measured decides.
+    assert obeys(plan.out_shardings["result[2]"], P("data", P.UNCONSTRAINED), 2)
     assert_equals_serial(step, on, plan, *args)
 
 
