@@ -26,6 +26,7 @@ from alpa_cfp.planner.plan_programs import with_plan
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, key_of
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.communication import reference_programs
+from alpa_cfp.select.mesh_costs import mesh_costs
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.select.search_problem import find_boundaries
@@ -34,7 +35,6 @@ from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import StateSharding
-from alpa_cfp_bench.rivals.space import mesh_costs
 from alpa_cfp_bench.workloads.model import training_step
 from alpa_cfp_bench.workloads.models import build
 from alpa_cfp_bench.workloads.sizes import Size

@@ -23,9 +23,8 @@ import jax
 from alpa_cfp.costs import Rates
 from alpa_cfp.profiling import MeasureOptions
 from alpa_cfp.select.baselines import baselines
-from alpa_cfp.select.calibration import calibration_programs, rates_of
 from alpa_cfp.select.candidate_costs import CandidateCosts
-from alpa_cfp.select.communication import communication_costs, communication_programs
+from alpa_cfp.select.mesh_costs import mesh_costs
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.spmd.compile import backend
@@ -93,8 +92,7 @@ def _plan(name: str, module: HloModule, samples: dict[str, Samples], costs: Any)
 def _communication(step: Step, database: Path, seed: int) -> Any:
     """What collectives cost by the mesh's calibration."""
     with profiler(step.mesh, database, MeasureOptions(seed=seed, progress=False)) as measuring:
-        rates = rates_of(step.mesh, measuring.measure(calibration_programs(step.mesh)))
-        return communication_costs(step.mesh, measuring.measure(communication_programs(step.mesh)), rates)
+        return mesh_costs(step.mesh, measuring.measure)[1]
 
 
 def _plans(step: Step) -> dict[str, tuple[int, ...]]:

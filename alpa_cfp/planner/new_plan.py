@@ -23,10 +23,9 @@ from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import SearchProblem, Solution
 from alpa_cfp.select.alike import first_measured
 from alpa_cfp.select.baselines import baselines
-from alpa_cfp.select.calibration import calibration_programs, rates_of
 from alpa_cfp.select.candidate_costs import CandidateCosts
-from alpa_cfp.select.communication import communication_costs, communication_programs
 from alpa_cfp.select.measured_plan import MeasuredPlan
+from alpa_cfp.select.mesh_costs import MeshPrograms, mesh_costs, mesh_programs
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.select.refinement import Refinement
@@ -97,7 +96,7 @@ class _Planning:
         """All steps."""
         module, blocks = self.program.module, self.program.blocks
         if self.profiles is not None and self.target is None:
-            self._expect([*self._calibrating, *self._communicating])
+            self._expect([each for programs in self._mesh_programs for each in programs])
         candidates = self._candidates()
         budget, batches = budget_of(self.request, self.options), self.request.num_micro_batches
         # A plan that is timed has to fit into the budget; of those that are modelled only the chosen one is compiled
@@ -133,12 +132,8 @@ class _Planning:
         )
 
     @cached_property
-    def _calibrating(self) -> Sequence[HloModule]:
-        return calibration_programs(self.mesh)
-
-    @cached_property
-    def _communicating(self) -> Sequence[HloModule]:
-        return communication_programs(self.mesh)
+    def _mesh_programs(self) -> MeshPrograms:
+        return mesh_programs(self.mesh)
 
     def _expect(self, programs: Sequence[HloModule]) -> None:
         if not self.time_budget.is_over:
@@ -170,8 +165,7 @@ class _Planning:
             return target_costs(self.target, self.mesh)
         if self.profiles is None:
             return Rates(), None
-        rates = rates_of(self.mesh, self.profiles(self._calibrating), self.caveats)
-        return rates, communication_costs(self.mesh, self.profiles(self._communicating), rates, self.caveats)
+        return mesh_costs(self.mesh, self.profiles, self.caveats, self._mesh_programs)
 
     def _search(
         self,

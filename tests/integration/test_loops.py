@@ -5,6 +5,7 @@ into all later ones.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,8 @@ def test_a_program_that_is_planned_with_its_loops_as_they_are_written_equals_the
     assert_equal_up_to_rounding(jax.tree.map(np.asarray, function(key)), run_serially(trained, key))
     products = function.as_text().count(" dot(")
     assert products == 2  # of one step and its gradient, however many steps there are
+    replayed = autoshard(trained, mesh(2), key, option=replace(option, costs="replay"))
+    assert replayed.to_json() == replace(plan, costs="replay").to_json()
     monkeypatch.undo()
     plan.save(tmp_path / "plan.json")
     for given in (plan, tmp_path / "plan.json"):

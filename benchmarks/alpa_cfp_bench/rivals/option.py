@@ -16,6 +16,7 @@ from alpa.shard_parallel import auto_sharding
 
 from alpa_cfp.alpa.option import plan_request
 from alpa_cfp.apply.annotate import annotate
+from alpa_cfp.costs import CommunicationCosts, Rates
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.planner.planner import meshes_of
@@ -25,10 +26,12 @@ from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import SearchProblem, Solution
 from alpa_cfp.select.baselines import DATA_PARALLEL, baselines
 from alpa_cfp.select.candidate_costs import CandidateCosts
+from alpa_cfp.select.mesh_costs import mesh_costs
+from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp_bench.rivals.flexflow import best_of_chains, in_soap, random_plans, simulated_problem
-from alpa_cfp_bench.rivals.space import RivalPlan, Space, mesh_costs, moving_problem, moving_rates, problem_of
+from alpa_cfp_bench.rivals.space import RivalPlan, Space, moving_problem, moving_rates, problem_of
 from alpa_cfp_bench.rivals.tofu import Limits, all_is_split, any_split, bisected
 from alpa_on_jax.xla_extension import planner as seam
 
@@ -84,7 +87,7 @@ class FlexFlowOption(RivalOption):
     def _on(self, mesh: LogicalMesh, program: AnalysedProgram, request: PlanRequest, session: Session) -> RivalPlan:
         budget = TimeBudget(self.options.planning_budget_s or math.inf)
         profiles = session.source(request.devices, mesh, budget)
-        rates, communication = mesh_costs(mesh, profiles)
+        rates, communication = costs_of(mesh, profiles)
         space = Space.of(program, mesh)
         if self.whose == "own":
             space = space.only(in_soap)
@@ -141,9 +144,14 @@ class TofuOption(RivalOption):
         limits = Limits(self.options.search_limit_s, self.options.search_memory_bytes)
         if self.whose == "own":
             return bisected(program, request.mesh, moved_bytes, all_is_split, limits)
-        rates, communication = mesh_costs(request.mesh, session.source(request.devices, request.mesh))
+        rates, communication = costs_of(request.mesh, session.source(request.devices, request.mesh))
 
         def estimated(space: Space) -> SearchProblem:
             return problem_of(space.costs(rates, communication, None, micro_batches))
 
         return bisected(program, request.mesh, estimated, any_split, limits)
+
+
+def costs_of(mesh: LogicalMesh, profiles: ProfileSource | None) -> tuple[Rates, CommunicationCosts | None]:
+    """Returns the costs of a mesh as calibrated; where nothing is measured the rates of some CPU."""
+    return (Rates(), None) if profiles is None else mesh_costs(mesh, profiles)

@@ -19,9 +19,7 @@ from alpa_cfp.costs import CommunicationCosts, Rates, estimated_s
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import SearchProblem, Variable
-from alpa_cfp.select.calibration import calibration_programs, rates_of
 from alpa_cfp.select.candidate_costs import CandidateCosts
-from alpa_cfp.select.communication import communication_costs, communication_programs
 from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.select.search_problem import Boundaries, find_boundaries, make_problem, resharding_s
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
@@ -122,14 +120,6 @@ class Space:
             self.block_candidates, self.boundaries, rates, profiles,
             micro_batches=micro_batches, communication=communication, budget=budget,
         )  # fmt: skip
-
-
-def mesh_costs(mesh: LogicalMesh, profiles: ProfileSource | None) -> tuple[Rates, CommunicationCosts | None]:
-    """The rates of a mesh and the times of its collectives, measured; without profiles the rates of some CPU."""
-    if profiles is None:
-        return Rates(), None
-    rates = rates_of(mesh, profiles(calibration_programs(mesh)))
-    return rates, communication_costs(mesh, profiles(communication_programs(mesh)), rates)
 
 
 def problem_of(costs: CandidateCosts) -> SearchProblem:

@@ -128,7 +128,7 @@ def bisected(
     limits, parts = limits or Limits(), halvings(mesh.shape)
     plan = RivalPlan(LogicalMesh(()), (BlockStrategy(()),) * len(program.blocks.blocks), 0.0)
     for step in range(1, len(parts) + 1):
-        space = _continued(program, LogicalMesh(parts[:step]), plan).only(kept)
+        space = continued(program, LogicalMesh(parts[:step]), plan).only(kept)
         problem, kinds = problem_of(space), space.kinds
         found = search(
             coalesced(problem, kinds), None, time_limit_s=limits.limit_s, memory_limit_bytes=limits.memory_bytes
@@ -139,8 +139,8 @@ def bisected(
     return plan
 
 
-def _continued(program: AnalysedProgram, mesh: LogicalMesh, plan: RivalPlan) -> Space:
-    """The candidates that split along the last axis of a mesh what they may, and along the others what a plan does."""
+def continued(program: AnalysedProgram, mesh: LogicalMesh, plan: RivalPlan) -> Space:
+    """Returns the candidates that split what they may along the last axis of a mesh, and along the others as a plan does."""
 
     def strategies(number: int, block: ParallelBlock) -> list[BlockStrategy]:
         before = plan.strategies[number].factors

@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,28 +63,46 @@ def layer(first: jax.Array, second: jax.Array, x: jax.Array) -> jax.Array:
     return x
 
 
+def trained(first: jax.Array, second: jax.Array, x: jax.Array) -> tuple[jax.Array, ...]:
+    """The gradients of both weights."""
+    return jax.grad(lambda up, down: jnp.sum(layer(up, down, x) ** 2), (0, 1))(first, second)
+
+
 @cache
-def layer_program() -> AnalysedProgram:
+def layer_program(function: Callable[..., Any]) -> AnalysedProgram:
     shapes = ((16, 32), (32, 16), (64, 16))
-    return AnalysedProgram(lower(layer, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)))
+    return AnalysedProgram(lower(function, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)))
 
 
-def collectives(sums_along: int | None) -> dict[str, int]:
-    """Those of two layers whose weights are split by columns, then by rows."""
-    program, mesh = layer_program(), LogicalMesh((4,))
+def collectives(function: Callable[..., Any], mesh: LogicalMesh, *, split_sums: bool) -> dict[str, int]:
+    """Those of two layers whose weights are split by columns, then by rows, along the last axis of a mesh, and whose
+    samples are split along the others; without those of single numbers."""
+    program = layer_program(function)
+    assert len(program.blocks.blocks) == 4
 
     def strategy(side: Side, number: int) -> BlockStrategy:
-        factors = [factor.side for factor in program.blocks.blocks[number].factors]
-        along = None if sums_along is None else factors.index(Side.LEFT)
-        return BlockStrategy((factors.index(side),), sums_along=along)
+        sides = [factor.side for factor in program.blocks.blocks[number].factors]
+        samples = sides.index(Side.LEFT)
+        split = (*(samples for _ in mesh.shape[:-1]), sides.index(side))
+        return BlockStrategy(split, sums_along=samples if split_sums else None)
 
     chosen = [strategy((Side.RIGHT, Side.REDUCTION)[number % 2], number) for number in range(4)]
     module = dataclasses.replace(program.module)
     annotate(module, program.blocks, mesh, chosen)
-    return dict(Counter(each.kind for each in partition_to_run(module).collectives))
+    return dict(Counter(each.kind for each in partition_to_run(module).collectives if each.size_bytes > 4))
 
 
-def test_split_sums_are_scattered_and_gathered_where_the_next_block_needs_them_whole() -> None:
-    assert len(layer_program().blocks.blocks) == 4
-    assert collectives(None) == {"all-reduce": 2}
-    assert collectives(0) == {"reduce-scatter": 2, "all-gather": 1}
+@pytest.mark.parametrize("shape", [(4,), (2, 4)])
+def test_split_sums_are_scattered_and_gathered_where_the_next_block_needs_them_whole(shape: tuple[int, ...]) -> None:
+    mesh = LogicalMesh(shape)
+    assert collectives(layer, mesh, split_sums=False) == {"all-reduce": 2}
+    assert collectives(layer, mesh, split_sums=True) == {"reduce-scatter": 2, "all-gather": 1}
+
+
+def test_sums_of_gradients_of_activations_are_scattered_too() -> None:
+    mesh = LogicalMesh((4,))
+    # Two forward, and one backward: nobody asks for the gradient of the first layer's input.
+    assert collectives(trained, mesh, split_sums=False)["all-reduce"] == 3
+    split = collectives(trained, mesh, split_sums=True)
+    assert split["reduce-scatter"] == 3
+    assert "all-reduce" not in split

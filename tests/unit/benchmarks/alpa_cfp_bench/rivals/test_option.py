@@ -12,8 +12,8 @@ from alpa_cfp.planner.session import Session
 from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import SearchProblem, Variable, search
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp_bench.rivals.option import FlexFlowOption, RivalOption, TofuOption, best_measured
-from alpa_cfp_bench.rivals.space import RivalPlan, Space, mesh_costs, problem_of
+from alpa_cfp_bench.rivals.option import FlexFlowOption, RivalOption, TofuOption, best_measured, costs_of
+from alpa_cfp_bench.rivals.space import RivalPlan, Space, problem_of
 from unit.alpa_cfp.training_steps import two_layer_module
 
 pytestmark = pytest.mark.slow
@@ -72,7 +72,7 @@ def test_a_rival_makes_the_same_plan_each_time(kind: type[Any], whose: str, tmp_
 def test_with_our_costs_the_chain_finds_what_the_exact_search_does_and_halvings_no_more(tmp_path: Path) -> None:
     options, mesh = PlanOptions(costs="estimate", database=tmp_path / "d.sqlite"), LogicalMesh((2, 4))
     space = Space.of(AnalysedProgram(two_layer_module()), mesh)
-    best = search(problem_of(space.costs(*mesh_costs(mesh, None), None)), None)
+    best = search(problem_of(space.costs(*costs_of(mesh, None), None)), None)
     assert plan_of(FlexFlowOption(options=options, whose="ours"), 2, 4).cost == pytest.approx(best.time_s)
     assert plan_of(TofuOption(options=options, whose="ours"), 2, 4).cost >= best.time_s * (1 - 1e-9)
 

@@ -6,7 +6,8 @@ from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.costs import Rates, estimated_s
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp_bench.rivals.flexflow import in_soap
-from alpa_cfp_bench.rivals.space import Space, mesh_costs, moving_problem, moving_rates, problem_of, with_times
+from alpa_cfp_bench.rivals.option import costs_of
+from alpa_cfp_bench.rivals.space import Space, moving_problem, moving_rates, problem_of, with_times
 from unit.alpa_cfp.training_steps import MESH, model_module, two_layer_candidates, two_layer_module
 
 pytestmark = pytest.mark.slow
@@ -61,7 +62,7 @@ def test_gradients_are_summed_once_whatever_the_number_of_micro_batches() -> Non
 
 def test_without_profiles_costs_are_estimates_by_the_rates_of_some_cpu() -> None:
     space = two_layer_space()
-    rates, communication = mesh_costs(MESH, None)
+    rates, communication = costs_of(MESH, None)
     assert (rates, communication) == (Rates(), None)
     problem = problem_of(space.costs(rates, communication, None))
     assert [each.choices for each in problem.variables] == [len(each.candidates) for each in space.block_candidates]

@@ -18,9 +18,9 @@ from alpa_cfp.planner.plan_programs import with_plan
 from alpa_cfp.search import Edge, SearchProblem, Variable
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import StateSharding, strategies_of
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding, strategies_of
 from alpa_cfp_bench.rivals.space import RivalPlan, Space, moving_problem, moving_rates, problem_of
-from alpa_cfp_bench.rivals.tofu import all_is_split, any_split, bisected, coalesced, expanded, halvings
+from alpa_cfp_bench.rivals.tofu import all_is_split, any_split, bisected, coalesced, continued, expanded, halvings
 from unit.alpa_cfp.spmd.helpers import lower
 from unit.alpa_cfp.training_steps import two_layer_module
 
@@ -107,6 +107,18 @@ def test_a_step_keeps_what_the_steps_before_it_chose() -> None:
     for steps, devices in ((1, 2), (2, 4)):
         _, part = tofu(two_layer_module(), devices)
         assert [each.factors[:steps] for each in whole.strategies] == [each.factors for each in part.strategies]
+
+
+def test_a_block_that_no_halving_can_split_further_stays_as_it_is() -> None:
+    # Three halvings along three factors are as many runs of axes as candidates have, and 2 samples are one halving.
+    module, mesh = two_products(2, 8), LogicalMesh((2, 2, 2))
+    program = AnalysedProgram(module)
+    sides = [[factor.side for factor in block.factors] for block in program.blocks.blocks]
+    order = (Side.RIGHT, Side.REDUCTION, Side.LEFT)
+    before = RivalPlan(mesh, tuple(BlockStrategy(tuple(map(own.index, order))) for own in sides), 0.0)
+    space = continued(program, LogicalMesh((2, 2, 2, 2)), before)
+    for each, strategy in zip(space.block_candidates, before.strategies, strict=True):
+        assert {candidate.strategy.factors for candidate in each.candidates} == {(*strategy.factors, None)}
 
 
 def test_on_one_device_nothing_is_split() -> None:
