@@ -140,7 +140,7 @@ def bisected(
 
 
 def continued(program: AnalysedProgram, mesh: LogicalMesh, plan: RivalPlan) -> Space:
-    """Returns the candidates that split what they may along the last axis of a mesh, and along the others as a plan does."""
+    """Returns the candidates that split what they may along the last axis of a mesh, and all else as a plan does."""
 
     def strategies(number: int, block: ParallelBlock) -> list[BlockStrategy]:
         before = plan.strategies[number].factors
