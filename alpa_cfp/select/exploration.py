@@ -2,13 +2,15 @@
 
 Takes a search and the plans that have run; gives the plans to run next. The times of blocks, neighbours and collectives
 are drawn from what the measurements leave possible; for some of these draws, and for the means, the search finds the
-best plan (Thompson (1933)). Other draws tell by how much each of these plans is expected to improve on the fastest one
-that has run (Jones et al. (1998), expected improvement; for several at once Ginsbourger et al. (2010)): as long as the
-next plan is expected to improve on those that are chosen already by more than it is worth, it is chosen, too.
-Candidates that were not measured by themselves are among them, with what is known of them: a whole plan measures them,
-too. Invariant: the same measurements give the same plans.
+best plan (Thompson (1933)). Beside these stand plans that differ from the fastest one in one kind of block: where many
+plans are nearly as fast, draws find few of them. Other draws tell by how much each of these plans is expected to
+improve on the fastest one that has run (Jones et al. (1998), expected improvement; for several at once Ginsbourger et
+al. (2010)): as long as the next plan is expected to improve on those that are chosen already by more than it is worth,
+it is chosen, too. Candidates that were not measured by themselves are among them, with what is known of them: a whole
+plan measures them, too. Invariant: the same measurements give the same plans.
 """
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -21,6 +23,8 @@ from alpa_cfp.select.time_model import PLAN_NOISE
 
 # How often times are drawn to find plans, and to compare them.
 _FINDING, _COMPARING = 8, 48
+# The most plans that differ from the fastest one in one kind of block.
+_NEIGHBOURS = 16
 # The least share of the step time by which a plan has to be expected to be faster.
 _LEAST_GAIN = 0.01
 
@@ -70,6 +74,8 @@ def prospects(
         except (NoPlanError, MemoryBudgetError):
             continue
     found |= dict.fromkeys(others)
+    if searches:
+        found |= dict.fromkeys(_neighbours(search, known, budget_bytes))
     plans = [choices for choices in found if choices not in known and choices not in failed]
     machines = [search.costs.drawn(random) for _ in range(_COMPARING)]
 
@@ -101,3 +107,28 @@ def prospects(
         chosen.append(choices)
         best = np.minimum(best, times[choices])
     return Prospects(tuple(chosen), 1 - float(best.mean()) / known_s)
+
+
+def _neighbours(search: PlanSearch, known: Collection[Choices], budget_bytes: int | None) -> list[Choices]:
+    """The best predicted plans that differ in one kind of block from the fastest plan that has run, if one has."""
+    timed = {choices: search.costs.plans_s[choices] for choices in known if choices in search.costs.plans_s}
+    if not timed:
+        return []
+    problem, fastest = search.problem, min(timed, key=lambda choices: (timed[choices], choices))
+    changes = {
+        (block.kind, own, other)
+        for block, own in zip(search.costs.block_candidates, fastest, strict=True)
+        for other in range(len(block.candidates))
+        if other != own
+    }
+    found = dict[Choices, float]()
+    for kind, own, other in sorted(changes):
+        changed = tuple(
+            other if (block.kind, choice) == (kind, own) else choice
+            for block, choice in zip(search.costs.block_candidates, fastest, strict=True)
+        )
+        time_s = problem.time(changed)
+        if math.isfinite(time_s) and changed not in known:
+            found[changed] = time_s
+    best = sorted(found, key=lambda choices: (found[choices], choices))[:_NEIGHBOURS]
+    return [each for each in best if budget_bytes is None or problem.solution(each).memory.total <= budget_bytes]

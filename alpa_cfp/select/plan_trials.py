@@ -60,6 +60,12 @@ class PlanTrial:
         return profiles[0]
 
     @property
+    def taken_s(self) -> float:
+        """What compiling its programs and running them took, as far as they were measured."""
+        measured = [each for each in self.profiles if each is not None]
+        return sum((each.compile_s or 0.0) + sum(each.samples_s) for each in measured)
+
+    @property
     def needed_bytes(self) -> int:
         """The memory of the whole program on one device."""
         return 0 if self.whole is None else self.whole.memory_bytes

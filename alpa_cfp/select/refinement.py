@@ -9,6 +9,7 @@ plan.
 
 import logging
 import math
+import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -36,11 +37,11 @@ logger = logging.getLogger(__name__)
 # parallelism, by which every plan is judged, by more than the second. To partition the whole program of one tells more
 # than its blocks do, but not so much that it is worth it beyond the second factor.
 _PLAUSIBLE, _WORTH_A_LOOK = 1.15, 1.5
-# The most times that the search is repeated with times of whole plans, and the plans that are then timed at once.
-_CORRECTIONS, _AT_ONCE = 2, 3
-# By what share of a step a plan has to be expected to be faster that is timed then: found, partitioned and compiled by
-# itself it takes twice as long as one that is timed at first.
-_WORTH_A_CORRECTION = 0.015
+# The most times that the search is repeated with times of whole plans, and how many plans are then timed at once.
+_CORRECTIONS, _AT_ONCE = 4, 3
+# By what share of a step a plan has to be expected to be faster that is timed then, for each second that it takes to
+# compile and time one, and its bounds: found and partitioned by itself it takes longer than one that is timed at first.
+_WORTH_A_SECOND, _LEAST_GAIN, _MOST_GAIN = 0.01, 0.004, 0.015
 _ATTEMPTS = 4
 # The baselines that are compiled before it is said that no plan fits.
 _SMALLEST = 3
@@ -264,11 +265,11 @@ class Refinement:
             except MemoryBudgetError:  # the given plans are those of least memory
                 return []
         failed = [choices for choices in trials if choices not in able]
-        worthy = prospects(self.search, able, budget_bytes, _AT_ONCE, others, failed, least_gain=_WORTH_A_CORRECTION)
-        logger.info(
-            "CFP: of %d timed plans, %d others are expected to be %.2f%% faster",
-            len(able), len(worthy.plans), 100 * worthy.gain,
-        )  # fmt: skip
+        taken_s = statistics.median(trials[choices].taken_s for choices in able)
+        gain = min(max(_WORTH_A_SECOND * taken_s, _LEAST_GAIN), _MOST_GAIN)
+        worthy = prospects(self.search, able, budget_bytes, _AT_ONCE, others, failed, least_gain=gain)
+        text = "CFP: of %d timed plans, %d others are expected to be %.2f%% faster"
+        logger.info(text, len(able), len(worthy.plans), 100 * worthy.gain)
         return worthy.plans
 
     def _time(self, timing: PlanTrials, trials: Sequence[PlanTrial], first: PlanTrial) -> None:

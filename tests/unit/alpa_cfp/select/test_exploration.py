@@ -2,6 +2,8 @@
 
 from functools import cache
 
+import pytest
+
 from alpa_cfp.costs import Rates
 from alpa_cfp.select.candidate_costs import CandidateCosts, Choices
 from alpa_cfp.select.exploration import prospects
@@ -63,3 +65,25 @@ def test_a_given_plan_that_the_search_would_not_find_is_proposed_if_it_could_be_
     assert best in prospects(slow, [slowest()], None, 8, [best]).plans
     fast = tried(best)
     assert slowest() not in prospects(fast, [best], None, 8, [slowest()]).plans
+
+
+def test_plans_that_differ_from_the_fastest_one_in_a_kind_of_block_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    best = search().best(1, None)[0].choices
+    searched = tried(best)
+    monkeypatch.setattr(searched, "cheapest_with", lambda known, budget: best)
+    found = prospects(searched, [best], None, 8, least_gain=0.0).plans
+    assert found
+    changed = [[block for block, own in enumerate(plan) if own != best[block]] for plan in found]
+    kinds = [{searched.costs.block_candidates[block].kind for block in blocks} for blocks in changed]
+    assert all(len(each) == 1 for each in kinds)
+
+
+def test_plans_that_differ_in_a_kind_of_block_and_do_not_fit_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    best = search().best(1, None)[0]
+    searched = tried(best.choices)
+    monkeypatch.setattr(searched, "cheapest_with", lambda known, budget: best.choices)
+    budget = best.memory.total
+    for choices in prospects(searched, [best.choices], budget, 8, least_gain=0.0).plans:
+        assert searched.problem.solution(choices).memory.total <= budget
