@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from alpa_cfp_bench.case import CFP, COMPOSED, ILP, ILP_AGAIN
+from alpa_cfp_bench.case import CFP, COMPOSED, DP_PIPELINE, ILP, ILP_AGAIN, INTER_OP
 from alpa_cfp_bench.text import layers_text, shape_text
 from alpa_cfp_bench.workloads.sizes import SIZES
 from benchmarks import machine, reports, runner
@@ -38,6 +38,8 @@ _USUAL = 2
 _VOCABULARY = 256
 _PROGRAMS = "programs_to_choose"
 _KEYS = ("model", "layers", "pipeline_layers", "hidden", "sequence", "micro_batches")
+
+_RIVALS = [DP_PIPELINE, INTER_OP]
 
 # The rows of one planning of a case, by their methods.
 _Planning = dict[str, dict[str, Any]]
@@ -54,7 +56,9 @@ _TEXT = (
     "ratio to that of the ILP's and the 95% interval; predicted is what the choice of stages took it to cost. Where a "
     "case was planned several times, each has rows of its own; what is said of the case is the median of all. "
     f"{ILP_AGAIN} is the ILP's pipeline planned once more: its ratio says what two pipelines of one planner differ by. "
-    "Which pipeline is made first differs from planning to planning."
+    "Which pipeline is made first differs from planning to planning. "
+    f"{DP_PIPELINE} has data parallelism inside of stages, {INTER_OP} one device a stage: alpa's pipelines without a "
+    "planner of what is inside."
 )
 
 
@@ -84,6 +88,7 @@ def _cases(options: argparse.Namespace) -> list[dict[str, Any]]:
 def _methods(options: argparse.Namespace, number: int) -> list[str]:
     """The methods in an order that rotates with the run, because the placement of a pipeline affects its time."""
     named = [CFP, *([] if options.without_ilp else [ILP]), *([ILP_AGAIN] if options.again else [])]
+    named += _RIVALS if options.rivals else []
     first = (number - 1) % len(named)
     return named[first:] + named[:first]
 
@@ -190,7 +195,7 @@ def _verdict(case: str, plannings: Sequence[_Planning]) -> str:
     if all(each[method]["step"] for each in plannings for method in (COMPOSED, CFP)):
         said += f" A step takes {composed_by(CFP, _step_ms)} of one of that choice."
     if ILP in names:
-        compared = [name for name in (CFP, COMPOSED, ILP_AGAIN) if all(name in each for each in plannings)]
+        compared = [name for name in (CFP, COMPOSED, ILP_AGAIN, *_RIVALS) if all(name in each for each in plannings)]
         to_ilp = {name: [each[name].get("to_alpa_ilp") for each in plannings] for name in compared}
         known = {name: [ratio["paired"] for ratio in ratios if ratio] for name, ratios in to_ilp.items()}
         ratios = (f"{_spread(values)} with {name}" for name, values in known.items() if values)
@@ -291,6 +296,7 @@ def _parser() -> argparse.ArgumentParser:
     ilps = parser.add_mutually_exclusive_group()
     ilps.add_argument("--without-ilp", action="store_true", help="plan with CFP only")
     ilps.add_argument("--again", action="store_true", help="plan with the ILP twice, which says what chance does")
+    parser.add_argument("--rivals", action="store_true", help=f"also {' and '.join(_RIVALS)}")
     parser.add_argument("--limit-s", type=float, default=3600.0, help="for one case (default %(default)s)")
     return parser
 

@@ -18,8 +18,10 @@ from alpa_cfp.database import database_path
 from alpa_cfp_bench.case import (
     CFP,
     COMPOSED,
+    DP_PIPELINE,
     ILP,
     ILP_AGAIN,
+    INTER_OP,
     PIPELINE_METHODS,
     PIPESHARD,
     SCHEDULES,
@@ -32,7 +34,7 @@ from alpa_cfp_bench.case import (
 
 AUTO = "auto"
 # Values of `--methods`; `STAGE_COSTS` has the variants of CFP.
-_METHODS = (CFP, ILP, ILP_AGAIN)
+_METHODS = (CFP, ILP, ILP_AGAIN, DP_PIPELINE, INTER_OP)
 # Values of `--stage-costs`, and the methods that they stand for.
 STAGE_COSTS = {"profile": (CFP,), "compose": (COMPOSED,), "both": (CFP, COMPOSED)}
 _OWN = ("stages", "pipeline_layers", "schedule", "stage_costs", "costs", "reports")
@@ -175,7 +177,7 @@ def run(arguments: argparse.Namespace, case: Case, cluster: Cluster | None, wron
 
     effort = Effort(arguments.rounds, 1, seed=arguments.seed)
     with places(case, cluster, len(methods)) as where:
-        _check_shape(pipeline, where.shape)
+        _check_shape(pipeline, methods, where.shape)
         interleaved = not where.are_shared(len(methods))
         with Progress(steps_of(methods, effort, interleaved=interleaved)) as progress:
             option = CFPOption(
@@ -200,11 +202,17 @@ def run(arguments: argparse.Namespace, case: Case, cluster: Cluster | None, wron
     return 0 if found.is_right else wrong_result
 
 
-def _check_shape(pipeline: Pipeline, shape: Sequence[int]) -> None:
-    """Checks that alpa can divide a mesh of this many hosts and devices per host into equal submeshes."""
+def _check_shape(pipeline: Pipeline, methods: Sequence[str], shape: Sequence[int]) -> None:
+    """Checks that alpa can divide a mesh of this many hosts and devices per host into submeshes as it has to."""
     from alpa_cfp_bench.pipelines import submesh_of
 
     hosts, devices = shape
+    count = hosts * devices
+    if INTER_OP in methods and (pipeline.layers < count or pipeline.stages not in (None, count)):
+        raise UserError(
+            f"{INTER_OP} has a stage for each of the {count} devices: give --pipeline-layers {count} or more, and "
+            f"--stages {AUTO} or {count}"
+        )
     if pipeline.stages is not None and submesh_of(pipeline, hosts, devices) is None:
         raise UserError(
             f"{pipeline.stages} stages cannot have equal submeshes of {hosts} x {devices} devices: a stage has "

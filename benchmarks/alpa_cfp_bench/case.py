@@ -91,13 +91,17 @@ class Case:
 
 # The ways in which `--method` can parallelize.
 SHARD, PIPESHARD = "shard", "pipeshard"
-COMPOSED = "cfp-compose"
+COMPOSED, INTER_OP, DP_PIPELINE = "cfp-compose", "inter-op-only", "dp-pipeline"
 # Of pipelines, in the order of the table.
 PIPELINE_METHODS = {
     CFP: "alpa's pipeline with CFP inside; candidate stages are compiled and timed by alpa",
     COMPOSED: "alpa's pipeline with CFP inside; candidate stages cost what profiles of their segments add up to",
     ILP: "alpa's pipeline with Alpa's own planner inside; candidate stages are compiled and timed by alpa",
     ILP_AGAIN: "the same once more: by so much two pipelines differ that one planner made (only where it is named)",
+    DP_PIPELINE: "alpa's pipeline with data parallelism inside, as PipeDream and DAPPLE make them; candidate stages "
+    "are compiled and timed by alpa (only where it is named)",
+    INTER_OP: "alpa's pipeline with one device a stage: nothing is split inside; candidate stages are compiled and "
+    "timed by alpa (only where it is named)",
 }
 # Those of alpa for training.
 SCHEDULES = ("1f1b", "gpipe", "1f1b_overlap_friendly")

@@ -21,7 +21,7 @@ import numpy as np
 
 from alpa_cfp import CFPOption, CFPPipeshardParallel, Plan
 from alpa_cfp.database import ProfileDatabase, database_path
-from alpa_cfp_bench.case import CFP, COMPOSED, ILP, ILP_AGAIN, Case, Effort, Pipeline
+from alpa_cfp_bench.case import CFP, COMPOSED, DP_PIPELINE, ILP, ILP_AGAIN, INTER_OP, Case, Effort, Pipeline
 from alpa_cfp_bench.checking import difference, run_serially, tolerance
 from alpa_cfp_bench.methods import parallelized
 from alpa_cfp_bench.places import Place, Places
@@ -33,7 +33,8 @@ from alpa_cfp_bench.stage_choice import StageChoice, warm_up, watched
 from alpa_cfp_bench.timing import WARMUP, Samples, interleave, ratio
 from alpa_cfp_bench.workloads.models import build
 
-_ILPS = (ILP, ILP_AGAIN)
+# Those without CFP.
+_OF_ALPA = (ILP, ILP_AGAIN, DP_PIPELINE, INTER_OP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ def compare(
     differences, samples = {}, dict[str, Samples]()
     with contextlib.ExitStack() as stack:
         # All begin with what was known before the first.
-        options = {each: stack.enter_context(_with_own_database(option)) for each in methods if each not in _ILPS}
+        options = {each: stack.enter_context(_with_own_database(option)) for each in methods if each not in _OF_ALPA}
         for number, method in enumerate(methods):
             progress.say(f"planning {method}")
             place = where.of(number)
@@ -232,7 +233,7 @@ def plan_pipeline(
         return 0 if option is None else num_profiles(option) - before
 
     with place.used() as mesh, watched(profiled) as choice:
-        step = parallelized(model, _alpa_method(case, pipeline, asked, mesh))
+        step = parallelized(model, _alpa_method(case, pipeline, method, asked, mesh))
         started = time.perf_counter()
         executable = step.get_executable(state, batch)
         # The hosts have been told to compile it.
@@ -257,20 +258,27 @@ def submesh_of(pipeline: Pipeline, hosts: int, devices: int) -> tuple[int, int] 
     return (count // devices, devices) if count % devices == 0 else None
 
 
-def _alpa_method(case: Case, pipeline: Pipeline, option: CFPOption | None, mesh: Any) -> Any:
+def _alpa_method(case: Case, pipeline: Pipeline, method: str, option: CFPOption | None, mesh: Any) -> Any:
     fields = {
         "devices": mesh,
         "num_micro_batches": case.num_micro_batches or 1,
         "pipeline_schedule": pipeline.schedule,
         "layer_option": alpa.AutoLayerOption(layer_num=pipeline.layers),
-        "stage_option": _stage_option(pipeline, mesh),
+        "stage_option": _stage_option(pipeline, method, mesh),
     }
-    if option is None:
-        return alpa.PipeshardParallel(**fields)
-    return CFPPipeshardParallel(**fields, default_auto_sharding_option=option)
+    if option is not None:
+        return CFPPipeshardParallel(**fields, default_auto_sharding_option=option)
+    if method == DP_PIPELINE:
+        fields["default_auto_sharding_option"] = alpa.AutoShardingOption(force_data_parallel=True)
+    return alpa.PipeshardParallel(**fields)
 
 
-def _stage_option(pipeline: Pipeline, mesh: Any) -> Any:
+def _stage_option(pipeline: Pipeline, method: str, mesh: Any) -> Any:
+    if pipeline.stages is None and method == INTER_OP:
+        one: Any = ((1, 1),)
+        return alpa.AutoStageOption(submesh_physical_shape_space="manual", manually_specified_submeshes=one)
+    if pipeline.stages is None and method == DP_PIPELINE:
+        return alpa.AutoStageOption(submesh_logical_shape_space="data_parallel_only")
     if pipeline.stages is None:
         return alpa.AutoStageOption()
     if pipeline.stages == pipeline.layers:

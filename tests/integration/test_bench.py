@@ -11,7 +11,7 @@ import pytest
 
 from alpa_cfp import CFPOption
 from alpa_cfp.cli.main import main
-from alpa_cfp_bench.case import CFP, COMPOSED, ILP, Case, Effort, Pipeline
+from alpa_cfp_bench.case import CFP, COMPOSED, DP_PIPELINE, ILP, INTER_OP, Case, Effort, Pipeline
 from alpa_cfp_bench.pipelines import compare
 from alpa_cfp_bench.places import places
 from alpa_cfp_bench.progress import Progress
@@ -98,6 +98,18 @@ def test_pipelines_that_share_their_devices_are_timed_in_turn(tmp_path: Path) ->
         assert not found.are_interleaved
         assert [outcome.to_ilp for outcome in found.outcomes] == [None, None]
         assert all(outcome.samples is not None for outcome in found.outcomes)
+
+
+def test_pipelines_without_a_planner_inside_of_stages_give_the_serial_result() -> None:
+    case, methods = Case("gpt", "1x4", TINY, 2), (DP_PIPELINE, INTER_OP)
+    inside = []
+    for method, stages in zip(methods, (2, 4), strict=True):
+        with places(case, None, 1) as where, Progress(0, io.StringIO()) as progress:
+            pipeline = Pipeline(4, stages, "1f1b")
+            found = compare(case, pipeline, (method,), Effort(2, 1), CFPOption(), progress, where)
+        assert found.is_right
+        inside.append([stage.submesh for stage in found.outcomes[0].stages])
+    assert inside == [[(1, 2)] * 2, [(1, 1)] * 4]
 
 
 def test_stages_are_chosen_by_composed_costs_in_this_process(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("--method pipeshard --stages 4 --pipeline-layers 2", "2 layers cannot make 4 stages: give more --pipeline-"),
         (
             "--method pipeshard --methods zero2",
-            "'zero2' does not plan pipelines: of --methods, cfp, alpa-ilp, alpa-ilp-again do",
+            "'zero2' does not plan pipelines: of --methods, cfp, alpa-ilp, alpa-ilp-again, "
+            "dp-pipeline, inter-op-only do",
         ),
         (
             "--method pipeshard --stage-costs compose",
@@ -53,6 +54,11 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "--costs estimate runs nothing to price stages by: give --stage-costs compose, too",
         ),
         ("--method pipeshard --reports absent/there", "--reports absent/there is no folder to write into: name one of"),
+        (
+            "--method pipeshard --mesh 1x4 --stages 2 --pipeline-layers 4 --methods inter-op-only",
+            "inter-op-only has a stage for each of the 4 devices: give --pipeline-layers 4 or more, and --stages auto "
+            "or 4",
+        ),
         (
             "--method pipeshard --mesh 1x4 --stages 3",
             "3 stages cannot have equal submeshes of 1 x 4 devices: a stage has whole hosts, or a part of one",
