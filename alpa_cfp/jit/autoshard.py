@@ -26,6 +26,7 @@ from alpa_cfp.plan.signature import Asked, Placed, Signature
 from alpa_cfp.planner.options import HasPlanOptions, PlanOptions
 from alpa_cfp.planner.planner import plan as plan_module
 from alpa_cfp.planner.request import PlanRequest
+from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings import annotations
@@ -149,15 +150,17 @@ def plan_function(
         asked = asked_by_user(mesh, args, kwargs, boundary.in_shardings, boundary.out_shardings)
         traced = partial(trace, fn, args, kwargs, boundary.donate_argnums, platform_of(mesh), asked)
         program = traced()
+        budget = TimeBudget.of(options.planning_budget_s)
 
         def make(request: PlanRequest) -> Plan:
             given = options.read_plan()
 
             def planned(form: TracedFunction) -> PlannedModule:
-                return plan_module(form.module, request, replace(options, plan=given))
+                now = replace(options, plan=given, planning_budget_s=budget.left_s)
+                return plan_module(form.module, request, now)
 
             if given is None:
-                return _signed(*faster_form(program, partial(traced, keeps_loops=True), planned), mesh)
+                return _signed(*faster_form(program, partial(traced, keeps_loops=True), planned, budget), mesh)
             keeps_loops = given.signature is not None and given.signature.keeps_loops
             form = traced(keeps_loops=True) if keeps_loops else program
             return _signed(form, planned(form), mesh)

@@ -15,6 +15,7 @@ from alpa_cfp.jit.tracing import TracedFunction
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlannedModule
+from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import MemoryBudgetError, NoPlanError
 from alpa_cfp.strategies.block_strategy import StateSharding
 
@@ -34,6 +35,7 @@ def faster_form(
     program: TracedFunction,
     as_written: Callable[[], TracedFunction],
     planned: Callable[[TracedFunction], PlannedModule],
+    budget: TimeBudget,
 ) -> tuple[TracedFunction, PlannedModule]:
     """Plans a program, and with its loops as they are written, too, where that may be faster.
 
@@ -41,12 +43,13 @@ def faster_form(
         program: The program with its loops unrolled.
         as_written: Traces it with its loops.
         planned: Plans a program.
+        budget: The time after which nothing more is planned.
 
     Returns:
         The faster form, and its plan.
     """
     made = planned(program)
-    if not program.unrolled or program.names_mesh or not _gains_little(made.plan):
+    if budget.is_over or not program.unrolled or program.names_mesh or not _gains_little(made.plan):
         return program, made
     logger.info("CFP: to split the program gains little; it is planned with its loops as they are written, too")
     try:

@@ -37,7 +37,8 @@ class PlanOptions:
         pruning_margin: A candidate is measured only if a plan with it would be among the best, were the candidate this
             many times faster than estimated; inf measures all.
         planning_budget_s: The time after which nothing more is measured: the best plan so far is taken, and a caveat
-            says what is not certain of it. On each logical mesh shape that is planned for. None without limit.
+            says what is not certain of it. Logical mesh shapes that are planned for share it equally; each stage of a
+            pipeline has as much. None without limit.
         search_limit_s: The time limit of one search; at the limit the best plan so far is taken, with a warning.
         search_memory_bytes: The memory limit of the tables of one search, on the machine that plans. A search that
             needs more is approximate, and a warning bounds the time by which its plan could be beaten.

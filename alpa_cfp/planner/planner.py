@@ -6,7 +6,6 @@ with estimated or recorded costs, the same module gets the same plan.
 
 import dataclasses
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -80,11 +79,14 @@ def plan_program(
         MemoryBudgetError: no plan fits into the memory budget.
     """
     meshes = [request.mesh] if program.is_constrained else meshes_of(request, session.options)
+    budget = TimeBudget.of(session.options.planning_budget_s)
 
     def best(session: Session) -> PlannedModule:
         return best_of_meshes(
             meshes,
-            lambda mesh: _cached_or_new(program, mesh, request, session, needs_profiles),
+            lambda mesh: _cached_or_new(
+                program, mesh, request, session, budget.share(len(meshes) - meshes.index(mesh)), needs_profiles
+            ),
             with_caveats,
             lambda made: made.plan.predicted_s if made.plan.measured_s is None else made.plan.measured_s,
         )
@@ -171,12 +173,16 @@ def with_caveats(made: PlannedModule, caveats: Caveats) -> PlannedModule:
 
 
 def _cached_or_new(
-    program: AnalysedProgram, mesh: LogicalMesh, request: PlanRequest, session: Session, needs_profiles: bool
+    program: AnalysedProgram,
+    mesh: LogicalMesh,
+    request: PlanRequest,
+    session: Session,
+    budget: TimeBudget,
+    needs_profiles: bool,
 ) -> PlannedModule:
-    """Returns the cached plan that was made from the same profiles, or a new one."""
+    """Returns the cached plan that was made from the same profiles, or a new one within a time budget."""
     # On one device there is one plan only, and alpa times a candidate stage itself.
     profiled = needs_profiles or mesh.num_devices > 1
-    budget = TimeBudget(session.options.planning_budget_s or math.inf)
     source = session.source(request.devices, mesh, budget) if profiled else None
     if source is None:
         return _annotated(program, new_plan(program, mesh, None, budget, request, session))

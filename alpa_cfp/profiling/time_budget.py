@@ -3,6 +3,9 @@
 import math
 import time
 from dataclasses import dataclass, field
+from typing import Self
+
+_MOMENT_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,21 @@ class TimeBudget:
 
     limit_s: float = math.inf
     began_s: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def of(cls, seconds: float | None) -> Self:
+        """Returns a limit of so many seconds from now; None is no limit."""
+        return cls(math.inf if seconds is None else seconds)
+
+    def share(self, count: int) -> "TimeBudget":
+        """Returns a limit from now that leaves as much for each of `count - 1` others."""
+        return TimeBudget((self.began_s + self.limit_s - time.perf_counter()) / count) if self.is_limited else self
+
+    @property
+    def left_s(self) -> float | None:
+        """What is left in seconds, above zero; None without limit."""
+        left_s = self.began_s + self.limit_s - time.perf_counter()
+        return max(left_s, _MOMENT_S) if self.is_limited else None
 
     @property
     def is_over(self) -> bool:

@@ -13,6 +13,7 @@ from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Operation, Value
 
 Dims = set[int]
+_FRONTEND = "mhlo.frontend_attributes"
 
 # Products, whose operations are counted, and ops that may have some inside.
 CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
@@ -105,6 +106,23 @@ def windowed_dims(op: Operation) -> Dims:
     return dims
 
 
+def transformed_dims(op: Operation) -> Dims:
+    """The dims of a Fourier transform, which are the last ones."""
+    rank = mlir.tensor_type(op.operands[0]).rank
+    return set(range(rank - len(mlir.int_array(op, "fft_length")), rank))
+
+
+def batch_dims(op: Operation) -> int:
+    """How many leading dims of all its arrays a `stablehlo.custom_call` computes independently along.
+
+    JAX says so of decompositions and solves (`num_batch_dims`); 0 where nothing is said.
+    """
+    if op.name != "stablehlo.custom_call" or _FRONTEND not in op.attributes:
+        return 0
+    said = ir.DictAttr(op.attributes[_FRONTEND])
+    return int(ir.StringAttr(said["num_batch_dims"]).value) if "num_batch_dims" in said else 0
+
+
 def changed_dims(whole: Value, part: Value) -> Dims:
     """The dims in which two arrays of one rank have different sizes."""
     sizes = zip(mlir.tensor_shape(whole), mlir.tensor_shape(part), strict=True)
@@ -121,6 +139,8 @@ WORKED_DIMS: dict[str, Callable[[Operation], Dims]] = {
     "stablehlo.pad": padded_dims,
     "stablehlo.concatenate": lambda op: {mlir.integer(op, "dimension")},
     "stablehlo.sort": lambda op: {mlir.integer(op, "dimension")},
+    "stablehlo.fft": transformed_dims,
+    "chlo.top_k": lambda op: {mlir.tensor_type(op.operands[0]).rank - 1},
     "stablehlo.reverse": lambda op: set(mlir.int_array(op, "dimensions")),
     "stablehlo.reduce_window": windowed_dims,
     "stablehlo.select_and_scatter": windowed_dims,

@@ -14,7 +14,7 @@ from jaxlib.mlir.dialects import stablehlo
 from alpa_cfp.spmd.ir import mlir, random_ops
 from alpa_cfp.spmd.ir.builders import broadcast, converted
 from alpa_cfp.spmd.ir.mlir import Operation, Value
-from alpa_cfp.spmd.ir.op_kinds import WORKED_DIMS
+from alpa_cfp.spmd.ir.op_kinds import WORKED_DIMS, batch_dims
 from alpa_cfp.spmd.module.partitioned import UnsupportedByShardyError
 from alpa_cfp.spmd.partition.local_context import LocalContext
 from alpa_cfp.spmd.shardings import annotations
@@ -235,7 +235,7 @@ def _dynamic_update_slice(ctx: LocalContext, op: Operation, shardings: list[Arra
 
 @handles(
     *("stablehlo.pad", "stablehlo.concatenate", "stablehlo.reverse", "stablehlo.sort"),
-    *("stablehlo.reduce_window", "stablehlo.select_and_scatter"),
+    *("stablehlo.reduce_window", "stablehlo.select_and_scatter", "stablehlo.fft", "chlo.top_k"),
 )
 def _along_dims(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
     """Ops that work along dims, which have to be whole; their attributes name these, whatever the sizes are."""
@@ -261,9 +261,12 @@ def _rng(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> No
 
 @handles("stablehlo.custom_call", "stablehlo.rng_bit_generator")
 def whole_on_every_device(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> None:
-    """Ops that are only taken where every device computes the whole of them."""
+    """Ops that are only taken where every device computes the whole of them, or its part of a batch."""
     side_effect = "has_side_effect" in op.attributes and ir.BoolAttr(op.attributes["has_side_effect"]).value
     require(not side_effect, op, "it has side effects")
+    if count := batch_dims(op):
+        _part_of_batch(ctx, op, shardings, count)
+        return
     for nested in mlir.inner_operations(op):
         if nested.name == "sdy.constant":
             annotations.make_plain_constant(nested)
@@ -271,6 +274,15 @@ def whole_on_every_device(ctx: LocalContext, op: Operation, shardings: list[Arra
     for nested in mlir.inner_operations(op):
         require(not nested.name.startswith("sdy."), op, f"{nested.name} is inside")
         require(nested.name != "stablehlo.rng", op, "it draws random numbers")
+    localize_results(ctx, op, shardings)
+
+
+def _part_of_batch(ctx: LocalContext, op: Operation, shardings: list[ArraySharding], count: int) -> None:
+    """A decomposition or a solve: split along the dims of the batch, by all arrays alike, and along no other."""
+    arrays = [*map(ctx.sharding, op.operands), *shardings]
+    for sharding in arrays:
+        require(not any(sharding.dims[count:]), op, "a dim along which it works is split")
+        require(sharding.dims[:count] == arrays[0].dims[:count], op, "operand and result are split differently")
     localize_results(ctx, op, shardings)
 
 

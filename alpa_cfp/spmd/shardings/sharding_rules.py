@@ -1,11 +1,13 @@
 """Sharding rules for ops that Shardy has none for, or not the right one, and Shardy's passes with them.
 
-Shardy's passes take an op's `sdy.sharding_rule` attribute where it has one. Three kinds of ops are given one, under
+Shardy's passes take an op's `sdy.sharding_rule` attribute where it has one. Four kinds of ops are given one, under
 their own names, so that no pass ever sees another op in their place:
 
 - elementwise ops that Shardy has no rule for (`chlo.erf` and its like), at which its passes stop;
 - reductions that no backend makes over devices (`op_kinds.is_made_over_devices`): Shardy would give each device a part
   of such a result. Their dims are gathered before instead;
+- the largest numbers of a row (`chlo.top_k`), and decompositions and solves of a batch of matrices, which are calls of
+  libraries: they are split along the dims of the batch;
 - loops, which are split along the dims that no iteration works along (`loop_dims`).
 
 The passes drop all rules in the end; therefore they run through `run_shardy_passes`, which gives the rules each time.
@@ -20,11 +22,12 @@ from typing import Any
 from jaxlib.mlir.dialects import sdy
 
 from alpa_cfp.spmd.ir import mlir
-from alpa_cfp.spmd.ir.mlir import Operation
-from alpa_cfp.spmd.ir.op_kinds import RULELESS_ELEMENTWISE, is_made_over_devices
+from alpa_cfp.spmd.ir.mlir import Operation, Value
+from alpa_cfp.spmd.ir.op_kinds import RULELESS_ELEMENTWISE, batch_dims, is_made_over_devices
 from alpa_cfp.spmd.shardings.annotations import RULE
 from alpa_cfp.spmd.shardings.loop_dims import WHILE, LoopDims, loops_of
 
+_TOP_K = "chlo.top_k"
 _POPULATE = "func.func(sdy-populate-op-sharding-rules)"
 
 
@@ -47,6 +50,10 @@ def give_rules(module: Any) -> None:
             op.attributes[RULE] = _elementwise_rule(op)
         elif name == "stablehlo.reduce" and not is_made_over_devices(op):
             op.attributes[RULE] = _whole_reduction_rule(op)
+        elif name == _TOP_K:
+            op.attributes[RULE] = _batch_rule(op, mlir.tensor_type(op.operands[0]).rank - 1)
+        elif name == "stablehlo.custom_call" and (count := batch_dims(op)):
+            op.attributes[RULE] = _batch_rule(op, count)
         has_loops = has_loops or name == WHILE
     if not has_loops:
         return
@@ -72,6 +79,24 @@ def _whole_reduction_rule(op: Operation) -> Any:
     count = len(op.results)
     operands = [operand] * count + [initial] * count
     return sdy.OpShardingRuleAttr.get(list(shape), operands, [result] * count, need_replication_factors=sorted(reduced))
+
+
+def _batch_rule(op: Operation, count: int) -> Any:
+    """The rule of an op that computes independently along its first `count` dims, and for which others are whole."""
+    sizes = mlir.tensor_shape(op.operands[0])[:count]
+    factors = list(sizes)
+
+    def mapping(value: Value) -> Any:
+        own = mlir.tensor_shape(value)
+        shared = count if own[:count] == sizes else 0
+        first = len(factors)
+        factors.extend(own[shared:])
+        return _mapping([*range(shared), *range(first, len(factors))])
+
+    operands, results = ([mapping(value) for value in values] for values in (op.operands, op.results))
+    return sdy.OpShardingRuleAttr.get(
+        factors, operands, results, need_replication_factors=list(range(count, len(factors)))
+    )
 
 
 def _mapping(factors: Iterable[int]) -> Any:

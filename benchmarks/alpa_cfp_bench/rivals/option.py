@@ -5,7 +5,6 @@ strategies that its paper has; with ours, among all of CFP's candidates. Invaria
 for CFP: candidates, profiles, annotation.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -85,7 +84,7 @@ class FlexFlowOption(RivalOption):
         return min((self._on(mesh, program, request, session) for mesh in meshes), key=lambda plan: plan.cost)
 
     def _on(self, mesh: LogicalMesh, program: AnalysedProgram, request: PlanRequest, session: Session) -> RivalPlan:
-        budget = TimeBudget(self.options.planning_budget_s or math.inf)
+        budget = TimeBudget.of(self.options.planning_budget_s)
         profiles = session.source(request.devices, mesh, budget)
         rates, communication = costs_of(mesh, profiles)
         space = Space.of(program, mesh)

@@ -11,7 +11,7 @@ from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.plan.plan_report import Communication, Purpose
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.strategies.block_strategy import StateSharding
-from unit.alpa_cfp.training_steps import MESH, WIDTH, spectral_module, two_layer_blocks, two_layer_candidates
+from unit.alpa_cfp.training_steps import MESH, WIDTH, two_layer_blocks, two_layer_candidates, uncovered_module
 
 WEIGHTS = {0, 1}
 SIZE = 4 * WIDTH * WIDTH
@@ -52,21 +52,21 @@ def test_gradients_are_summed_and_where_state_is_shared_scattered_and_weights_ga
 GRADIENT = Communication("all-reduce", (0,), 4 * 32 * 32, 1, "gradient")
 
 
-def of_spectral(*compiled: Collective) -> tuple[Communication, ...]:
+def of_uncovered(*compiled: Collective) -> tuple[Communication, ...]:
     """What a block communicates that XLA partitions and that splits samples, read from its compiled program if any."""
-    (block,) = find_block_candidates(AnalysedProgram(spectral_module()).subprograms, MESH, {})
+    (block,) = find_block_candidates(AnalysedProgram(uncovered_module()).subprograms, MESH, {})
     candidate = next(each for each in block.candidates if each.inputs[0].dims[0])
     (found,) = Communications(MESH, [candidate], [("samples",)], [True], [compiled or None], {1}, [True]).all()
     return found
 
 
 def test_of_a_program_that_xla_partitions_the_prediction_says_what_is_communicated_and_what_for() -> None:
-    assert GRADIENT in of_spectral()
+    assert GRADIENT in of_uncovered()
 
 
 def test_what_a_compiled_program_communicates_has_the_purpose_of_what_was_predicted_and_equals_it() -> None:
     gradient, other = Collective("all-reduce", GRADIENT.size_bytes, 8), Collective("all-gather", 12, 8)
-    assert of_spectral(gradient, other) == (GRADIENT, Communication("all-gather", (0,), 12, 1))
+    assert of_uncovered(gradient, other) == (GRADIENT, Communication("all-gather", (0,), 12, 1))
 
 
 def test_it_is_known_whether_communication_is_read_predicted_or_not_known() -> None:

@@ -13,6 +13,7 @@ from alpa_cfp.jit.tracing import TracedFunction, trace
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlannedModule
 from alpa_cfp.plan.plan_report import Alternative, BlockKind, BlockReport, PlanReport, Role
+from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import MemoryUse
 
 
@@ -41,7 +42,12 @@ def report(whole_s: float | None) -> PlanReport:
 
 
 def chosen(
-    unrolled_s: float | None, with_loops_s: float | Exception | None, *, whole_s: float | None = 1.0, **changes: int
+    unrolled_s: float | None,
+    with_loops_s: float | Exception | None,
+    *,
+    whole_s: float | None = 1.0,
+    budget: TimeBudget | None = None,
+    **changes: int,
 ) -> tuple[TracedFunction, PlannedModule]:
     """The form that is taken if the plans of the two forms take so long, and without any split `whole_s`."""
 
@@ -52,7 +58,7 @@ def chosen(
         plan = Plan("", (8,), (), 1.0, MemoryUse(0, 0, 0), "measure", measured_s=seconds, account=report(whole_s))
         return PlannedModule(plan, program.module)
 
-    return faster_form(replace(UNROLLED, **changes), lambda: WITH_LOOPS, planned)
+    return faster_form(replace(UNROLLED, **changes), lambda: WITH_LOOPS, planned, budget or TimeBudget())
 
 
 def test_a_traced_function_keeps_its_loops_or_has_them_unrolled() -> None:
@@ -67,6 +73,11 @@ def test_loops_stay_as_they_are_written_if_splitting_gains_little_and_the_step_i
     assert program.keeps_loops
     assert made.plan.measured_s == 1.0
     assert any("as they are written" in caveat.text for caveat in program.caveats)
+
+
+def test_when_the_time_for_planning_is_over_the_other_form_is_not_planned() -> None:
+    program, _ = chosen(2.0, AssertionError("planned"), budget=TimeBudget(0.0))
+    assert not program.keeps_loops
 
 
 @pytest.mark.parametrize(

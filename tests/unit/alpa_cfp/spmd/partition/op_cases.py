@@ -30,6 +30,8 @@ def flags(*shape: int) -> np.ndarray:
 
 WORKED = "along which it works, is split"
 LOOP = "it works along a dim that is split"
+# On CPUs a call of a library for each matrix, and ops around it.
+LIBRARY = f"{WORKED}|operand and result are split differently|split over devices|{LOOP}"
 WHOLE = "is split and not taken whole|is split and not set whole"
 
 A, B = normal(8, 16), normal(8, 16)
@@ -37,6 +39,8 @@ ROW = normal(16)
 GRID = normal(8, 8, 8)
 COUNT = np.arange(128, dtype=np.float32).reshape(8, 16)
 EVERY_THIRD = COUNT % 3 == 0
+# A batch of positive definite matrices.
+MATRICES = np.einsum("abij,abkj->abik", *[normal(2, 8, 4, 4)] * 2) + 4 * np.eye(4, dtype=np.float32)
 # No mesh divides the dims that a window moves over.
 ODD = normal(8, 7, 7)
 
@@ -146,7 +150,18 @@ _STRUCTURE: dict[str, Any] = {
     ),
     "cond": (_cond, (np.ones(1, np.int32), A), f"{BRANCH}|{WORKED}"),
     "cholesky": (lambda a: jnp.linalg.cholesky(a @ a.T + 9 * jnp.eye(8)), (A,), "is not covered|split over devices"),
-    "top k": (lambda a: lax.top_k(a, 3), (A,), "chlo.top_k is not covered"),
+    "cholesky of a batch": (lambda m: jnp.linalg.cholesky(m), (MATRICES,), LIBRARY),
+    "qr of a batch": (lambda m: jnp.linalg.qr(m), (MATRICES,), LIBRARY),
+    "eigenvalues of a batch": (lambda m: jnp.linalg.eigh(m)[0], (MATRICES,), LIBRARY),
+    "solve of a batch": (lambda m, b: jnp.linalg.solve(m, b), (MATRICES, normal(2, 8, 4, 3)), LIBRARY),
+    "top k": (lambda a: lax.top_k(a, 3), (A,), WORKED),
+    "fourier transform": (lambda a: jnp.abs(jnp.fft.fft(a, axis=1)), (A,), WORKED),
+    "fourier transform of reals": (lambda g: jnp.abs(jnp.fft.rfft2(g)), (GRID,), WORKED),
+    "fourier transform back to reals": (
+        lambda a, b: jnp.fft.irfft(lax.complex(a, b), axis=0),
+        (A, B),
+        WORKED,
+    ),
 }
 
 

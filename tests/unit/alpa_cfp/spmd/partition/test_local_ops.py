@@ -3,6 +3,7 @@
 import random
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,15 @@ from jax._src.lax import lax as lax_internal
 from alpa_cfp.spmd.partition import UnsupportedByShardyError
 from alpa_cfp.spmd.partition.shardy import partition_with_shardy
 from alpa_cfp.spmd.shardings.sharding import ArraySharding
-from unit.alpa_cfp.spmd.helpers import MESH_2X4, MESHES, Case, annotate_values
+from unit.alpa_cfp.spmd.helpers import (
+    MESH_2X4,
+    MESHES,
+    Case,
+    annotate,
+    annotate_values,
+    assert_partitioned_right,
+    split,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -60,3 +69,25 @@ def test_random_numbers_inside_a_loop_are_refused():
     annotate_values(module, MESH_2X4, lambda op, shape: ArraySharding.replicated(MESH_2X4, len(shape)))
     with pytest.raises(UnsupportedByShardyError, match="random numbers"):
         partition_with_shardy(module, ())
+
+
+BATCHED = {
+    "fft": lambda x: jnp.abs(jnp.fft.fft(x)),
+    "top_k": lambda x: jax.lax.top_k(x, 2)[0],
+    "cholesky": lambda x: jnp.linalg.cholesky(x @ x.mT + 4 * jnp.eye(4)),
+    "eigh": lambda x: jnp.linalg.eigh(x @ x.mT)[0],
+    "qr": lambda x: jnp.abs(jnp.linalg.qr(x)[1]),
+    "svd": lambda x: jnp.linalg.svd(x, compute_uv=False),
+    "solve": lambda x: jnp.linalg.solve(x @ x.mT + jnp.eye(4), x),
+}
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_a_batch_of_matrices_is_worked_on_in_parts_without_communication(name: str) -> None:
+    case = Case(BATCHED[name], (np.random.default_rng(0).standard_normal((8, 4, 4)).astype(np.float32),))
+    module = case.module()
+    annotate(module, MESH_2X4, [split(MESH_2X4, "xy", "", "")])
+    program = assert_partitioned_right(module, case.arguments, case.expected())
+    assert program.partitioner == "shardy"
+    assert program.collectives == ()
+    assert {sharding.dims[0] for sharding in program.output_shardings} == {split(MESH_2X4, "xy").dims[0]}

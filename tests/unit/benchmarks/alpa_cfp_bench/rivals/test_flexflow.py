@@ -16,7 +16,7 @@ from alpa_cfp.strategies.block_strategy import StateSharding
 from alpa_cfp_bench.rivals.flexflow import Chain, best_of_chains, in_soap, random_plans, simulated_problem
 from alpa_cfp_bench.rivals.space import Space
 from unit.alpa_cfp.search.problems import plans, problems
-from unit.alpa_cfp.training_steps import MESH, spectral_module, two_layer_module
+from unit.alpa_cfp.training_steps import MESH, two_layer_module, uncovered_module
 
 pytestmark = pytest.mark.slow
 
@@ -116,7 +116,7 @@ def test_a_simulated_plan_takes_what_its_blocks_compute_and_its_bytes_by_the_ban
 
 
 def test_what_a_program_of_xla_communicates_counts_once() -> None:
-    space, rates = Space.of(AnalysedProgram(spectral_module()), MESH), Rates()
+    space, rates = Space.of(AnalysedProgram(uncovered_module()), MESH), Rates()
     costs = space.costs(rates, None, None)
     problem = simulated_problem(space, costs, rates)
     own = [
