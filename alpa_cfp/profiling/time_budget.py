@@ -18,7 +18,7 @@ class TimeBudget:
     """
 
     limit_s: float = math.inf
-    began_s: float = field(default_factory=time.perf_counter)
+    began_s: float = field(default_factory=lambda: time.perf_counter())
 
     @classmethod
     def of(cls, seconds: float | None) -> Self:

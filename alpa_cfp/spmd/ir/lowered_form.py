@@ -15,6 +15,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.approximate_top_k import make_top_k_exact
 from alpa_cfp.spmd.ir.builders import broadcast, constant, dtype_of
 from alpa_cfp.spmd.ir.mlir import Operation, Value
 from alpa_cfp.spmd.ir.op_kinds import region_reducer
@@ -34,6 +35,7 @@ _FIRST_START = {"stablehlo.dynamic_slice": 1, "stablehlo.dynamic_update_slice": 
 def normalize(module: Any) -> None:
     """Rewrite `module` in place."""
     remove_empty_mesh(module)
+    make_top_k_exact(module)
     inline_calls(module)
     split_complex_constants(module)
     begin_with_identities(module)

@@ -12,11 +12,19 @@ from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.costs import Rates
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.search import Edge, NoPlanError, SearchProblem, Variable
+from alpa_cfp.spmd.partition.local_ops import HANDLERS
 from alpa_cfp.strategies.block_strategy import StateSharding
 from alpa_cfp_bench.rivals.flexflow import Chain, best_of_chains, in_soap, random_plans, simulated_problem
 from alpa_cfp_bench.rivals.space import Space
 from unit.alpa_cfp.search.problems import plans, problems
 from unit.alpa_cfp.training_steps import MESH, two_layer_module, uncovered_module
+
+
+@pytest.fixture(autouse=True)
+def uncovered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves Fourier transforms to XLA's partitioner."""
+    monkeypatch.delitem(HANDLERS, "stablehlo.fft")
+
 
 pytestmark = pytest.mark.slow
 
