@@ -68,13 +68,16 @@ def fastest_that_fits(
         budget: The time after which no other form is planned, if there is a plan.
 
     Raises:
-        MemoryBudgetError: no form fits; it names what the smallest plan of all forms needs.
+        MemoryBudgetError: no form fits; it names what the smallest plan of all forms needs. If its state alone does
+            not fit, no other form is planned.
     """
     best, least, bound_s = None, None, 0.0
     try:
         best = plain()
     except MemoryBudgetError as error:
         least = error
+        if error.state_bytes > error.budget_bytes:  # of which nothing can be computed again
+            raise
     else:
         if free_s is None or best[0].keeps_loops or budget.is_over:
             return best

@@ -39,8 +39,8 @@ CHEAP = Recomputation(tuple(range(PARTS - 1)), keeps_products=True)
 HALF, ALL = (Recomputation(tuple(range(count)), keeps_products=False) for count in (PARTS // 2, PARTS - 1))
 
 
-def does_not_fit(least_bytes: int) -> MemoryBudgetError:
-    return MemoryBudgetError(least_bytes, 10, (least_bytes, 0, 0), ("", "", ""))
+def does_not_fit(least_bytes: int, state_bytes: int = 0) -> MemoryBudgetError:
+    return MemoryBudgetError(least_bytes, 10, (state_bytes, least_bytes - state_bytes, 0), ("", "", ""))
 
 
 Outcome = float | Exception
@@ -113,6 +113,12 @@ def test_where_no_form_fits_the_least_of_all_forms_is_said() -> None:
     with pytest.raises(MemoryBudgetError) as caught:
         chosen(does_not_fit(30), cheap=does_not_fit(25), half=does_not_fit(15), all=does_not_fit(20))
     assert caught.value.least_bytes == 15
+
+
+def test_where_state_alone_is_too_large_no_other_form_is_planned() -> None:
+    with pytest.raises(MemoryBudgetError):
+        chosen(does_not_fit(30, state_bytes=11), cheap=AssertionError("planned"))
+    assert chosen(does_not_fit(30, state_bytes=10), cheap=1.0)[0] == CHEAP
 
 
 def test_when_the_time_for_planning_is_over_a_plan_that_fits_is_enough() -> None:
