@@ -43,7 +43,7 @@ class _StagePlanning:
 class CFPOption(AutoShardingOption):
     """Options of CFP, in the place of those of Alpa's ILP; CFP ignores the fields of `AutoShardingOption`.
 
-    The fields from `costs` to `recompute` are those of `PlanOptions`. In a pipeline whose stages alpa chooses, `refine`
+    The fields from `costs` to `plan` are those of `PlanOptions`. In a pipeline whose stages alpa chooses, `refine`
     applies to the chosen stages, where `stage_costs` is "profile"; candidates have the square root of `pruning_margin`.
 
     Attributes:
@@ -70,7 +70,6 @@ class CFPOption(AutoShardingOption):
     logical_mesh_shapes: MeshShapes = "given"
     stage_costs: StageCosts = "profile"
     plan: Plan | Path | str | None = None
-    recompute: bool = True
     plans: list[Plan] = field(default_factory=list, compare=False, repr=False)
     # Alpa derives the options of candidate stages by `dataclasses.replace`, which keeps only fields of `__init__`.
     # The plans of candidate stages of the last pipeline, by digests of programs and mesh shapes, each with its evidence

@@ -18,13 +18,11 @@ from alpa_cfp.jit.constraints import asked_by_plan, asked_by_user, require_obeye
 from alpa_cfp.jit.loops_as_written import faster_form
 from alpa_cfp.jit.meshes import AnyMesh, axis_types_of, dims_of, of_whole_axes, platform_of, request_for
 from alpa_cfp.jit.processes import planning_together
-from alpa_cfp.jit.recomputation import fastest_that_fits, recomputed
 from alpa_cfp.jit.tracing import Leaf, TracedFunction, trace
 from alpa_cfp.lazily import call
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlannedModule
 from alpa_cfp.plan.signature import Asked, Placed, Signature
-from alpa_cfp.planner.new_plan import budget_of
 from alpa_cfp.planner.options import HasPlanOptions, PlanOptions
 from alpa_cfp.planner.planner import plan as plan_module
 from alpa_cfp.planner.request import PlanRequest
@@ -36,9 +34,6 @@ from alpa_cfp.spmd.shardings.sharding import ArraySharding
 
 if TYPE_CHECKING:
     from alpa_cfp.jit.at_first_call import Decorator
-
-# More memory than any device has.
-_NO_LIMIT_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,39 +150,22 @@ def plan_function(
         asked = asked_by_user(mesh, args, kwargs, boundary.in_shardings, boundary.out_shardings)
         traced = partial(trace, fn, args, kwargs, boundary.donate_argnums, platform_of(mesh), asked)
         program = traced()
-        budget, memory_bytes = TimeBudget.of(options.planning_budget_s), budget_of(request, options)
+        budget = TimeBudget.of(options.planning_budget_s)
 
         def make(request: PlanRequest) -> Plan:
             given = options.read_plan()
 
-            def planned(form: TracedFunction, **changes: Any) -> PlannedModule:
-                now = replace(options, plan=given, planning_budget_s=budget.left_s, **changes)
+            def planned(form: TracedFunction) -> PlannedModule:
+                now = replace(options, plan=given, planning_budget_s=budget.left_s)
                 return plan_module(form.module, request, now)
 
-            def free_s() -> float:
-                return planned(program, memory_budget_bytes=_NO_LIMIT_BYTES, refine=0).plan.predicted_s
-
-            if given is not None:
-                form = _form_of(given.signature, program, traced)
-                return _signed(form, planned(form), mesh)
-            plain = partial(faster_form, program, partial(traced, keeps_loops=True), planned, budget)
-            if memory_bytes is None or not options.recompute:
-                return _signed(*plain(), mesh)
-            # A device's memory is a limit, and mostly no tight one: to plan twice would cost more than it gains.
-            wanted = free_s if options.memory_budget_bytes else None
-            return _signed(*fastest_that_fits(program, plain, planned, wanted, budget), mesh)
+            if given is None:
+                return _signed(*faster_form(program, partial(traced, keeps_loops=True), planned, budget), mesh)
+            keeps_loops = given.signature is not None and given.signature.keeps_loops
+            form = traced(keeps_loops=True) if keeps_loops else program
+            return _signed(form, planned(form), mesh)
 
         return processes.planned(program, make)
-
-
-def _form_of(
-    signature: Signature | None, program: TracedFunction, traced: Callable[..., TracedFunction]
-) -> TracedFunction:
-    """The form of a program that a plan with this signature is for."""
-    if signature is None:
-        return program
-    form = traced(keeps_loops=True) if signature.keeps_loops else program
-    return form if signature.recomputation is None else recomputed(form, signature.recomputation)
 
 
 def _signed(program: TracedFunction, made: PlannedModule, mesh: AnyMesh) -> Plan:
@@ -227,10 +205,7 @@ def planned_for(
     signature = plan.signature
     assert signature is not None
     asked = asked_by_plan(mesh, signature)
-    traced = partial(trace, fn, args, kwargs, (), platform_of(mesh), asked, donated)
-    program = traced(keeps_loops=signature.keeps_loops)
-    if signature.recomputation is not None:
-        program = recomputed(program, signature.recomputation)
+    program = trace(fn, args, kwargs, (), platform_of(mesh), asked, donated, keeps_loops=signature.keeps_loops)
     made = plan_module(program.module, request_for(mesh), PlanOptions(costs="estimate", plan=plan))
     program = replace(program, module=made.module)
     use_whole_axes(program)
@@ -254,7 +229,6 @@ def signature_of(program: TracedFunction, mesh: AnyMesh) -> Signature:
         inputs=tuple(map(placed, program.inputs, inputs, program.asked)),
         outputs=tuple(map(placed, program.outputs, outputs, program.asked_of_results)),
         keeps_loops=program.keeps_loops,
-        recomputation=program.recomputation,
     )
 
 

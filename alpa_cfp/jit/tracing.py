@@ -33,7 +33,6 @@ from alpa_cfp.spmd.shardings import constraints, islands
 from alpa_cfp.spmd.shardings.user_axes import UserAxes
 from alpa_cfp.spmd.tracing.host_callbacks import without_callbacks
 from alpa_cfp.spmd.tracing.key_kinds import is_key
-from alpa_cfp.strategies.recomputation import Recomputation
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +79,6 @@ class TracedFunction:
         unrolled: The number of loops that are unrolled in the module.
         keeps_loops: Whether no loop was to be unrolled.
         names_mesh: Whether the function itself says what lies where, in constraints or a `shard_map`.
-        recomputation: What is computed again in the backward pass; None for nothing.
     """
 
     module: HloModule
@@ -94,7 +92,6 @@ class TracedFunction:
     unrolled: int = 0
     keeps_loops: bool = False
     names_mesh: bool = False
-    recomputation: Recomputation | None = None
 
 
 def trace(

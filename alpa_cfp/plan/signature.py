@@ -6,7 +6,6 @@ Nothing here imports jax.
 from dataclasses import dataclass, field
 
 from alpa_cfp import codec
-from alpa_cfp.strategies.recomputation import Recomputation
 
 Dims = tuple[tuple[str, ...], ...]
 Asked = tuple[tuple[str, ...] | None, ...]
@@ -44,7 +43,6 @@ class Signature:
         inputs: The leaves of `(args, kwargs)`.
         outputs: The leaves of the result.
         keeps_loops: Whether the program that is planned has the loops of the function, none of them unrolled.
-        recomputation: What the program that is planned computes again in its backward pass; None for nothing.
     """
 
     axis_names: tuple[str, ...]
@@ -53,4 +51,3 @@ class Signature:
     inputs: tuple[Placed, ...]
     outputs: tuple[Placed, ...]
     keeps_loops: bool = field(default=False, metadata=codec.OMIT_DEFAULT)
-    recomputation: Recomputation | None = field(default=None, metadata=codec.OMIT_DEFAULT)

@@ -34,8 +34,6 @@ class PlanOptions:
         split_sums: Whether sums over devices may stay in parts where weights are split, as in sequence parallelism;
             None: only if no plan fits into the memory otherwise, and not in stages of a pipeline. It needs about half
             as many candidates more. Costs of stages that are composed have none of them.
-        recompute: Whether parts of the forward pass may be computed again in the backward pass, where that makes a
-            faster plan fit into the memory budget, or any plan. For `autoshard` alone.
         pruning_margin: A candidate is measured only if a plan with it would be among the best, were the candidate this
             many times faster than estimated; inf measures all.
         planning_budget_s: The time after which nothing more is measured: the best plan so far is taken, and a caveat
@@ -69,7 +67,6 @@ class PlanOptions:
     progress: bool = True
     logical_mesh_shapes: MeshShapes = "given"
     plan: Plan | Path | str | None = None
-    recompute: bool = True
 
     def __post_init__(self) -> None:
         check_choices(self, {"costs": Costs, "logical_mesh_shapes": MeshShapes})

@@ -50,10 +50,9 @@ class NoPlanError(SearchError):
 class MemoryBudgetError(SearchError):
     """No plan fits the memory budget.
 
-    Fields: `least_bytes`, the memory of the plan that needs least, and `state_bytes`, the state in it; `budget_bytes`;
-    `dominated_by`, the kind of memory (of `KINDS`) that takes most of it; `largest`, the name of the variable that
-    takes most of that kind; `compiled`, the name of the least plan if `least_bytes` is what the compiler says of it, ""
-    if that is predicted.
+    Fields: `least_bytes`, the memory of the plan that needs least; `budget_bytes`; `dominated_by`, the kind of memory
+    (of `KINDS`) that takes most of it; `largest`, the name of the variable that takes most of that kind; `compiled`,
+    the name of the least plan if `least_bytes` is what the compiler says of it, "" if that is predicted.
     """
 
     def __init__(
@@ -72,7 +71,8 @@ class MemoryBudgetError(SearchError):
         """
         self._arguments = (least_bytes, budget_bytes, kind_bytes, largest, compiled)
         self.compiled = compiled
-        self.least_bytes, self.state_bytes, self.budget_bytes = least_bytes, kind_bytes[0], budget_bytes
+        self.least_bytes = least_bytes
+        self.budget_bytes = budget_bytes
         # The first of equals, so that the message is the same each time.
         dominant = max(range(len(KINDS)), key=lambda index: (kind_bytes[index], -index))
         self.dominated_by = KINDS[dominant]

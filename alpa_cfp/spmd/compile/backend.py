@@ -25,13 +25,10 @@ from jaxlib import (
 from alpa_cfp.spmd.compile.devices import Devices
 from alpa_cfp.spmd.compile.joined_arrays import join_small_arrays
 from alpa_cfp.spmd.ir import mlir, step_barriers
-from alpa_cfp.spmd.ir.builders import RECOMPUTED
 from alpa_cfp.spmd.ir.hlo_text import as_alpa_reads_it
 
 # XLA's names of the passes that join all-reduces, on TPUs, GPUs and CPUs.
 _SUM_COMBINERS = "all-reduce-combiner,gpu-all-reduce-combiner,cpu-all-reduce-combiner"
-# On CPUs XLA removes barriers before it orders the ops, and then computes early what is to be computed again late.
-_BARRIER_EXPANDER = "cse_barrier_expander"
 # In the targets of custom calls, whose names MLIR's bytecode holds as they are; one named elsewhere costs an import.
 _LAPACK, _HYBRID = b"lapack_", b"hybrid_"
 # Up to JAX 0.11 an array comes to the host part by part. Since 0.12 it comes as a whole, in the shape that the runtime
@@ -61,11 +58,8 @@ def compile_and_load(
     build = options.executable_build_options
     build.use_spmd_partitioning = not one_program_per_device
     build.use_shardy_partitioner = True
-    passes = [] if combine_sums else [_SUM_COMBINERS]
-    if devices[0].platform == "cpu" and RECOMPUTED in bytecode:
-        passes.append(_BARRIER_EXPANDER)
-    if passes:
-        options.env_option_overrides = [("xla_disable_hlo_passes", ",".join(passes))]
+    if not combine_sums:
+        options.env_option_overrides = [("xla_disable_hlo_passes", _SUM_COMBINERS)]
     with mlir.context():
         module = mlir.parse(bytecode)
         prepare_for(devices[0].platform, module, bytecode, one_program_per_device=one_program_per_device)

@@ -23,10 +23,6 @@ _DTYPES = (
 )
 
 
-# An attribute of barriers behind which parts of a forward pass are computed again.
-RECOMPUTED = b"alpa.recomputed"
-
-
 def numpy_dtype(element_type: Any) -> np.dtype:
     """The numpy dtype of an MLIR element type.
 
