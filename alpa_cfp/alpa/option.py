@@ -43,7 +43,7 @@ class _StagePlanning:
 class CFPOption(AutoShardingOption):
     """Options of CFP, in the place of those of Alpa's ILP; CFP ignores the fields of `AutoShardingOption`.
 
-    The fields from `costs` to `plan` are those of `PlanOptions`. In a pipeline whose stages alpa chooses, `refine`
+    The fields from `costs` to `plan`, and `recompute`, are those of `PlanOptions`. In a pipeline whose stages alpa chooses, `refine`
     applies to the chosen stages, where `stage_costs` is "profile"; candidates have the square root of `pruning_margin`.
 
     Attributes:
@@ -79,6 +79,7 @@ class CFPOption(AutoShardingOption):
     )
     # The planning of candidate stages, while it goes on.
     _stage: "_StagePlanning | None" = field(default=None, compare=False, repr=False)
+    recompute: bool | None = None
 
     def __post_init__(self) -> None:
         check_choices(self, {"costs": Costs, "logical_mesh_shapes": MeshShapes, "stage_costs": StageCosts})

@@ -18,6 +18,7 @@ from alpa_cfp.jit.constraints import asked_by_plan, asked_by_user, require_obeye
 from alpa_cfp.jit.loops_as_written import faster_form
 from alpa_cfp.jit.meshes import AnyMesh, axis_types_of, dims_of, of_whole_axes, platform_of, request_for
 from alpa_cfp.jit.processes import planning_together
+from alpa_cfp.jit.recomputation import fastest_form, recomputing
 from alpa_cfp.jit.tracing import Leaf, TracedFunction, trace
 from alpa_cfp.lazily import call
 from alpa_cfp.plan.plan import Plan
@@ -88,7 +89,8 @@ def autoshard(
     `fn` is a whole training step or any other function that `jax.jit` takes. It is traced once. Loops of known length
     are unrolled where there is something to plan in them; inside those of unknown length nothing is planned. If to
     split the program gains little, and whole plans are timed, the function is traced and planned again with its loops
-    as they are written, and the faster form runs.
+    as they are written, and the faster form runs. With a memory budget, the function is planned again with parts of its
+    forward pass computed again in the backward pass, where the fastest plan without does not fit.
 
     `@autoshard(mesh, ...)` is a decorator: the function is planned at its first call, and again for arguments of other
     shapes. Keyword arguments are then fields of `PlanOptions`: `@autoshard(mesh, donate_argnums=0, refine=5)`. The
@@ -155,14 +157,16 @@ def plan_function(
         def make(request: PlanRequest) -> Plan:
             given = options.read_plan()
 
-            def planned(form: TracedFunction) -> PlannedModule:
+def planned(form: TracedFunction, options: PlanOptions = options) -> PlannedModule:
                 now = replace(options, plan=given, planning_budget_s=budget.left_s)
                 return plan_module(form.module, request, now)
 
             if given is None:
-                return _signed(*faster_form(program, partial(traced, keeps_loops=True), planned, budget), mesh)
-            keeps_loops = given.signature is not None and given.signature.keeps_loops
-            form = traced(keeps_loops=True) if keeps_loops else program
+                first = partial(faster_form, program, partial(traced, keeps_loops=True), planned, budget)
+                return _signed(*fastest_form(program, first, planned, options), mesh)
+            signature = given.signature
+            form = traced(keeps_loops=True) if signature is not None and signature.keeps_loops else program
+            form = form if signature is None else recomputing(form, signature.recomputed)
             return _signed(form, planned(form), mesh)
 
         return processes.planned(program, make)
@@ -206,6 +210,7 @@ def planned_for(
     assert signature is not None
     asked = asked_by_plan(mesh, signature)
     program = trace(fn, args, kwargs, (), platform_of(mesh), asked, donated, keeps_loops=signature.keeps_loops)
+    program = recomputing(program, signature.recomputed)
     made = plan_module(program.module, request_for(mesh), PlanOptions(costs="estimate", plan=plan))
     program = replace(program, module=made.module)
     use_whole_axes(program)
@@ -229,6 +234,7 @@ def signature_of(program: TracedFunction, mesh: AnyMesh) -> Signature:
         inputs=tuple(map(placed, program.inputs, inputs, program.asked)),
         outputs=tuple(map(placed, program.outputs, outputs, program.asked_of_results)),
         keeps_loops=program.keeps_loops,
+        recomputed=program.recomputed,
     )
 
 

@@ -22,7 +22,7 @@ from alpa_cfp.jit.constraints import AskedShardings
 from alpa_cfp.jit.explicit import is_explicit
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan_report import Caveat
-from alpa_cfp.plan.signature import Asked
+from alpa_cfp.plan.signature import Asked, Recomputed
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.lowered_form import remove_identity_converts
 from alpa_cfp.spmd.ir.op_kinds import CONTROL_FLOW
@@ -79,6 +79,7 @@ class TracedFunction:
         unrolled: The number of loops that are unrolled in the module.
         keeps_loops: Whether no loop was to be unrolled.
         names_mesh: Whether the function itself says what lies where, in constraints or a `shard_map`.
+        recomputed: The parts of the forward pass that the backward pass of the module computes again.
     """
 
     module: HloModule
@@ -92,6 +93,7 @@ class TracedFunction:
     unrolled: int = 0
     keeps_loops: bool = False
     names_mesh: bool = False
+    recomputed: tuple[Recomputed, ...] = ()
 
 
 def trace(

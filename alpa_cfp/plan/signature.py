@@ -33,6 +33,23 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
+class Recomputed:
+    """A part of the forward pass that the backward pass computes again.
+
+    Attributes:
+        unit: Its number among the units of the program (`analysis.recomputation`).
+        blocks: The blocks whose forward contractions are in it.
+        keeps_products: Whether the results of contractions are kept, and only all else is computed again.
+        freed_bytes: The bytes that are not kept for it, over all devices, before they are split.
+    """
+
+    unit: int
+    blocks: tuple[int, ...]
+    keeps_products: bool
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
     """The arguments and results of a planned function on its mesh.
 
@@ -43,6 +60,7 @@ class Signature:
         inputs: The leaves of `(args, kwargs)`.
         outputs: The leaves of the result.
         keeps_loops: Whether the program that is planned has the loops of the function, none of them unrolled.
+        recomputed: The parts of the forward pass that the backward pass computes again.
     """
 
     axis_names: tuple[str, ...]
@@ -51,3 +69,4 @@ class Signature:
     inputs: tuple[Placed, ...]
     outputs: tuple[Placed, ...]
     keeps_loops: bool = field(default=False, metadata=codec.OMIT_DEFAULT)
+    recomputed: tuple[Recomputed, ...] = field(default=(), metadata=codec.OMIT_DEFAULT)

@@ -49,6 +49,9 @@ class PlanOptions:
             or two axes, and takes the fastest plan. Plans along several axes include those along products of adjacent
             ones: those for (2, 2, 2) include those for (2, 4) and (8,), so these are not planned for again.
         plan: A plan, or the file of one, that is used as it is; nothing is measured or searched then.
+        recompute: Whether the backward pass may compute parts of the forward pass again instead of keeping them, with a
+            memory budget: None, where the fastest plan without does not fit; True plans with recomputation in any case,
+            and takes the faster plan; False never. For `autoshard` only: programs of Alpa stay as they are.
     """
 
     costs: Costs = "measure"
@@ -67,6 +70,7 @@ class PlanOptions:
     progress: bool = True
     logical_mesh_shapes: MeshShapes = "given"
     plan: Plan | Path | str | None = None
+    recompute: bool | None = None
 
     def __post_init__(self) -> None:
         check_choices(self, {"costs": Costs, "logical_mesh_shapes": MeshShapes})

@@ -77,7 +77,7 @@ def prepare_for(platform: str, module: Any, bytecode: bytes, *, one_program_per_
     """
     _initialize_linear_algebra(bytecode, platform)
     if platform == "cpu":
-        if step_barriers.may_have_step_barriers(bytecode):
+        if step_barriers.may_have_barriers(bytecode):
             step_barriers.keep_apart(module)
         if one_program_per_device:
             join_small_arrays(module)

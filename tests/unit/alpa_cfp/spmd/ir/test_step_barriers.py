@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from alpa_cfp.spmd.compile import backend
 from alpa_cfp.spmd.ir import mlir
-from alpa_cfp.spmd.ir.step_barriers import STEP, keep_apart, may_have_step_barriers, step_barrier
+from alpa_cfp.spmd.ir.step_barriers import STEP, keep_apart, may_have_barriers, step_barrier
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 X = jnp.sin(jnp.arange(64.0)).reshape(8, 8)
@@ -39,8 +39,8 @@ def test_a_step_barrier_is_an_optimization_barrier_with_a_mark_that_bytecode_kee
     text = mlir.edit(bytecode, mlir.to_text)[1]
     (line,) = [line for line in text.splitlines() if "optimization_barrier" in line]
     assert STEP in line
-    assert may_have_step_barriers(bytecode)
-    assert not may_have_step_barriers(bytecode_of(lax.optimization_barrier, X))
+    assert may_have_barriers(bytecode)
+    assert not may_have_barriers(bytecode_of(lax.optimization_barrier, X))
 
 
 def test_a_step_barrier_becomes_a_call_that_is_not_inlined() -> None:
