@@ -43,7 +43,7 @@ class Repeat:
         gradient: The value that it waits for.
         first_user: The first op that needs both `gradient` and the unit: the repeat stands before it.
         moved: Ops behind `first_user` in the new program that were before it: they need what is computed again.
-        kept_bytes: The bytes that are no longer kept for the backward pass, over all devices.
+        freed_bytes: The bytes that are no longer kept for the backward pass, over all devices.
         flops: The operations of its products.
         written_bytes: The bytes of its results.
     """
@@ -53,7 +53,7 @@ class Repeat:
     gradient: int
     first_user: int
     moved: tuple[int, ...]
-    kept_bytes: int
+    freed_bytes: int
     flops: int
     written_bytes: int
 
@@ -172,12 +172,12 @@ class _Search:
         first_user, gradient, moved = found
         before = {value for value in self._made_in(part) if self._late_users(value)}
         after = {value for value in before if value not in made} | {v for v in inputs if self._is_saved_by_this(v)}
-        kept_bytes = sum(map(self.size, before)) - sum(map(self.size, after))
-        if kept_bytes <= 0:
+        freed_bytes = sum(map(self.size, before)) - sum(map(self.size, after))
+        if freed_bytes <= 0:
             return None
         flops = sum(self.flops_of.get(op, 0) for op in again)
         return Repeat(
-            tuple(again), inputs, gradient, first_user, moved, kept_bytes, flops, sum(map(self.size, made))
+            tuple(again), inputs, gradient, first_user, moved, freed_bytes, flops, sum(map(self.size, made))
         )  # fmt: skip
 
     def _cloned(self, part: range, keeps_products: bool) -> list[int]:

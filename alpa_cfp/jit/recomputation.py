@@ -9,9 +9,9 @@ nothing changes; `recomputing` gives a saved plan's program again.
 """
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Protocol
 
 from alpa_cfp import quantities
@@ -29,7 +29,7 @@ from alpa_cfp.search import MemoryBudgetError, NoPlanError
 
 logger = logging.getLogger(__name__)
 
-# Whether products are kept, and of how many of the units all else is computed again.
+# Whether products are kept, and the share of the bytes that could be freed so for which all else is computed again.
 _FORMS = ((True, 0.5), (True, 1.0), (False, 1 / 3), (False, 2 / 3), (False, 1.0))
 # The share by which a step has to be faster: less is noise of times that were not taken side by side.
 _LEAST_GAIN = 0.01
@@ -125,11 +125,14 @@ def forms(units: Sequence[Unit]) -> list[tuple[Recomputed, ...]]:
         repeats = [(unit, unit.repeat(keeps_products=keeps_products)) for unit in units]
         ranked = sorted(
             ((unit, repeat) for unit, repeat in repeats if repeat is not None),
-            key=lambda each: (-float(f"{each[1].kept_bytes / seconds(each[1]):.2g}"), each[0].index),
+            key=lambda each: (-float(f"{each[1].freed_bytes / seconds(each[1]):.2g}"), each[0].index),
         )
-        chosen = sorted(ranked[: math.ceil(share * len(ranked))], key=lambda each: each[0].index)
+        enough = share * sum(repeat.freed_bytes for _, repeat in ranked)
+        before = [0, *accumulate(repeat.freed_bytes for _, repeat in ranked)]
+        chosen = [each for each, freed in zip(ranked, before, strict=False) if freed < enough]
+        chosen.sort(key=lambda each: each[0].index)
         if chosen:
-            form = tuple(Recomputed(u.index, u.blocks, keeps_products, r.kept_bytes) for u, r in chosen)
+            form = tuple(Recomputed(u.index, u.blocks, keeps_products, r.freed_bytes) for u, r in chosen)
             found[form] = sum(seconds(repeat) for _, repeat in chosen)
     return sorted(found, key=lambda form: found[form])
 
@@ -175,5 +178,5 @@ def _seconds(plan: Plan) -> float:
 def _what(recomputed: Sequence[Recomputed]) -> str:
     freed = quantities.size(sum(each.freed_bytes for each in recomputed))
     parts = quantities.plural(len(recomputed), "part")
-    kept = ", products kept" if recomputed[0].keeps_products else ""
-    return f"{parts} of the forward pass computed again in the backward pass{kept}: {freed} less are kept"
+    but = ", but for products," if recomputed[0].keeps_products else ""
+    return f"{parts} of the forward pass computed again{but} in the backward pass: {freed} less are kept"

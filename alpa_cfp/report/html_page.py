@@ -121,8 +121,13 @@ def _header(plan: Plan, title: str) -> Markup:
         )
         for name, value, more in cards
     ]
+    said = words.recomputed(plan)
     return element(
-        "header", element("h1", title), element("p", subtitle, class_="quiet"), element("div", drawn, class_="cards")
+        "header",
+        element("h1", title),
+        element("p", subtitle, class_="quiet"),
+        element("div", drawn, class_="cards"),
+        element("p", f"{said[0].upper()}{said[1:]}.", class_="quiet") if said else "",
     )
 
 

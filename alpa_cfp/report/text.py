@@ -59,6 +59,7 @@ def heading(plan: Plan) -> list[str]:
         f"  step    {step(plan)}",
         *([f"  queues  {words.overlap(timeline)}; modelled"] if timeline else []),
         f"  memory  {needed(plan)}",
+        *([f"  again   {words.recomputed(plan)}"] if words.recomputed(plan) else []),
         f"  costs   {costs(plan)}",
         *([f"  search  {searched(plan)}"] if searched(plan) else []),
     ]

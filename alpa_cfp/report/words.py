@@ -43,6 +43,37 @@ def found(plan: Plan) -> str:
     return "modelled" if is_modelled(plan) else "measured"
 
 
+def recomputed(plan: Plan) -> str:
+    """What the backward pass computes again: "blocks 1 to 8 (layer/0/attention to layer/1/down) but for their products".
+
+    Empty if it computes nothing again.
+    """
+    parts = plan.signature.recomputed if plan.signature else ()
+    if not parts:
+        return ""
+    runs = list[list[int]]()
+    for block in sorted({block for part in parts for block in part.blocks}):
+        if runs and block == runs[-1][-1] + 1:
+            runs[-1].append(block)
+        else:
+            runs.append([block])
+    freed = quantities.size(sum(part.freed_bytes for part in parts))
+    but = ", but for their products," if parts[0].keeps_products else ""
+    return (
+        f"the backward pass computes {'; '.join(_run(plan, run) for run in runs)} again{but} and {freed} less are kept, "
+        "over all devices and before they are split"
+    )
+
+
+def _run(plan: Plan, run: Sequence[int]) -> str:
+    """Blocks that follow one another, with their names: "blocks 1 to 8 (layer/0/attention to layer/1/down)"."""
+    ends = [run[0], run[-1]] if len(run) > 1 else [run[0]]
+    known = plan.account.blocks if plan.account else ()
+    names = [known[block].name for block in ends] if ends[-1] < len(known) else []
+    named = f" ({' to '.join(names)})" if names else ""
+    return f"{'blocks' if len(run) > 1 else 'block'} {' to '.join(map(str, ends))}{named}"
+
+
 def overlap(timeline: StepTimeline) -> str:
     """A modelled step: "computation 5.9 ms, communication 2.0 ms, of which 0.5 ms (25%) runs beside computation"."""
     said = [f"computation {quantities.time(timeline.computing_s)}"]
