@@ -157,13 +157,13 @@ def plan_function(
         def make(request: PlanRequest) -> Plan:
             given = options.read_plan()
 
-def planned(form: TracedFunction, options: PlanOptions = options) -> PlannedModule:
+            def planned(form: TracedFunction, options: PlanOptions = options) -> PlannedModule:
                 now = replace(options, plan=given, planning_budget_s=budget.left_s)
                 return plan_module(form.module, request, now)
 
             if given is None:
                 first = partial(faster_form, program, partial(traced, keeps_loops=True), planned, budget)
-                return _signed(*fastest_form(program, first, planned, options), mesh)
+                return _signed(*fastest_form(program, first, planned, options, mesh.size), mesh)
             signature = given.signature
             form = traced(keeps_loops=True) if signature is not None and signature.keeps_loops else program
             form = form if signature is None else recomputing(form, signature.recomputed)

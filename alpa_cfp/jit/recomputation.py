@@ -72,7 +72,7 @@ def units_of(program: TracedFunction) -> tuple[Unit, ...]:
 
 
 def fastest_form(
-    program: TracedFunction, first: Callable[[], Made], planned: Planned, options: PlanOptions
+    program: TracedFunction, first: Callable[[], Made], planned: Planned, options: PlanOptions, devices: int = 1
 ) -> Made:
     """Plans a program, and with recomputation, too, where the memory budget asks for it.
 
@@ -81,6 +81,7 @@ def fastest_form(
         first: Plans it without recomputation; gives the form of its loops that is planned, and the plan.
         planned: Plans a form of it.
         options: How to plan.
+        devices: The number of devices.
 
     Returns:
         The form with the fastest plan that fits, and its plan.
@@ -98,7 +99,8 @@ def fastest_form(
     unlimited = replace(options, memory_budget_bytes=None, refine=0)
     if best is not None and options.recompute is None and not _is_limited(best, planned, options, unlimited):
         return best
-    for recomputed in forms(units_of(program)):
+    missing = 0 if best is not None else min(each.least_bytes for each in errors) - options.memory_budget_bytes
+    for recomputed in _worth_a_try(forms(units_of(program)), missing * devices):
         form = recomputing(program, recomputed)
         logger.info("CFP: planning with %s", _what(recomputed))
         if best is not None:
@@ -135,6 +137,18 @@ def forms(units: Sequence[Unit]) -> list[tuple[Recomputed, ...]]:
             form = tuple(Recomputed(u.index, u.blocks, keeps_products, r.freed_bytes) for u, r in chosen)
             found[form] = sum(seconds(repeat) for _, repeat in chosen)
     return sorted(found, key=lambda form: found[form])
+
+
+def _worth_a_try(
+    found: Sequence[tuple[Recomputed, ...]], missing_bytes: int
+) -> Sequence[tuple[Recomputed, ...]]:
+    """The forms that may free what is missing on all devices together; the one that frees most, if none does.
+
+    What they free is counted without fusion, and so rather too much.
+    """
+    freed = [sum(each.freed_bytes for each in form) for form in found]
+    enough = min(missing_bytes, max(freed, default=0))
+    return [form for form, own in zip(found, freed, strict=True) if own >= enough]
 
 
 def _tried(
