@@ -15,6 +15,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from alpa_cfp.analysis.backward import backward_start
 from alpa_cfp.analysis.blocks import Blocks
@@ -139,7 +140,7 @@ class _Search:
         found = sorted(sorted(op for block in part for op in self.entries[block]) for part in parts)
         entries = [each for each in found if each]
         cuts, last = list[int](), -1
-        for before, after in zip(entries, entries[1:], strict=False):
+        for before, after in pairwise(entries):
             last = max(last, before[-1])
             if last < after[0]:
                 cuts.append(min(range(last + 1, after[0] + 1), key=lambda at: (self.widths[at], at)))

@@ -139,9 +139,7 @@ def forms(units: Sequence[Unit]) -> list[tuple[Recomputed, ...]]:
     return sorted(found, key=lambda form: found[form])
 
 
-def _worth_a_try(
-    found: Sequence[tuple[Recomputed, ...]], missing_bytes: int
-) -> Sequence[tuple[Recomputed, ...]]:
+def _worth_a_try(found: Sequence[tuple[Recomputed, ...]], missing_bytes: int) -> Sequence[tuple[Recomputed, ...]]:
     """The forms that may free what is missing on all devices together; the one that frees most, if none does.
 
     What they free is counted without fusion, and so rather too much.

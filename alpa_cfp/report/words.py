@@ -44,7 +44,7 @@ def found(plan: Plan) -> str:
 
 
 def recomputed(plan: Plan) -> str:
-    """What the backward pass computes again: "blocks 1 to 8 (layer/0/attention to layer/1/down) but for their products".
+    """What the backward pass computes again: "the backward pass computes blocks 1 to 8 (layer/0 to layer/3) again".
 
     Empty if it computes nothing again.
     """
@@ -59,10 +59,8 @@ def recomputed(plan: Plan) -> str:
             runs.append([block])
     freed = quantities.size(sum(part.freed_bytes for part in parts))
     but = ", but for their products," if parts[0].keeps_products else ""
-    return (
-        f"the backward pass computes {'; '.join(_run(plan, run) for run in runs)} again{but} and {freed} less are kept, "
-        "over all devices and before they are split"
-    )
+    blocks = "; ".join(_run(plan, run) for run in runs)
+    return f"the backward pass computes {blocks} again{but} and {freed} less are kept, before they are split"
 
 
 def _run(plan: Plan, run: Sequence[int]) -> str:
