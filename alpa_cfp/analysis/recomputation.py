@@ -12,7 +12,7 @@ have equal units.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -237,7 +237,7 @@ class _Search:
         return self.graph.values[value].op is not None and not self._late_users(value)
 
 
-def _with_descendants(graph: Graph, ops: Collection[int] | Sequence[int]) -> list[bool]:
+def _with_descendants(graph: Graph, ops: Iterable[int]) -> list[bool]:
     """For each op whether it is one of `ops`, or is computed from one of them."""
     found = [False] * len(graph.ops)
     for op in ops:

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec
 
 from alpa_cfp.codec import decode, encode
 from alpa_cfp.jit.meshes import of_whole_axes, spec_of
-from alpa_cfp.plan.signature import Placed, Signature
+from alpa_cfp.plan.signature import Placed, Recomputed, Signature
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 
 names = st.lists(st.sampled_from(["data", "model"]), unique=True, max_size=2).map(tuple)
@@ -21,6 +21,9 @@ placed = st.builds(
     st.lists(names, max_size=3).map(tuple),
     st.booleans(),
 )
+recomputed = st.builds(
+    Recomputed, st.integers(0, 99), st.lists(st.integers(0, 99)).map(tuple), st.booleans(), st.integers(0, 2**40)
+)
 signatures = st.builds(
     Signature,
     st.just(("data", "model")),
@@ -28,6 +31,8 @@ signatures = st.builds(
     st.lists(st.integers(0, 7)).map(tuple),
     st.lists(placed, max_size=3).map(tuple),
     st.lists(placed, max_size=3).map(tuple),
+    st.booleans(),
+    st.lists(recomputed, max_size=3).map(tuple),
 )
 
 

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from alpa_cfp.plan.plan_report import Caveat, PlanReport
+from alpa_cfp.plan.signature import Recomputed, Signature
 from alpa_cfp.report.html_page import html_page
 from unit.alpa_cfp.report.reports import gpt, hostile, moe, plan_of, queues, unmeasured
 
@@ -130,3 +131,11 @@ def test_what_the_planner_had_to_do_without_is_on_the_page() -> None:
     page = html_page(plan_of(replace(gpt(), caveats=caveats)))
     assert "<strong>the &lt;link&gt; is a guess</strong>" in page
     assert "<li>ZeRO-3 was not compared</li>" in page
+
+
+def test_what_the_backward_pass_computes_again_is_below_the_cards() -> None:
+    signature = Signature(("x", "y"), ("Auto", "Auto"), (), (), (), recomputed=(Recomputed(0, (1,), False, 4_000_000),))
+    plan = plan_of(gpt(2))
+    texts = [text for _, text in Page(html_page(replace(plan, signature=signature))).texts]
+    assert any(text.startswith("The backward pass computes block 1 (") for text in texts)
+    assert not any("computes" in text and "again" in text for _, text in Page(html_page(plan)).texts)

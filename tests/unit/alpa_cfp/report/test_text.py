@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from alpa_cfp.plan.plan_report import Caveat, PlanReport
+from alpa_cfp.plan.signature import Recomputed, Signature
 from alpa_cfp.report.text import explain
 from unit.alpa_cfp.report.reports import gpt, modelled, moe, plan_of, queues, unmeasured
 
@@ -118,3 +119,25 @@ def test_an_exact_search_that_did_without_nothing_has_no_word_on_it() -> None:
     text = explain(plan_of(gpt()))
     assert "do without" not in text
     assert "not exact" not in text
+
+
+def recomputing(*parts: Recomputed) -> Signature:
+    return Signature(("x", "y"), ("Auto", "Auto"), (), (), (), recomputed=parts)
+
+
+def test_what_the_backward_pass_computes_again_is_one_line_with_blocks_and_bytes() -> None:
+    parts = (Recomputed(0, (1, 2), False, 3_000_000), Recomputed(1, (3,), False, 1_000_000))
+    plan = replace(plan_of(gpt(2)), signature=recomputing(*parts))
+    (line,) = [line for line in explain(plan).splitlines() if line.startswith("  again")]
+    assert line.startswith("  again   the backward pass computes blocks 1 to 3 (")
+    assert line.endswith(") again and 4 MB less are kept, before they are split")
+
+
+def test_parts_that_keep_their_products_and_a_plan_without_a_report_are_said_too() -> None:
+    parts = (Recomputed(0, (0,), True, 2_000_000), Recomputed(2, (2,), True, 2_000_000))
+    said = explain(replace(plan_of(None), signature=recomputing(*parts)))
+    assert "the backward pass computes block 0; block 2 again, but for their products, and 4 MB less are kept" in said
+
+
+def test_a_plan_that_computes_nothing_again_has_no_such_line() -> None:
+    assert "  again" not in explain(replace(plan_of(gpt(2)), signature=recomputing()))
