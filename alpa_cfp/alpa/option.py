@@ -43,8 +43,9 @@ class _StagePlanning:
 class CFPOption(AutoShardingOption):
     """Options of CFP, in the place of those of Alpa's ILP; CFP ignores the fields of `AutoShardingOption`.
 
-    The fields from `costs` to `plan`, and `recompute`, are those of `PlanOptions`. In a pipeline whose stages alpa chooses, `refine`
-    applies to the chosen stages, where `stage_costs` is "profile"; candidates have the square root of `pruning_margin`.
+    The fields from `costs` to `plan`, and `recompute`, are those of `PlanOptions`. In a pipeline whose stages alpa
+    chooses, `refine` applies to the chosen stages, where `stage_costs` is "profile"; candidates have the square root of
+    `pruning_margin`.
 
     Attributes:
         stage_costs: The source of the costs of a pipeline's candidate stages: "profile" lets alpa compile and time each
