@@ -210,7 +210,7 @@ def _check_shape(pipeline: Pipeline, methods: Sequence[str], shape: Sequence[int
     count = hosts * devices
     if INTER_OP in methods and (pipeline.layers < count or pipeline.stages not in (None, count)):
         raise UserError(
-            f"{INTER_OP} has a stage for each of the {count} devices: give --pipeline-layers {count} or more, and "
+            f"{INTER_OP} makes as many stages as devices, {count}: give --pipeline-layers {count} or more, and "
             f"--stages {AUTO} or {count}"
         )
     if pipeline.stages is not None and submesh_of(pipeline, hosts, devices) is None:

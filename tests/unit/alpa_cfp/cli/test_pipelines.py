@@ -56,8 +56,8 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("--method pipeshard --reports absent/there", "--reports absent/there is no folder to write into: name one of"),
         (
             "--method pipeshard --mesh 1x4 --stages 2 --pipeline-layers 4 --methods inter-op-only",
-            "inter-op-only has a stage for each of the 4 devices: give --pipeline-layers 4 or more, and --stages auto "
-            "or 4",
+            "inter-op-only makes as many stages as devices, 4: give --pipeline-layers 4 or more, and --stages auto or "
+            "4",
         ),
         (
             "--method pipeshard --mesh 1x4 --stages 3",

@@ -11,6 +11,7 @@ from jax import lax
 
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective, PartitionedProgram, partition_to_run
+from alpa_cfp.spmd.partition.local_ops import HANDLERS
 from alpa_cfp.spmd.partition.shardy import partition_with_shardy
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from unit.alpa_cfp.spmd.helpers import annotate, assert_parts_equal, lower, run, split, values_of
@@ -38,6 +39,12 @@ def halved_from_outside(x: jax.Array) -> jax.Array:
     """A branch that uses a value of the function around it."""
     y = x * 2
     return lax.cond(x.sum() > 0, lambda: y * y.mean(0), lambda: y)
+
+
+@pytest.fixture(autouse=True)
+def uncovered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves Fourier transforms to XLA's partitioner."""
+    monkeypatch.delitem(HANDLERS, "stablehlo.fft")
 
 
 WHOLE: dict[str, Callable[[jax.Array], jax.Array]] = {
