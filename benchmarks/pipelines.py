@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _cases(options: argparse.Namespace) -> list[dict[str, Any]]:
     """The cases, with the keys `_KEYS`; GPTs of different depths first."""
     wide = (options.hidden, options.sequence)
-    cut = options.pipeline_layers or _USUAL
+    cut = options.pipeline_layers or (_HOSTS * _DEVICES if options.rivals else _USUAL)
     deep = [("gpt", layers, cut, *wide) for layers in options.layers]
     usual = [(model, SIZES[model].layers, cut, 0, 0) for model in options.models]
     return [dict(zip(_KEYS, (*case, options.micro_batches), strict=True)) for case in (*deep, *usual)]
@@ -286,7 +286,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = runner.parser(__doc__)
     parser.add_argument("--layers", nargs="*", type=int, default=[4, 8, 16], help="numbers of layers of a GPT")
     parser.add_argument("--models", nargs="*", choices=sorted(SIZES), default=[], help="models of their usual sizes")
-    parser.add_argument("--pipeline-layers", type=int, help=f"into how many each is cut (default {_USUAL})")
+    parser.add_argument(
+        "--pipeline-layers",
+        type=int,
+        help=f"into how many each is cut (default {_USUAL}; with --rivals as many as devices)",
+    )
     parser.add_argument("--hidden", type=int, default=256, help="of a GPT of --layers, as --sequence and --batch")
     parser.add_argument("--sequence", type=int, default=64)
     parser.add_argument("--batch", type=int, default=16)

@@ -163,7 +163,7 @@ def plan_function(
 
             if given is None:
                 first = partial(faster_form, program, partial(traced, keeps_loops=True), planned, budget)
-                return _signed(*fastest_form(program, first, planned, options, mesh.size), mesh)
+                return _signed(*fastest_form(program, first, planned, options, budget, mesh.size), mesh)
             signature = given.signature
             form = traced(keeps_loops=True) if signature is not None and signature.keeps_loops else program
             form = form if signature is None else recomputing(form, signature.recomputed)

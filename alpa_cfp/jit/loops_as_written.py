@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from alpa_cfp.errors import NoRunnablePlanError, ProfilingError, ReplayError
+from alpa_cfp.jit.faster import is_faster
 from alpa_cfp.jit.tracing import TracedFunction
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan import Plan
@@ -27,8 +28,6 @@ _AS_WRITTEN = (
 # How many times as long as the best plan the one that splits nothing may be predicted to take, unrolled, where the
 # loops as they are written are tried: a loop of small steps may be as many times as fast as its unrolled form.
 _WORTH_A_TRY = 3.0
-# The share by which a step has to be faster: less is noise of times that were not taken side by side.
-_LEAST_GAIN = 0.01
 
 
 def faster_form(
@@ -59,7 +58,7 @@ def faster_form(
     except (MemoryBudgetError, NoPlanError, NoRunnablePlanError, ProfilingError, ReplayError) as error:
         logger.info("CFP: with the loops as they are written there is no plan: %s", error)
         return program, made
-    if not _is_faster(again.plan, made.plan):
+    if not is_faster(again.plan, made.plan):
         return program, made
     caveats = Caveats()
     caveats.note(_AS_WRITTEN)
@@ -82,10 +81,3 @@ def _gains_little(plan: Plan) -> bool:
             return False
         whole_s += own_s
     return whole_s <= _WORTH_A_TRY * plan.measured_s
-
-
-def _is_faster(plan: Plan, than: Plan) -> bool:
-    """Whether the step of a plan is surely faster than that of another one."""
-    if plan.measured_s is None or than.measured_s is None:
-        return False
-    return plan.measured_s < (1 - _LEAST_GAIN) * than.measured_s

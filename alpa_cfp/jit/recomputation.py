@@ -20,19 +20,18 @@ from alpa_cfp.costs import Rates
 from alpa_cfp.errors import NoRunnablePlanError, PlanError, ProfilingError, ReplayError
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.extraction.repeats_in_backward import with_repeats
+from alpa_cfp.jit.faster import LEAST_GAIN, is_faster
 from alpa_cfp.jit.tracing import TracedFunction
-from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlannedModule
 from alpa_cfp.plan.signature import Recomputed
 from alpa_cfp.planner.options import PlanOptions
+from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import MemoryBudgetError, NoPlanError
 
 logger = logging.getLogger(__name__)
 
 # Whether products are kept, and the share of the bytes that could be freed so for which all else is computed again.
 _FORMS = ((True, 0.5), (True, 1.0), (False, 1 / 3), (False, 2 / 3), (False, 1.0))
-# The share by which a step has to be faster: less is noise of times that were not taken side by side.
-_LEAST_GAIN = 0.01
 
 Made = tuple[TracedFunction, PlannedModule]
 
@@ -72,7 +71,12 @@ def units_of(program: TracedFunction) -> tuple[Unit, ...]:
 
 
 def fastest_form(
-    program: TracedFunction, first: Callable[[], Made], planned: Planned, options: PlanOptions, devices: int = 1
+    program: TracedFunction,
+    first: Callable[[], Made],
+    planned: Planned,
+    options: PlanOptions,
+    budget: TimeBudget,
+    devices: int = 1,
 ) -> Made:
     """Plans a program, and with recomputation, too, where the memory budget asks for it.
 
@@ -81,6 +85,7 @@ def fastest_form(
         first: Plans it without recomputation; gives the form of its loops that is planned, and the plan.
         planned: Plans a form of it.
         options: How to plan.
+        budget: The time after which no other form is planned, if there is a plan.
         devices: The number of devices.
 
     Returns:
@@ -96,6 +101,8 @@ def fastest_form(
         best = first()
     except MemoryBudgetError as error:
         errors.append(error)
+    if best is not None and budget.is_over:
+        return best
     unlimited = replace(options, memory_budget_bytes=None, refine=0)
     if best is not None and options.recompute is None and not _is_limited(best, planned, options, unlimited):
         return best
@@ -104,11 +111,13 @@ def fastest_form(
         form = recomputing(program, recomputed)
         logger.info("CFP: planning with %s", _what(recomputed))
         if best is not None:
+            if budget.is_over:
+                break
             bound = _tried(form, planned, unlimited, errors)
-            if bound is None or bound[1].plan.predicted_s >= (1 - _LEAST_GAIN) * best[1].plan.predicted_s:
+            if bound is None or bound[1].plan.predicted_s >= (1 - LEAST_GAIN) * best[1].plan.predicted_s:
                 break
         made = _tried(form, planned, options, errors)
-        if made is not None and (best is None or _is_faster(made[1].plan, best[1].plan)):
+        if made is not None and (best is None or is_faster(made[1].plan, best[1].plan)):
             best = made
     if best is None:
         raise min(errors, key=lambda error: error.least_bytes)
@@ -177,14 +186,6 @@ def _is_limited(best: Made, planned: Planned, options: PlanOptions, unlimited: P
         return False
     ratio = (made.plan.needed_bytes or made.plan.memory.total) / max(made.plan.memory.total, 1)
     return fastest[1].plan.memory.total * ratio > budget
-
-
-def _is_faster(plan: Plan, than: Plan) -> bool:
-    return _seconds(plan) < (1 - _LEAST_GAIN) * _seconds(than)
-
-
-def _seconds(plan: Plan) -> float:
-    return plan.predicted_s if plan.measured_s is None else plan.measured_s
 
 
 def _what(recomputed: Sequence[Recomputed]) -> str:

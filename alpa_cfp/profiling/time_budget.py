@@ -18,7 +18,7 @@ class TimeBudget:
     """
 
     limit_s: float = math.inf
-    began_s: float = field(default_factory=lambda: time.perf_counter())
+    began_s: float = field(default_factory=time.perf_counter)
 
     @classmethod
     def of(cls, seconds: float | None) -> Self:
@@ -27,20 +27,23 @@ class TimeBudget:
 
     def share(self, count: int) -> "TimeBudget":
         """Returns a limit from now that leaves as much for each of `count - 1` others."""
-        return TimeBudget((self.began_s + self.limit_s - time.perf_counter()) / count) if self.is_limited else self
+        return TimeBudget(self._rest_s / count) if self.is_limited else self
 
     @property
     def left_s(self) -> float | None:
         """What is left in seconds, above zero; None without limit."""
-        left_s = self.began_s + self.limit_s - time.perf_counter()
-        return max(left_s, _MOMENT_S) if self.is_limited else None
+        return max(self._rest_s, _MOMENT_S) if self.is_limited else None
 
     @property
     def is_over(self) -> bool:
         """Whether the time is over."""
-        return time.perf_counter() - self.began_s >= self.limit_s
+        return self._rest_s <= 0
 
     @property
     def is_limited(self) -> bool:
         """Whether there is a limit."""
         return math.isfinite(self.limit_s)
+
+    @property
+    def _rest_s(self) -> float:
+        return self.began_s + self.limit_s - time.perf_counter()

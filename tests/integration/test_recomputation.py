@@ -1,6 +1,6 @@
 """Within a memory budget a plan may compute parts of the forward pass again: it fits, and equals the serial run."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,34 +51,88 @@ def mesh() -> Mesh:
     return Mesh(np.array(jax.devices()[:2]), ("data",))
 
 
-def test_a_plan_with_recomputation_fits_where_shardings_do_not_and_is_made_again_from_its_file(tmp_path: Path) -> None:
-    option = PlanOptions(database=tmp_path / "profiles.sqlite", samples=2, refine=1, progress=False)
+@dataclass(frozen=True)
+class Planned:
+    """A step that was planned without a budget, and within one.
+
+    Attributes:
+        without: The plan without a budget.
+        limited: The options with the budget: 60% of what that plan needs.
+        plan: The plan within it.
+    """
+
+    without: Plan
+    limited: PlanOptions
+    plan: Plan
+
+    @property
+    def budget(self) -> int:
+        assert self.limited.memory_budget_bytes is not None
+        return self.limited.memory_budget_bytes
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    database = tmp_path_factory.mktemp("recomputation") / "profiles.sqlite"
+    option = PlanOptions(database=database, samples=2, refine=1, progress=False)
     without = autoshard(step, mesh(), *arguments(), option=option)
     assert without.needed_bytes is not None
-    budget = int(0.6 * without.needed_bytes)
-    limited = replace(option, memory_budget_bytes=budget)
+    limited = replace(option, memory_budget_bytes=int(0.6 * without.needed_bytes))
+    return Planned(without, limited, autoshard(step, mesh(), *arguments(), option=limited))
+
+
+def test_where_shardings_do_not_fit_a_plan_computes_again_and_fits_by_its_compiled_program(planned: Planned) -> None:
     with pytest.raises(MemoryBudgetError):
-        autoshard(step, mesh(), *arguments(), option=replace(limited, recompute=False))
+        autoshard(step, mesh(), *arguments(), option=replace(planned.limited, recompute=False))
+    assert planned.plan.signature is not None
+    assert planned.plan.signature.recomputed
+    assert planned.plan.needed_bytes is not None
+    assert planned.plan.needed_bytes <= planned.budget
+    function = planned.plan.jit(step).compile(*arguments())
+    found = function.memory_bytes()
+    assert sum(found.values()) - 2 * found["aliased"] <= planned.budget
 
-    plan = autoshard(step, mesh(), *arguments(), option=limited)
-    assert plan.signature is not None
-    assert plan.signature.recomputed
-    assert plan.needed_bytes is not None
-    assert plan.needed_bytes <= budget
-    assert "the backward pass computes blocks" in plan.explain()
-    assert "the backward pass computes blocks" in plan.report().replace("The", "the")
 
-    plan.save(tmp_path / "plan.json")
+def test_what_is_computed_again_is_said_in_words_and_on_the_page(planned: Planned) -> None:
+    assert "the backward pass computes blocks" in planned.plan.explain()
+    assert "The backward pass computes blocks" in planned.plan.report()
+    assert "the backward pass computes" not in planned.without.explain()
+
+
+def test_a_plan_from_its_file_runs_and_equals_the_serial_run(planned: Planned, tmp_path: Path) -> None:
+    planned.plan.save(tmp_path / "plan.json")
     function = Plan.load(tmp_path / "plan.json").jit(step)
     assert_equal_up_to_rounding(jax.tree.map(np.asarray, function(*arguments())), run_serially(step, *arguments()))
-    analysis = function.memory_analysis()
-    assert analysis.temp_size_in_bytes < 0.6 * without.needed_bytes
 
-    replayed = autoshard(step, mesh(), *arguments(), option=replace(limited, costs="replay"))
-    assert replayed.to_json() == replace(plan, costs="replay").to_json()
-    again = autoshard(step, mesh(), *arguments(), option=PlanOptions(costs="estimate", plan=plan))
-    assert again.program == plan.program
-    assert again.signature == plan.signature
+
+def test_a_replay_computes_the_same_again(planned: Planned) -> None:
+    replayed = autoshard(step, mesh(), *arguments(), option=replace(planned.limited, costs="replay"))
+    assert replayed.to_json() == replace(planned.plan, costs="replay").to_json()
+
+
+def test_a_given_plan_is_made_again_as_it_was(planned: Planned) -> None:
+    again = autoshard(step, mesh(), *arguments(), option=PlanOptions(costs="estimate", plan=planned.plan))
+    assert again.program == planned.plan.program
+    assert again.signature == planned.plan.signature
+
+
+def test_what_xla_partitions_equals_the_serial_run_with_recomputation_too() -> None:
+    """A loop of unknown length leaves the program to XLA's partitioner, which gets the barriers as calls, too."""
+
+    def looping(layers: Any, x: jax.Array) -> Any:
+        new, value = step(layers, x)
+        halved = jax.lax.while_loop(lambda y: jnp.abs(y).max() > 0.1, lambda y: 0.5 * y - 0.01 * y.mean(0), x)
+        return new, value, halved
+
+    option = PlanOptions(costs="estimate", memory_budget_bytes=None)
+    with pytest.raises(MemoryBudgetError) as caught:
+        autoshard(looping, mesh(), *arguments(), option=replace(option, memory_budget_bytes=1, recompute=False))
+    limited = replace(option, memory_budget_bytes=int(0.9 * caught.value.least_bytes))
+    plan = autoshard(looping, mesh(), *arguments(), option=limited)
+    assert plan.signature is not None
+    assert plan.signature.recomputed
+    found = jax.tree.map(np.asarray, plan.jit(looping)(*arguments()))
+    assert_equal_up_to_rounding(found, run_serially(looping, *arguments()))
 
 
 def test_a_plan_without_recomputation_is_written_as_before() -> None:

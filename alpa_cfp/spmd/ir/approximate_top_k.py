@@ -1,7 +1,7 @@
 """`jax.lax.approx_max_k` and `approx_min_k` as exact ones, where the compiler would make exact ones of them anyway.
 
 Takes a parsed module whose functions are not inlined yet, and rewrites it in place. On CPUs and GPUs XLA sorts
-(`is_fallback`); the call names a function that compares, which no part of the program that is taken out would have.
+(`is_fallback`), and a call of a library is not split by samples, as `chlo.top_k` is.
 Invariant: the same numbers, in the same order; of equal ones the first, as `jax.lax.top_k` takes them.
 """
 
@@ -17,11 +17,11 @@ _CALL, _CONFIG = "ApproxTopK", "mhlo.backend_config"
 
 
 def make_top_k_exact(module: Any) -> None:
-    """Rewrites the calls of `module`; those that XLA does not make exact, as on TPUs, stay."""
+    """Rewrites the calls of `module`; those that XLA does not make exact, as on TPUs, stay calls."""
     for op in mlir.all_operations(module):
         if op.name == "stablehlo.custom_call" and mlir.call_target(op) == _CALL and _CONFIG in op.attributes:
             config = ir.DictAttr(op.attributes[_CONFIG])
-            if ir.BoolAttr(config["is_fallback"]).value and ir.BoolAttr(config["aggregate_to_topk"]).value:
+            if all(name in config and ir.BoolAttr(config[name]).value for name in ("is_fallback", "aggregate_to_topk")):
                 _rewrite(op, *(ir.IntegerAttr(config[name]).value for name in ("reduction_dim", "top_k")))
 
 

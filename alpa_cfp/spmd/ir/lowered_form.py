@@ -81,7 +81,8 @@ def remove_identity_converts(module: Any) -> None:
 
 
 def inline_calls(module: Any) -> None:
-    """Replace every `func.call` in `module` by the body of its callee, and remove every function but `main`.
+    """Replace every `func.call` in `module` by the body of its callee, and remove every function but `main`, and but
+    those that custom calls name.
 
     JAX emits private functions for inner `jit`s and for primitives that it lowers once (`cumsum`, `_where`). Shardy's
     partitioning passes need them inlined, and MLIR's own inliner does not know `func.call` in these bindings.
@@ -115,8 +116,9 @@ def inline_calls(module: Any) -> None:
         call.erase()
 
     inline_block(mlir.entry_block(functions["main"]))
+    kept = {"main", *(name for op in mlir.inner_operations(functions["main"]) for name in mlir.called(op))}
     for name, function in functions.items():
-        if name != "main":
+        if name not in kept:
             function.erase()
 
 

@@ -16,6 +16,7 @@ from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import func
 
 MESH_SYMBOL = "mesh"
+_CALLED = "called_computations"
 # Targets of the custom calls that call Python functions, on CPUs, GPUs and others, per device or once.
 _HOST_CALLBACK = re.compile(r"python_\w*callback")
 
@@ -316,15 +317,38 @@ def update_function_type(function: Operation) -> None:
 def clone_into(op: Operation, mapping: dict[Value, Value]) -> Operation:
     """Clone `op` at the current insertion point with its operands, those of inner operations too, taken from `mapping`.
 
-    The results of the clone are added to `mapping`.
+    The results of the clone are added to `mapping`. A function that a custom call names, as one that compares, comes
+    along into another module.
     """
     clone = op.clone(ir.InsertionPoint.current).operation
+    if _CALLED in op.attributes:
+        _copy_called(op, clone)
     for each in (clone, *inner_operations(clone)):
         for i, operand in enumerate(each.operands):
             if operand in mapping:
                 each.operands[i] = mapping[operand]
     mapping.update(zip(op.results, clone.results, strict=True))
     return clone
+
+
+def called(op: Operation) -> list[str]:
+    """The names of the functions that the compiler calls for a custom call."""
+    if _CALLED not in op.attributes:
+        return []
+    return [ir.FlatSymbolRefAttr(each).value for each in ir.ArrayAttr(op.attributes[_CALLED])]
+
+
+def _copy_called(op: Operation, clone: Operation) -> None:
+    source, target = (functions(_module_of(each)) for each in (op, clone))
+    for name in called(op):
+        if name not in target:
+            source[name].clone(ir.InsertionPoint(_module_of(clone).body))
+
+
+def _module_of(op: Operation) -> Any:
+    while op.parent is not None:
+        op = op.parent
+    return op.opview
 
 
 def edit(bytecode: bytes, change: Callable[[Any], Any]) -> tuple[bytes, Any]:

@@ -13,6 +13,7 @@ from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlannedModule
 from alpa_cfp.plan.signature import Recomputed
 from alpa_cfp.planner.options import PlanOptions
+from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import MemoryBudgetError, MemoryUse
 from alpa_cfp.strategies.block_strategy import BlockStrategy
 
@@ -62,13 +63,15 @@ class Planner:
         return PlannedModule(plan, form.module)
 
 
-def chosen(planner: Planner, budget: int | None, *, recompute: bool | None = None) -> tuple[TracedFunction, Plan]:
+def chosen(
+    planner: Planner, budget: int | None, *, recompute: bool | None = None, time: TimeBudget | None = None
+) -> tuple[TracedFunction, Plan]:
     options = PlanOptions(memory_budget_bytes=budget, recompute=recompute)
 
     def first() -> Made:
         return PROGRAM, planner(PROGRAM, options)
 
-    program, made = fastest_form(PROGRAM, first, planner, options)
+    program, made = fastest_form(PROGRAM, first, planner, options, time or TimeBudget())
     return program, made.plan
 
 
@@ -116,6 +119,14 @@ def test_forms_that_could_not_be_faster_are_not_planned() -> None:
 def test_recomputation_is_taken_where_nothing_else_fits() -> None:
     program, plan = chosen(Planner(frugal=False), 60 * MB)
     assert len(program.recomputed) >= 4
+    assert plan.memory.total <= 60 * MB
+
+
+def test_when_the_time_for_planning_is_over_a_plan_that_fits_is_enough_and_otherwise_the_first_that_does() -> None:
+    planner, over = Planner(), TimeBudget(0.0)
+    assert chosen(planner, 75 * MB, time=over)[0] is PROGRAM
+    assert planner.planned_forms == [0]
+    _, plan = chosen(Planner(frugal=False), 60 * MB, time=over)
     assert plan.memory.total <= 60 * MB
 
 

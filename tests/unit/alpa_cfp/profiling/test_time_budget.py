@@ -25,7 +25,7 @@ def test_no_seconds_are_no_limit() -> None:
 
 
 def test_what_is_left_falls_with_time_and_stays_above_zero(clock: list[float]) -> None:
-    budget = TimeBudget.of(10.0)
+    budget = TimeBudget(10.0, clock[0])
     clock[0] += 4.0
     assert budget.left_s == pytest.approx(6.0)
     clock[0] += 7.0
@@ -35,7 +35,7 @@ def test_what_is_left_falls_with_time_and_stays_above_zero(clock: list[float]) -
 
 
 def test_a_share_that_is_not_used_is_left_to_the_others(clock: list[float]) -> None:
-    budget = TimeBudget.of(12.0)
+    budget = TimeBudget(12.0, clock[0])
     assert budget.share(3).limit_s == pytest.approx(4.0)
     clock[0] += 2.0
     assert budget.share(2).limit_s == pytest.approx(5.0)
@@ -48,7 +48,7 @@ def test_shares_that_are_kept_to_never_take_more_than_the_budget(limit_s: float,
     now = 0.0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "perf_counter", lambda: now)
-        budget = TimeBudget.of(limit_s)
+        budget = TimeBudget(limit_s, now)
         for others, part in zip(range(len(parts), 0, -1), parts, strict=True):
             now += part * budget.share(others).limit_s
     assert now <= limit_s * (1 + 1e-9)
