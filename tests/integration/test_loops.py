@@ -132,7 +132,7 @@ def test_a_program_that_is_planned_with_its_loops_as_they_are_written_equals_the
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loops_as_written, "_gains_little", lambda plan: True)
-    monkeypatch.setattr(loops_as_written, "_is_faster", lambda plan, than: True)
+    monkeypatch.setattr(loops_as_written, "is_faster", lambda plan, than: True)
     option = PlanOptions(database=tmp_path / "profiles.sqlite", samples=2, refine=1, progress=False)
     key = jax.random.key(3)
     plan = Plan.from_json(autoshard(trained, mesh(2), key, option=option).to_json())
