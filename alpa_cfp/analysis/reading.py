@@ -16,6 +16,7 @@ from alpa_cfp.analysis.graph import BARRIER, CONSTRAINT, ISLAND, MARK, STEP_BARR
 from alpa_cfp.analysis.rules import RULE_ATTRIBUTE, FactorKind, Rule, read_rule
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.step_barriers import is_step_barrier
+from alpa_cfp.spmd.ir.trip_counts import trip_count
 from alpa_cfp.spmd.module.stages import MARKER
 from alpa_cfp.spmd.shardings.sharding_rules import run_shardy_passes
 
@@ -186,43 +187,6 @@ def captured_values(op: Any) -> tuple[Any, ...]:
                 inside.update(v for nested in inner.regions for each in nested.blocks for v in each.arguments)
                 used.update(dict.fromkeys(inner.operands))
     return tuple(value for value in used if value not in inside)
-
-
-def trip_count(op: Any) -> int | None:
-    """Returns the number of iterations of a `while` whose start, step and bound are constants; None for any other."""
-    condition, body = (region.blocks[0] for region in op.regions)
-    compare = mlir.defining_op(mlir.block_operations(condition)[-1].operands[0])
-    if (
-        compare is None
-        or compare.name != "stablehlo.compare"
-        or "LT" not in str(compare.attributes["comparison_direction"])
-    ):
-        return None
-    counter = compare.operands[0]
-    if mlir.defining_op(counter) is not None:
-        return None
-    position = next((i for i, each in enumerate(condition.arguments) if each == counter), None)
-    if position is None:
-        return None
-    step_op = mlir.defining_op(mlir.block_operations(body)[-1].operands[position])
-    if step_op is None or step_op.name != "stablehlo.add" or step_op.operands[0] != body.arguments[position]:
-        return None
-    bounds = [constant(each) for each in (op.operands[position], compare.operands[1], step_op.operands[1])]
-    if any(each is None for each in bounds):
-        return None
-    start, stop, step = (int(each) for each in bounds if each is not None)
-    return max(0, -(-(stop - start) // step)) if step > 0 else None
-
-
-def constant(value: Any) -> int | None:
-    """Returns the integer of a scalar constant; None for any other value."""
-    op = mlir.defining_op(value)
-    if op is None or op.name != "stablehlo.constant":
-        return None
-    attribute = op.attributes["value"]
-    if not isinstance(attribute, ir.DenseIntElementsAttr) or len(attribute) != 1:
-        return None
-    return int(attribute[0])
 
 
 def _pairwise_rule(shapes: tuple[tuple[int, ...], ...]) -> Rule:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from alpa_cfp.spmd.compile.costs import flop_of_block
+from alpa_cfp.spmd.compile.costs import flop_of_op
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.op_kinds import CONTRACTIONS, ELEMENTWISE
+from alpa_cfp.spmd.ir.trip_counts import runs_of
 from alpa_cfp.spmd.module.hlo_module import array_shape
 from alpa_cfp.spmd.partition import Collective, PartitionedProgram
 
@@ -65,8 +66,8 @@ class LocalProgram:
         ops: Its ops, in order.
         sizes: The bytes of each value.
         returned: The values that it returns.
-        flops: Floating-point operations of its contractions.
-        read_bytes: Operands of its contractions.
+        flops: Floating-point operations of its contractions, of those in a loop as often as it goes round.
+        read_bytes: Operands of its contractions, likewise.
     """
 
     arguments: int
@@ -118,9 +119,11 @@ def read_local(program: PartitionedProgram) -> LocalProgram:
         ]
         size_of_type: dict[Any, int] = {}
         sizes = tuple(_size(value.type, size_of_type) for value in values)
-        contractions = [operation for operation in mlir.walk(block) if operation.name in CONTRACTIONS]
-        read = sum(_size(value.type, size_of_type) for operation in contractions for value in operation.operands)
-        flops = flop_of_block(block)
+        contractions = [(operation, runs) for operation, runs in runs_of(block) if operation.name in CONTRACTIONS]
+        read = sum(
+            runs * _size(value.type, size_of_type) for operation, runs in contractions for value in operation.operands
+        )
+        flops = float(sum(runs * flop_of_op(operation) for operation, runs in contractions))
     return LocalProgram(len(arguments), tuple(ops[:-1]), sizes, ops[-1].operands, flops, read)
 
 

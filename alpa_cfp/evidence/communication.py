@@ -18,6 +18,7 @@ from alpa_cfp.candidates.block_candidates import Candidate
 from alpa_cfp.evidence.purposes import Share, share_of
 from alpa_cfp.plan.plan_report import Communication, CommunicationSource, Purpose, Role
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.module.partitioned import collective_ops
 from alpa_cfp.spmd.partition import Collective, PartitionedProgram
 from alpa_cfp.spmd.shardings.sharding import Axis, LogicalMesh
 from alpa_cfp.strategies.block_strategy import StateSharding
@@ -84,13 +85,12 @@ class Communications:
         axes = [self._by_size(each) for each in program.collectives]
         if None not in axes and not any(self.results):
             return [_Known(each, known or (), Share()) for each, known in zip(program.collectives, axes, strict=True)]
-        names = {f"stablehlo.{each.kind.replace('-', '_')}" for each in program.collectives}
         with mlir.context():
             parsed = mlir.parse(program.bytecode)
             block = mlir.entry_block(mlir.main_function(parsed))
             arguments = list(block.arguments)
             weights = {arguments[number] for number in self.weights}
-            ops = [op for op in mlir.block_operations(block) if op.name in names]
+            ops = collective_ops(block)
             groups = [mlir.replica_groups(op) for op in ops]
             shares = [share_of(op, weights, self.results) for op in ops]
         axes_of = {_sets(self.mesh.groups(axes)): _indices(axes) for axes in _combinations(self.mesh)}

@@ -27,10 +27,11 @@ def flop_of_program(bytecode: bytes) -> float:
 
 def flop_of_block(block: Any) -> float:
     """The same for the ops of a block, and those inside them."""
-    return float(sum(_op_flop(op) for op in mlir.walk(block) if op.name in CONTRACTIONS))
+    return float(sum(flop_of_op(op) for op in mlir.walk(block) if op.name in CONTRACTIONS))
 
 
-def _op_flop(op: mlir.Operation) -> int:
+def flop_of_op(op: mlir.Operation) -> int:
+    """The same for one op; 0 for one that is no contraction."""
     if op.name == "stablehlo.dot_general":
         numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
         left = mlir.tensor_shape(op.operands[0])

@@ -9,6 +9,7 @@ from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.builders import dtype_of
 from alpa_cfp.spmd.ir.mlir import Operation, Value
 from alpa_cfp.spmd.ir.op_kinds import CONTRACTIONS, CONTROL_FLOW
+from alpa_cfp.spmd.ir.trip_counts import runs_of
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 
 
@@ -64,18 +65,27 @@ KINDS = {
 }
 
 
+# A longer loop counts as one of so many iterations: more change no decision.
+_MOST_RUNS = 1 << 12
+
+
+def collective_ops(block: Any) -> list[Operation]:
+    """The communication ops of one device's program in program order, each as often as it runs."""
+    return [op for op, runs in runs_of(block) if op.name in KINDS for _ in range(min(runs, _MOST_RUNS))]
+
+
 def collectives_of_block(block: Any) -> tuple[Collective, ...]:
-    """The communication ops of one device's program as it will be compiled, in program order."""
-    operations = mlir.block_operations(block)
-    found = [op for op in operations if op.name in KINDS]
-    aside = _aside(operations) if found else frozenset()
-    return tuple(
-        replace(
+    """The communication of one device's program as it will be compiled: that of each of `collective_ops`."""
+    found = collective_ops(block)
+    aside = _aside(mlir.block_operations(block)) if found else frozenset()
+    known = {
+        op: replace(
             Collective.of_arrays(KINDS[op.name], [size_bytes(operand) for operand in op.operands], group_size(op)),
             is_aside=op in aside,
         )
         for op in found
-    )
+    }
+    return tuple(known[op] for op in found)
 
 
 def _aside(operations: Sequence[Operation]) -> frozenset[Operation]:

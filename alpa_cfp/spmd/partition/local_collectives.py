@@ -11,9 +11,9 @@ from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.builders import typed
 from alpa_cfp.spmd.ir.mlir import Operation, Value
 from alpa_cfp.spmd.module.partitioned import UnsupportedByShardyError
-from alpa_cfp.spmd.partition.grad_sync import DEFERRED
 from alpa_cfp.spmd.partition.local_context import LocalContext
 from alpa_cfp.spmd.partition.local_ops import handles, require, slice_part
+from alpa_cfp.spmd.partition.partial_flow import DEFERRED
 from alpa_cfp.spmd.shardings import annotations
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, parse_axes, parse_axis_lists
 

@@ -1,20 +1,25 @@
 """From a global loop to one device's loop.
 
 `settle_loops` takes an annotated program before resharding is made explicit, and writes for each loop, and for each op
-in it, along which of the dims that no iteration works along (`loop_dims`) they are split: those in which propagation
-has split a result. The handler then makes every op in the loop local. Invariant: nothing in a loop communicates.
+in it, how it is split: along the dims in which propagation has split a result, where no iteration works along them but
+for sums (`loop_dims`). The handler then makes every op in the loop local. Invariant: in a loop nothing communicates but
+sums along dims that are split, and those only where they cannot be made behind the loop.
 """
 
 from typing import Any
 
+from jaxlib.mlir import ir
+
 from alpa_cfp.spmd.ir import mlir
+from alpa_cfp.spmd.ir.constants import is_zero
 from alpa_cfp.spmd.ir.mlir import Operation, Value
 from alpa_cfp.spmd.module.partitioned import HalfLocalError, UnsupportedByShardyError
 from alpa_cfp.spmd.partition.local_context import LocalContext
 from alpa_cfp.spmd.partition.local_dispatch import localize_op
 from alpa_cfp.spmd.partition.local_ops import handles, localize_results, require, whole_on_every_device
+from alpa_cfp.spmd.partition.sums_after_loops import axes_summed_behind
 from alpa_cfp.spmd.shardings import annotations
-from alpa_cfp.spmd.shardings.loop_dims import WHILE, Dim, LoopDims, loops_of, shape_of
+from alpa_cfp.spmd.shardings.loop_dims import REDUCED, WHILE, Dim, LoopDims, loops_of, shape_of
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 from alpa_cfp.spmd.shardings.sharding_rules import give_rules
 
@@ -52,11 +57,14 @@ def _splits(loop: Operation, dims: LoopDims, mesh: LogicalMesh, whole: bool) -> 
                 splits.setdefault(dims.class_of(result, dim), axes)
             else:
                 require(whole, loop, "it works along a dim that is split")
-    # No axis may split two dims of one array: the class that came later stays whole.
+    # No axis may split two dims of one array, or two of what a sum is of and of the sum: the later class stays whole.
     for op in (loop, *dims.operations):
-        for value in op.results:
+        arrays = [_classes(value, dims) for value in (*op.operands, *op.results)]
+        if op.name in REDUCED:
+            arrays = [[kind for kinds in arrays for kind in kinds]]
+        for met in arrays:
             taken: list[tuple[Dim, Axis]] = []
-            for kind in _classes(value, dims):
+            for kind in met:
                 axes = splits.get(kind, ())
                 if any(axis.overlaps(other) for other_kind, other in taken if other_kind != kind for axis in axes):
                     del splits[kind]
@@ -85,7 +93,15 @@ def _loop(ctx: LocalContext, op: Operation, shardings: list[ArraySharding]) -> N
         _localize_inside(ctx, op, shardings)
     except UnsupportedByShardyError as error:
         raise HalfLocalError(f"{op.name}: {error}") from error
+    summed = axes_summed_behind(op, ctx.mesh)
+    for position, axes in enumerate(summed):
+        if axes and not is_zero(op.operands[position]):
+            # The sum over devices has the first value once.
+            with ir.InsertionPoint(op), op.location:
+                op.operands[position] = ctx.on_first(op.operands[position], axes)
     localize_results(ctx, op, shardings)
+    for result, axes in zip(op.results, summed, strict=True):
+        ctx.mark_partial(result, axes, "add")
 
 
 def _localize_inside(ctx: LocalContext, loop: Operation, shardings: list[ArraySharding]) -> None:

@@ -13,7 +13,7 @@ from jaxlib.mlir import ir
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Operation, Value
 from alpa_cfp.spmd.ir.op_kinds import ELEMENTWISE
-from alpa_cfp.spmd.partition.grad_sync import DEFERRED
+from alpa_cfp.spmd.partition.partial_flow import DEFERRED
 from alpa_cfp.spmd.shardings import annotations
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh, joined, parse_axis_lists
 
@@ -103,15 +103,14 @@ def _reduce_scatter(
         for name, attribute, axes in steps:
             if not any(axes):
                 continue
-            text = _lists_text(mesh, axes)
             if name == "sdy.all_reduce":
-                text = f"#sdy<axis_ref_list{text[1:-1]}>"
+                along = annotations.axis_list(mesh, axes[0])
             else:
                 sharding = ArraySharding(
                     mesh, tuple(joined((*own, *more)) for own, more in zip(sharding.dims, axes, strict=True))
                 )
-                text = f"#sdy<list_of_axis_ref_lists{text}>"
-            attributes = {attribute: mlir.attribute(text), "out_sharding": mlir.attribute(sharding.to_sdy())}
+                along = mlir.attribute(f"#sdy<list_of_axis_ref_lists{_lists_text(mesh, axes)}>")
+            attributes = {attribute: along, "out_sharding": mlir.attribute(sharding.to_sdy())}
             value = mlir.create(name, [value.type], [value], attributes).results[0]
     return value
 

@@ -38,6 +38,7 @@ from alpa_cfp.spmd.partition.local_dispatch import localize_op
 from alpa_cfp.spmd.partition.local_loops import settle_loops
 from alpa_cfp.spmd.partition.reduce_scatters import make_reduce_scatters
 from alpa_cfp.spmd.partition.simplify_collectives import merge_sums, share_collectives, transpose_first
+from alpa_cfp.spmd.partition.sums_after_loops import sum_after_loops
 from alpa_cfp.spmd.shardings import annotations
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
 from alpa_cfp.spmd.shardings.sharding_rules import run_shardy_passes
@@ -87,6 +88,7 @@ def partition_with_shardy(
         settle_loops(parsed, mesh, whole=whole_ops)
         run_shardy_passes(parsed, _TO_COLLECTIVES)
         main = mlir.main_function(parsed)
+        sum_after_loops(mlir.entry_block(main), mesh)
         unreduced = defer_reductions(main, mesh, accumulators)
         if module.solved:
             make_reduce_scatters(main, mesh)

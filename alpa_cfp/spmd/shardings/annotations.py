@@ -8,7 +8,7 @@ from jaxlib.mlir.dialects import sdy, stablehlo
 
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Operation, Value
-from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh, parse_axes
+from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh, axes_text, parse_axes
 
 SHARDING = "sdy.sharding"
 RULE = "sdy.sharding_rule"
@@ -79,6 +79,11 @@ def make_plain_constant(op: Operation) -> None:
 def axes_attribute(op: Operation, name: str, mesh: LogicalMesh) -> tuple[Axis, ...]:
     """An axis list attribute of one of Shardy's collectives, such as `reduction_axes`."""
     return parse_axes(mesh, str(op.attributes[name]))
+
+
+def axis_list(mesh: LogicalMesh, axes: Sequence[Axis]) -> Any:
+    """Axes as an attribute of one of Shardy's collectives."""
+    return mlir.attribute(f"#sdy<axis_ref_list{axes_text(mesh, axes)}>")
 
 
 def _read(attribute: Any, mesh: LogicalMesh, values: Sequence[Value]) -> list[ArraySharding]:

@@ -1,9 +1,10 @@
-"""Along which dims a loop can be split: those that each iteration hands on without working along them.
+"""Along which dims a loop can be split: those that each iteration hands on, or sums over, and does nothing else along.
 
 Takes a `stablehlo.while` whose inner ops have Shardy's rules; gives the classes of dims that are split together, of the
 loop's values and of all values in it, and the loop's own sharding rule. What JAX draws random numbers with is such a
 loop on CPUs (Threefry's rounds): each device can make its part of them. Invariant: a device that has its parts of the
-operands along a class that `is_split_freely` computes its parts of the results without communication.
+operands along a class that `is_split_freely` computes its parts of the results, and communicates only to finish sums
+over that class (those of an iteration, or those that `sums_after_loops` moves behind the loop).
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,7 @@ from jaxlib.mlir.dialects import sdy
 
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Operation, Value
-from alpa_cfp.spmd.ir.op_kinds import WORKED_DIMS
+from alpa_cfp.spmd.ir.op_kinds import CONTRACTIONS, WORKED_DIMS
 from alpa_cfp.spmd.shardings.annotations import RULE
 
 WHILE = "stablehlo.while"
@@ -23,6 +24,9 @@ _MADE_IN_PARTS = frozenset({"stablehlo.constant", "stablehlo.iota", "sdy.constan
 _ENDS = frozenset({"stablehlo.return"})
 # Numbers of their own in each iteration, which `random_ops` does not number.
 _DRAWS = "stablehlo.rng"
+
+# What these reduce may be split: the devices' results are reduced then.
+REDUCED = CONTRACTIONS | {"stablehlo.reduce"}
 
 Dim = tuple[Value, int]
 
@@ -39,6 +43,10 @@ class LoopDims:
         self._parents: dict[Dim, Dim] = {}
         self._worked_along: set[Dim] = set()
         self.operations = tuple(_inner(loop))
+        # Devices that disagree about the end of a loop would wait for each other.
+        self._deciding = {
+            op for each in (loop, *self.operations) for block in _blocks(each)[:1] for op in mlir.walk(block)
+        }
         self._known = set(loop.operands) | set(loop.results)
         for op in (loop, *self.operations):
             self._known.update(op.results)
@@ -56,7 +64,7 @@ class LoopDims:
         return found
 
     def is_split_freely(self, value: Value, dim: int) -> bool:
-        """Whether no iteration works along this dim."""
+        """Whether no iteration works along this dim, but for sums."""
         return self.class_of(value, dim) not in self._worked_along
 
     def rule(self) -> Any:
@@ -106,8 +114,9 @@ class LoopDims:
     def _tie_by_rule(self, op: Operation) -> None:
         rule = sdy.OpShardingRuleAttr(op.attributes[RULE])
         sizes = rule.factor_sizes
-        special = {*rule.reduction_factors, *rule.need_replication_factors}
-        special |= {*rule.permutation_factors, *rule.blocked_propagation_factors}
+        special = {*rule.need_replication_factors, *rule.permutation_factors, *rule.blocked_propagation_factors}
+        if op.name not in REDUCED or op in self._deciding:
+            special.update(rule.reduction_factors)
         dims: dict[int, list[Dim]] = {}
         for values, mappings in ((op.operands, rule.operand_mappings), (op.results, rule.result_mappings)):
             for value, tensor in zip(values, mappings, strict=True):

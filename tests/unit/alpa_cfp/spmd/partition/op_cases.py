@@ -177,6 +177,41 @@ def _nested(a: jax.Array, b: jax.Array) -> Any:
     return lax.fori_loop(0, 3, outer, (a, b))
 
 
+def _gradients_of_recurrence(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A bias and weights that each step uses: their gradients are sums over the steps and the samples."""
+
+    def loss(w: jax.Array, bias: jax.Array) -> jax.Array:
+        def step(c: jax.Array, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
+            c = jnp.tanh(x @ w * scale + bias) * 0.5 + c
+            return c, c.mean()
+
+        c, means = lax.scan(step, x, jnp.arange(3.0))
+        return (c**2).mean() + means.sum()
+
+    return jax.grad(loss, argnums=(0, 1))(w, w[0])
+
+
+def _gradients_of_layers(x: jax.Array, up: jax.Array, down: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Layers in a scan: the gradients of each are written into a stack."""
+
+    def loss(weights: tuple[jax.Array, jax.Array]) -> jax.Array:
+        def layer(c: jax.Array, of_layer: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+            return c + jnp.tanh(c @ of_layer[0]) @ of_layer[1] * 0.1, None
+
+        return (lax.scan(layer, x, weights)[0] ** 2).mean()
+
+    return jax.grad(loss)((up, down))
+
+
+def _nested_sums(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def outer(i: jax.Array, carried: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        total, c = carried
+        inner = lax.fori_loop(0, 2, lambda j, s: s + (c * j).sum(0), jnp.zeros(16))
+        return total + inner, c * 0.5 + b
+
+    return lax.fori_loop(0, 3, outer, (b[0], a))
+
+
 _LOOPS: dict[str, Any] = {
     "elementwise loop": (lambda a: lax.fori_loop(0, 3, lambda i, c: c * 0.5 + i, a), (A,), None),
     "carried arrays that change places": (
@@ -196,8 +231,26 @@ _LOOPS: dict[str, Any] = {
     "a sum along one dim": (
         lambda a: lax.fori_loop(0, 3, lambda i, c: c * 0.5 + c.sum(1, keepdims=True), a),
         (A,),
+        None,
+    ),
+    "the largest along one dim": (
+        lambda a: lax.fori_loop(0, 3, lambda i, c: c * 0.5 + c.max(0, keepdims=True), a),
+        (A,),
+        None,
+    ),
+    "gradients that are added up": (_gradients_of_recurrence, (A, normal(16, 16)), f"{LOOP}|{WORKED}"),
+    "gradients that are stacked": (_gradients_of_layers, (A, normal(3, 16, 32), normal(3, 32, 16)), f"{LOOP}|{WORKED}"),
+    "a decaying sum that begins with a value": (
+        lambda a, b, c: lax.fori_loop(0, 3, lambda i, s: s * 0.5 + jnp.exp(a * i).T @ b, c),
+        (A, B, normal(16, 16)),
         LOOP,
     ),
+    "sums that are used while they grow": (
+        lambda a, b: lax.fori_loop(0, 3, lambda i, c: (c[0] + b.sum(0), c[1] + jnp.sin(c[0])), (a[0], b)),
+        (A, B),
+        LOOP,
+    ),
+    "sums in two loops, one in the other": (_nested_sums, (A, B), LOOP),
     "a product for each sample": (
         lambda a, w: lax.fori_loop(0, 3, lambda i, c: jnp.tanh(c @ w), a),
         (A, normal(16, 16)),

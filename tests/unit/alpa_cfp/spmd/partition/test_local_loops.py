@@ -1,10 +1,14 @@
-"""Loops: each device makes its part where no iteration works along what is split, and the rest is refused."""
+"""Loops: each device makes its part where iterations at most sum along what is split, and the rest is refused."""
+
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from alpa_cfp.spmd.module.partitioned import PartitionedProgram
+from alpa_cfp.spmd.shardings.sharding import ArraySharding
 from unit.alpa_cfp.spmd.helpers import (
     MESH_2X4,
     Case,
@@ -12,7 +16,7 @@ from unit.alpa_cfp.spmd.helpers import (
     assert_partitioned_right,
     split,
 )
-from unit.alpa_cfp.spmd.partition.op_cases import LOOP, normal
+from unit.alpa_cfp.spmd.partition.op_cases import LOOP, LOOPS, normal
 
 
 def test_random_numbers_are_drawn_in_parts_without_communication():
@@ -35,10 +39,51 @@ def test_samples_go_through_a_loop_of_products_each_on_its_device():
     assert (program.partitioner, program.collectives) == ("shardy", ())
 
 
-def test_a_loop_that_sums_over_a_split_dim_is_left_to_xla():
+def test_a_loop_that_carries_a_split_dim_on_as_another_one_is_left_to_xla():
     module = annotate(STEPS.module(), MESH_2X4, [split(MESH_2X4, "", "y"), split(MESH_2X4, "", "y")])
     program = assert_partitioned_right(module, STEPS.arguments, STEPS.expected(), refused=LOOP)
     assert program.partitioner == "xla"
+
+
+def partitioned(case: Case, inputs: list[ArraySharding], results: int) -> PartitionedProgram:
+    """The program of a case whose results are replicated; equal to the serial run."""
+    outputs = [split(MESH_2X4, *[""] * np.ndim(value)) for value in case.expected()]
+    assert len(outputs) == results
+    program = assert_partitioned_right(
+        annotate(case.module(), MESH_2X4, inputs, outputs), case.arguments, case.expected()
+    )
+    assert program.partitioner == "shardy"
+    return program
+
+
+def test_gradients_that_iterations_add_up_are_summed_over_devices_once_behind_the_loop():
+    case = LOOPS["gradients that are added up"]
+    program = partitioned(case, [split(MESH_2X4, "xy", ""), split(MESH_2X4, "", "")], 2)
+    assert Counter((each.kind, each.group_size) for each in program.collectives) == {("all-reduce", 8): 2}
+
+
+def test_gradients_that_iterations_stack_are_summed_over_devices_once_behind_the_loop():
+    case = LOOPS["gradients that are stacked"]
+    whole = split(MESH_2X4, "", "", "")
+    program = partitioned(case, [split(MESH_2X4, "xy", ""), whole, whole], 2)
+    assert sorted(each.size_bytes for each in program.collectives) == [4 * 3 * 16 * 32] * 2
+
+
+def test_what_each_iteration_needs_whole_is_summed_in_each_iteration():
+    # As in a tensor-parallel layer: columns of the first weights, rows of the second, and a sum in each pass.
+    case = LOOPS["gradients that are stacked"]
+    shardings = [split(MESH_2X4, "", ""), split(MESH_2X4, "", "", "y"), split(MESH_2X4, "", "y", "")]
+    module = annotate(case.module(), MESH_2X4, shardings, shardings[1:])
+    program = assert_partitioned_right(module, case.arguments, case.expected())
+    assert program.partitioner == "shardy"
+    # Of three layers, forward and backward.
+    assert Counter((each.kind, each.group_size) for each in program.collectives) == {("all-reduce", 4): 2 * 3}
+
+
+def test_a_first_value_counts_once_however_many_devices_sum():
+    case = LOOPS["a decaying sum that begins with a value"]
+    program = partitioned(case, [split(MESH_2X4, "xy", "")] * 2 + [split(MESH_2X4, "", "")], 1)
+    assert [each.kind for each in program.collectives] == ["all-reduce"]
 
 
 def test_no_axis_splits_two_dims_of_an_array_inside_of_a_loop():

@@ -40,16 +40,16 @@ def _loop(body: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.A
     ("body", "expected"),
     [
         (lambda c: jnp.sin(c) * 2, [True, True]),
-        (lambda c: c + c.sum(1, keepdims=True), [True, False]),
-        (lambda c: c - c.mean(0), [False, True]),
+        (lambda c: c + c.sum(1, keepdims=True), [True, True]),
+        (lambda c: c - c.mean(0), [True, True]),
         (lambda c: jnp.sort(c, axis=0), [False, True]),
         (lambda c: c[:, ::-1], [True, False]),
         (lambda c: c.reshape(4, 32).reshape(8, 16) * 2, [False, False]),
-        (lambda c: jnp.tanh(c @ c.T @ c), [False, False]),
+        (lambda c: jnp.tanh(c @ c.T @ c), [False, True]),
     ],
     ids=["elementwise", "sum", "mean", "sort", "reverse", "reshape", "products"],
 )
-def test_a_dim_is_split_freely_where_nothing_works_along_it(body, expected):
+def test_a_dim_is_split_freely_where_nothing_works_along_it_but_sums(body, expected):
     assert free_dims(_loop(body), X) == [expected]
 
 
@@ -60,14 +60,14 @@ def test_what_the_condition_sums_over_stays_whole():
 def test_carried_arrays_that_change_places_are_split_alike():
     def swap(i: jax.Array, carried: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         a, b = carried
-        return b, a + a.sum(1, keepdims=True)
+        return b, a[:, ::-1]
 
     assert free_dims(lambda a, b: lax.fori_loop(0, 3, swap, (a, b)), X, X) == [[True, False]] * 2
 
 
 def test_an_inner_loop_that_works_along_a_dim_keeps_it_whole_outside():
     def outer(c: jax.Array) -> jax.Array:
-        return lax.fori_loop(0, 2, lambda j, d: d - d.mean(0), c)
+        return lax.fori_loop(0, 2, lambda j, d: jnp.sort(d, axis=0), c)
 
     assert free_dims(_loop(outer), X) == [[False, True]]
 
