@@ -23,7 +23,7 @@ from alpa_cfp.strategies.block_strategy import StateSharding
 logger = logging.getLogger(__name__)
 
 _AS_WRITTEN = (
-    "no loop is unrolled: with the loops as they are written, inside which nothing is split, the step is faster"
+    "no loop is unrolled: the step is faster with the loops as they are written, inside which nothing is planned"
 )
 # How many times as long as the best plan the one that splits nothing may be predicted to take, unrolled, where the
 # loops as they are written are tried: a loop of small steps may be as many times as fast as its unrolled form.

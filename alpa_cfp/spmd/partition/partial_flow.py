@@ -35,6 +35,8 @@ _LINEAR = frozenset(
 )
 _SUMS = ("stablehlo.add", "stablehlo.subtract", "stablehlo.concatenate")
 _UPDATE = "stablehlo.dynamic_update_slice"
+# What puts values together: partial, if all of them are partial alike.
+_JOINING = (*_SUMS, _UPDATE, "stablehlo.select")
 # An op that makes partial sums, and of which the sum over devices is the value that is meant; of a loop it is what its
 # iterations sum (`sums_after_loops`).
 _SUMMING = (
@@ -125,7 +127,7 @@ class PartialFlow:
         if op.name == "stablehlo.optimization_barrier":
             pairs = zip(op.operands, op.results, strict=True)
             self.known.update({result: self.known[operand] for operand, result in pairs if operand in self.known})
-        elif op in self.accumulations or _is_linear(op, partial) or (self.is_lenient and op.name in (*_SUMS, _UPDATE)):
+        elif op in self.accumulations or _is_linear(op, partial) or (self.is_lenient and op.name in _JOINING):
             self._pass_on(op)
         else:
             self.reject(mlir.operands_deep(op))

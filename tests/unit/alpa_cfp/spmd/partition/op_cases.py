@@ -245,6 +245,13 @@ _LOOPS: dict[str, Any] = {
         (A, B, normal(16, 16)),
         LOOP,
     ),
+    "a sum that some steps leave out": (
+        lambda a, b: lax.fori_loop(
+            0, 3, lambda i, s: jnp.where(i == 1, s, s + jnp.exp(a * i).T @ b), jnp.zeros((16, 16))
+        ),
+        (A, B),
+        LOOP,
+    ),
     "sums that are used while they grow": (
         lambda a, b: lax.fori_loop(0, 3, lambda i, c: (c[0] + b.sum(0), c[1] + jnp.sin(c[0])), (a[0], b)),
         (A, B),

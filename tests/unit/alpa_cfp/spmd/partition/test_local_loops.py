@@ -80,6 +80,11 @@ def test_what_each_iteration_needs_whole_is_summed_in_each_iteration():
     assert Counter((each.kind, each.group_size) for each in program.collectives) == {("all-reduce", 4): 2 * 3}
 
 
+def test_a_sum_that_some_steps_leave_out_is_made_once_too():
+    program = partitioned(LOOPS["a sum that some steps leave out"], [split(MESH_2X4, "xy", "")] * 2, 1)
+    assert [each.kind for each in program.collectives] == ["all-reduce"]
+
+
 def test_a_first_value_counts_once_however_many_devices_sum():
     case = LOOPS["a decaying sum that begins with a value"]
     program = partitioned(case, [split(MESH_2X4, "xy", "")] * 2 + [split(MESH_2X4, "", "")], 1)
