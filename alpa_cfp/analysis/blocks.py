@@ -14,6 +14,7 @@ from alpa_cfp.analysis.contractions import Side, find_contractions
 from alpa_cfp.analysis.glue import assign_glue, widened_elsewhere
 from alpa_cfp.analysis.gradients import GradientGroup, find_gradient_groups
 from alpa_cfp.analysis.graph import BARRIER, Graph
+from alpa_cfp.analysis.loop_factors import factors_of_loops
 from alpa_cfp.analysis.loops import Iteration, find_iterations
 from alpa_cfp.analysis.siblings import join_siblings
 from alpa_cfp.analysis.structure import find_structure
@@ -71,7 +72,7 @@ class ParallelBlock:
 
     Attributes:
         index: Its number.
-        entries: Its contractions, in program order; none in a loop's block, whose body has blocks of its own.
+        entries: Its contractions, in program order; of a loop's block the loops themselves.
         factors: Its factors, each of which is a way to partition it.
         members: Its ops through which a partition propagates without communication; rematerialised ops and forward
             entries included.
@@ -168,7 +169,7 @@ def find_blocks(graph: Graph) -> Blocks:
         if block is not None:
             ops[block].append(op)
     blocks = tuple(
-        _block(graph, builder, index, root_of_index.get(index), ops[index], members, loop_at.get(op))
+        _block(graph, builder, index, root_of_index.get(index), ops[index], members, loop_at.get(op), loops)
         for op, index in order.items()
     )
     return Blocks(graph, blocks, tuple(block_of_op), loops)
@@ -186,12 +187,18 @@ def _block(
     ops: list[int],
     members: list[bool],
     loop: int | None,
+    loops: tuple[LoopBlocks, ...],
 ) -> ParallelBlock:
     inside = tuple(op for op in ops if members[op])
     # A parameter that comes through a barrier has the parameter's own class, which is its id.
     classes = builder.structure.class_of
     used = {classes[v] for op in ops if graph.ops[op].name != BARRIER for v in graph.ops[op].operands}
-    entries, factors, outputs = ((), (), ()) if root is None else _entries_factors_outputs(graph, builder, root, inside)
+    if loop is not None:
+        entries, factors, outputs = _of_loop(graph, loops[loop].iteration.loops, inside)
+    else:
+        entries, factors, outputs = (
+            ((), (), ()) if root is None else _entries_factors_outputs(graph, builder, root, inside)
+        )
     return ParallelBlock(
         index=index,
         entries=entries,
@@ -202,6 +209,16 @@ def _block(
         outputs=outputs,
         loop=loop,
     )
+
+
+def _of_loop(
+    graph: Graph, loops: tuple[int, ...], members: tuple[int, ...]
+) -> tuple[tuple[Entry, ...], tuple[BlockFactor, ...], tuple[Output, ...]]:
+    factors = tuple(
+        BlockFactor(side, parts, parts > 1, places) for side, parts, places in factors_of_loops(graph, loops)
+    )
+    entries = (Entry(loops[0], "forward", loops[0]), *(Entry(op, "gradient", loops[0]) for op in loops[1:]))
+    return entries, factors, ()
 
 
 def _entries_factors_outputs(
