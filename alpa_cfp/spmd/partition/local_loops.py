@@ -3,12 +3,13 @@
 `settle_loops` takes an annotated program before resharding is made explicit, and writes for each loop, and for each op
 in it, how it is split: along the dims in which propagation has split a result, where no iteration works along them but
 for sums (`loop_dims`). The handler then makes every op in the loop local. Invariant: in a loop nothing communicates but
-sums along dims that are split, and those only where they cannot be made behind the loop.
+sums along dims that are split, where they cannot be made behind the loop, and what is carried on in other parts.
 """
 
 from typing import Any
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
 
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.constants import is_zero
@@ -44,6 +45,7 @@ def settle_loops(module: Any, mesh: LogicalMesh, *, whole: bool = False) -> None
         for op in (loop, *dims.operations):
             if op.results:
                 annotations.set_result_shardings(op, [_sharding(value, dims, splits, mesh) for value in op.results])
+        _reshard_carried(loop, dims, splits, mesh)
 
 
 def _splits(loop: Operation, dims: LoopDims, mesh: LogicalMesh, whole: bool) -> dict[Dim, tuple[Axis, ...]]:
@@ -71,6 +73,16 @@ def _splits(loop: Operation, dims: LoopDims, mesh: LogicalMesh, whole: bool) -> 
                 else:
                     taken += [(kind, axis) for axis in axes]
     return splits
+
+
+def _reshard_carried(loop: Operation, dims: LoopDims, splits: dict[Dim, tuple[Axis, ...]], mesh: LogicalMesh) -> None:
+    """Reshard what an iteration carries on where it is computed in other parts than the next one takes."""
+    end = mlir.block_operations(loop.regions[1].blocks[0])[-1]
+    for position, (value, result) in enumerate(zip(end.operands, loop.results, strict=True)):
+        wanted = _sharding(result, dims, splits, mesh)
+        if _sharding(value, dims, splits, mesh) != wanted:
+            with ir.InsertionPoint(end), end.location:
+                end.operands[position] = sdy.reshard(value, mlir.attribute(wanted.to_sdy()))
 
 
 def _classes(value: Value, dims: LoopDims) -> list[Dim]:

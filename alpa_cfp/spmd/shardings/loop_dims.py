@@ -4,7 +4,8 @@ Takes a `stablehlo.while` whose inner ops have Shardy's rules; gives the classes
 loop's values and of all values in it, and the loop's own sharding rule. What JAX draws random numbers with is such a
 loop on CPUs (Threefry's rounds): each device can make its part of them. Invariant: a device that has its parts of the
 operands along a class that `is_split_freely` computes its parts of the results, and communicates only to finish sums
-over that class (those of an iteration, or those that `sums_after_loops` moves behind the loop).
+over that class (those of an iteration, or those that `sums_after_loops` moves behind the loop), and to gather what it
+carries on in another class than the next iteration takes it (the state of a recurrence).
 """
 
 from collections.abc import Iterable, Iterator
@@ -40,21 +41,43 @@ class LoopDims:
 
     def __init__(self, loop: Operation):
         self._loop = loop
-        self._parents: dict[Dim, Dim] = {}
-        self._worked_along: set[Dim] = set()
         self.operations = tuple(_inner(loop))
         # Devices that disagree about the end of a loop would wait for each other.
         self._deciding = {
             op for each in (loop, *self.operations) for block in _blocks(each)[:1] for op in mlir.walk(block)
         }
-        self._known = set(loop.operands) | set(loop.results)
+        self._known = set(loop.results)
         for op in (loop, *self.operations):
             self._known.update(op.results)
             self._known.update(argument for block in _blocks(op) for argument in block.arguments)
-        self._tie_loop(loop)
+        self._cut: frozenset[int] = frozenset()
+        self._tie_all()
+        if cut := self._on_diagonals():
+            # The state of a recurrence is a product of itself: it may be split where it is computed, and gathered for
+            # the next iteration.
+            self._cut = cut
+            self._tie_all()
+        self._keep_diagonals_whole()
+
+    def _tie_all(self) -> None:
+        self._parents: dict[Dim, Dim] = {}
+        self._worked_along: set[Dim] = set()
+        self._tie_loop(self._loop)
         for op in self.operations:
             self._visit(op)
-        self._keep_diagonals_whole()
+
+    def _on_diagonals(self) -> frozenset[int]:
+        """The carried arrays with a dim that is of one class with another dim of some array."""
+        diagonal = {each for classes in self._classes() for each in classes if classes.count(each) > 1}
+        return frozenset(
+            position
+            for position, value in enumerate(self._loop.results)
+            if any(self.class_of(value, dim) in diagonal for dim in range(len(shape_of(value))))
+        )
+
+    def _classes(self) -> Iterator[list[Dim]]:
+        for value in self._known:
+            yield [self.class_of(value, dim) for dim in range(len(shape_of(value)))]
 
     def class_of(self, value: Value, dim: int) -> Dim:
         """One dim that stands for all which are split as this one is."""
@@ -86,16 +109,20 @@ class LoopDims:
                 dims.append(sdy.DimMappingAttr.get([numbers[key]]))
             return sdy.TensorMappingAttr.get(dims)
 
-        operands, results = (
-            [mapping(*each) for each in enumerate(values)] for values in (self._loop.operands, self._loop.results)
-        )
+        # Each operand is split as its result. Several operands may be one array, such as zeros.
+        operands, results = ([mapping(*each) for each in enumerate(self._loop.results)] for _ in range(2))
         return sdy.OpShardingRuleAttr.get(sizes, operands, results, need_replication_factors=whole)
 
     def _tie_loop(self, loop: Operation) -> None:
         condition, body = _blocks(loop)
         carried = mlir.block_operations(body)[-1].operands
-        for values in zip(loop.operands, loop.results, condition.arguments, body.arguments, carried, strict=True):
-            for dim in range(len(shape_of(values[0]))):
+        arrays = zip(loop.results, condition.arguments, body.arguments, carried, loop.operands, strict=True)
+        for position, (*values, after, before) in enumerate(arrays):
+            if loop != self._loop:
+                values += [after, before]
+            elif position not in self._cut:
+                values.append(after)
+            for dim in range(len(shape_of(after))):
                 self._tie((value, dim) for value in values)
 
     def _visit(self, op: Operation) -> None:
@@ -138,8 +165,7 @@ class LoopDims:
 
     def _keep_diagonals_whole(self) -> None:
         """No axis can split two dims of one array."""
-        for value in self._known:
-            classes = [self.class_of(value, dim) for dim in range(len(shape_of(value)))]
+        for classes in self._classes():
             self._worked_along.update(each for each in classes if classes.count(each) > 1)
 
     def _keep_whole(self, value: Value) -> None:

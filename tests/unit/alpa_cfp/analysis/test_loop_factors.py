@@ -36,16 +36,21 @@ def loop_block(function: Callable[..., Any], *arguments: Any) -> ParallelBlock:
     return block
 
 
-def test_samples_are_a_factor_of_a_recurrence_and_its_dims_that_change_places_are_none() -> None:
+def test_a_recurrence_is_split_by_samples_and_by_what_each_step_sums_over_or_computes() -> None:
     block = loop_block(recurrence, SQUARE, X)
-    assert [(factor.side, factor.max_shards, factor.usable) for factor in block.factors] == [(Side.LEFT, SAMPLES, True)]
+    assert sorted((factor.side.value, factor.max_shards) for factor in block.factors) == [
+        ("left", SAMPLES),
+        ("right", WIDTH),
+        ("right", WIDTH),
+    ]
 
 
 def test_a_factor_splits_the_backward_loop_as_the_forward_loop() -> None:
     block = loop_block(jax.value_and_grad(recurrence), SQUARE, X)
     assert [entry.role for entry in block.entries] == ["forward", "gradient"]
-    (factor,) = block.factors
-    assert {op for op, _ in factor.places} == {entry.op for entry in block.entries}
+    assert len(block.factors) == 3
+    for factor in block.factors:
+        assert {op for op, _ in factor.places} == {entry.op for entry in block.entries}
 
 
 def test_layers_in_a_loop_have_the_factors_of_a_layer() -> None:

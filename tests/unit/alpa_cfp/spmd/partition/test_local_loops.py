@@ -39,9 +39,19 @@ def test_samples_go_through_a_loop_of_products_each_on_its_device():
     assert (program.partitioner, program.collectives) == ("shardy", ())
 
 
-def test_a_loop_that_carries_a_split_dim_on_as_another_one_is_left_to_xla():
-    module = annotate(STEPS.module(), MESH_2X4, [split(MESH_2X4, "", "y"), split(MESH_2X4, "", "y")])
-    program = assert_partitioned_right(module, STEPS.arguments, STEPS.expected(), refused=LOOP)
+def test_a_recurrence_whose_state_is_split_communicates_once_a_step():
+    whole = split(MESH_2X4, "", "")
+    module = annotate(STEPS.module(), MESH_2X4, [whole, split(MESH_2X4, "", "y")], [whole])
+    program = assert_partitioned_right(module, STEPS.arguments, STEPS.expected())
+    assert program.partitioner == "shardy"
+    # There are three steps: the state is gathered in each, or what it is multiplied with is summed.
+    assert max(Counter(each.kind for each in program.collectives).values()) == 3
+
+
+def test_a_loop_that_moves_elements_along_a_split_dim_is_left_to_xla():
+    case = Case(lambda a: lax.fori_loop(0, 3, lambda i, c: c[:, ::-1] * 0.5, a), (normal(16, 8),))
+    module = annotate(case.module(), MESH_2X4, [split(MESH_2X4, "", "y")])
+    program = assert_partitioned_right(module, case.arguments, case.expected(), refused=LOOP)
     assert program.partitioner == "xla"
 
 
