@@ -78,7 +78,7 @@ class ParallelBlock:
             entries included.
         glue: Its other ops, gradients included.
         parameters: Numbers of the parameters that any of its ops uses.
-        outputs: The values of members that other ops use or that the program returns.
+        outputs: The values of members that other ops use or that the program returns; not given for a loop's block.
         loop: The index in `Blocks.loops` of the loop that is this block; None for other blocks.
     """
 
@@ -193,12 +193,11 @@ def _block(
     # A parameter that comes through a barrier has the parameter's own class, which is its id.
     classes = builder.structure.class_of
     used = {classes[v] for op in ops if graph.ops[op].name != BARRIER for v in graph.ops[op].operands}
+    entries, factors, outputs = (), (), ()
     if loop is not None:
-        entries, factors, outputs = _of_loop(graph, loops[loop].iteration.loops, inside)
-    else:
-        entries, factors, outputs = (
-            ((), (), ()) if root is None else _entries_factors_outputs(graph, builder, root, inside)
-        )
+        entries, factors = _of_loop(graph, loops[loop].iteration.loops)
+    elif root is not None:
+        entries, factors, outputs = _entries_factors_outputs(graph, builder, root, inside)
     return ParallelBlock(
         index=index,
         entries=entries,
@@ -211,14 +210,11 @@ def _block(
     )
 
 
-def _of_loop(
-    graph: Graph, loops: tuple[int, ...], members: tuple[int, ...]
-) -> tuple[tuple[Entry, ...], tuple[BlockFactor, ...], tuple[Output, ...]]:
-    factors = tuple(
+def _of_loop(graph: Graph, loops: tuple[int, ...]) -> tuple[tuple[Entry, ...], tuple[BlockFactor, ...]]:
+    entries = (Entry(loops[0], "forward", loops[0]), *(Entry(op, "gradient", loops[0]) for op in loops[1:]))
+    return entries, tuple(
         BlockFactor(side, parts, parts > 1, places) for side, parts, places in factors_of_loops(graph, loops)
     )
-    entries = (Entry(loops[0], "forward", loops[0]), *(Entry(op, "gradient", loops[0]) for op in loops[1:]))
-    return entries, factors, ()
 
 
 def _entries_factors_outputs(

@@ -1,9 +1,9 @@
 """The ways to partition a loop's block: along the dims that its iterations hand on, or sum over.
 
-Takes a loop, with its backward loop where there is one; gives its entries, which are the loops themselves, and a factor
-for each class of dims along which they can be split (`spmd.shardings.loop_dims`). A factor of the backward loop is that
-of the forward loop that splits an array of both in the same dim: a stacked residual, a weight. Invariant: along a
-factor both loops are split without communication, but for sums.
+Takes a loop, with its backward loop where there is one; gives a factor for each class of dims along which they can be
+split (`spmd.shardings.loop_dims`). A factor of the backward loop is that of the forward loop that splits an array of
+both in the same dim: a stacked residual, a weight. Invariant: along a factor both loops are split without
+communication, but for sums and for what they carry on in other parts.
 """
 
 import math

@@ -49,7 +49,7 @@ _SUMMING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Partial:
+class PartialSum:
     """What is known of a value that is partial.
 
     Attributes:
@@ -60,11 +60,11 @@ class Partial:
     axes: Axes = frozenset()
     sources: frozenset[Operation] = frozenset()
 
-    def __or__(self, other: "Partial") -> "Partial":
-        return Partial(self.axes | other.axes, self.sources | other.sources)
+    def __or__(self, other: "PartialSum") -> "PartialSum":
+        return PartialSum(self.axes | other.axes, self.sources | other.sources)
 
 
-WHOLE = Partial()
+WHOLE = PartialSum()
 
 
 def sums_of(block: Any) -> set[Operation]:
@@ -99,10 +99,10 @@ class PartialFlow:
     candidates: set[Operation]
     accumulations: frozenset[Operation] = frozenset()
     is_lenient: bool = False
-    known: dict[Value, Partial] = field(default_factory=dict)
+    known: dict[Value, PartialSum] = field(default_factory=dict)
     rejected: set[Operation] = field(default_factory=set)
 
-    def of(self, value: Value) -> Partial:
+    def of(self, value: Value) -> PartialSum:
         """What is known of a value; `WHOLE` if it is not partial."""
         return self.known.get(value, WHOLE)
 
@@ -117,7 +117,7 @@ class PartialFlow:
             if op in self.candidates:
                 # The partial sums may be made of values that are partial over other axes already.
                 axes = frozenset(annotations.axes_attribute(op, "reduction_axes", self.mesh))
-                self.known[op.results[0]] = self.of(op.operands[0]) | Partial(axes, frozenset({op}))
+                self.known[op.results[0]] = self.of(op.operands[0]) | PartialSum(axes, frozenset({op}))
             elif self.known and any(value in self.known for value in mlir.operands_deep(op)):
                 self._through(op)
         return self

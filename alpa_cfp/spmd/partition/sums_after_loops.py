@@ -15,7 +15,7 @@ from jaxlib.mlir import ir
 
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.mlir import Operation
-from alpa_cfp.spmd.partition.partial_flow import WHOLE, Partial, PartialFlow, leave_out, sums_of
+from alpa_cfp.spmd.partition.partial_flow import WHOLE, PartialFlow, PartialSum, leave_out, sums_of
 from alpa_cfp.spmd.shardings import annotations
 from alpa_cfp.spmd.shardings.loop_dims import WHILE
 from alpa_cfp.spmd.shardings.sharding import Axis, LogicalMesh, parse_axes
@@ -67,22 +67,26 @@ class _Iteration:
                 flow.reject([value])
         return flow
 
-    def _what_may_be_partial(self) -> dict[Any, Partial]:
+    def _what_may_be_partial(self) -> dict[Any, PartialSum]:
         """The carried arrays, as the body takes them, that would be partial if all that it does with them were linear
-        where it can be."""
-        before: dict[Any, Partial] = {}
-        while True:
-            flow = self._follow(before, is_lenient=True)
-            after = {
-                argument: flow.of(value)
-                for argument, value in zip(self._arguments, self._carried, strict=True)
-                if flow.of(value) != WHOLE
-            }
-            if after == before:
-                return before
-            before = after
+        where it can be.
 
-    def _follow(self, before: dict[Any, Partial], *, is_lenient: bool) -> PartialFlow:
+        What was found once stays, so that there is an end: an array that is multiplied with a sum in each iteration
+        would be partial after the first one, and not after the second.
+        """
+        known: dict[Any, PartialSum] = {}
+        while True:
+            flow = self._follow(known, is_lenient=True)
+            found = {
+                argument: known.get(argument, WHOLE) | flow.of(value)
+                for argument, value in zip(self._arguments, self._carried, strict=True)
+                if argument in known or flow.of(value) != WHOLE
+            }
+            if found == known:
+                return known
+            known = found
+
+    def _follow(self, before: dict[Any, PartialSum], *, is_lenient: bool) -> PartialFlow:
         flow = PartialFlow(self._mesh, self._left_out, is_lenient=is_lenient, known=dict(before))
         return flow.follow(self._operations)
 

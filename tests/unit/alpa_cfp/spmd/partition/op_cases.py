@@ -252,6 +252,11 @@ _LOOPS: dict[str, Any] = {
         (A, B),
         LOOP,
     ),
+    "a product with a sum in each step": (
+        lambda a, b: lax.fori_loop(0, 3, lambda i, c: c * jnp.exp(b * i).sum(0) / 9, a[0]),
+        (A, B),
+        LOOP,
+    ),
     "sums that are used while they grow": (
         lambda a, b: lax.fori_loop(0, 3, lambda i, c: (c[0] + b.sum(0), c[1] + jnp.sin(c[0])), (a[0], b)),
         (A, B),

@@ -55,10 +55,9 @@ def test_a_loop_that_moves_elements_along_a_split_dim_is_left_to_xla():
     assert program.partitioner == "xla"
 
 
-def partitioned(case: Case, inputs: list[ArraySharding], results: int) -> PartitionedProgram:
+def partitioned(case: Case, inputs: list[ArraySharding]) -> PartitionedProgram:
     """The program of a case whose results are replicated; equal to the serial run."""
     outputs = [split(MESH_2X4, *[""] * np.ndim(value)) for value in case.expected()]
-    assert len(outputs) == results
     program = assert_partitioned_right(
         annotate(case.module(), MESH_2X4, inputs, outputs), case.arguments, case.expected()
     )
@@ -68,14 +67,14 @@ def partitioned(case: Case, inputs: list[ArraySharding], results: int) -> Partit
 
 def test_gradients_that_iterations_add_up_are_summed_over_devices_once_behind_the_loop():
     case = LOOPS["gradients that are added up"]
-    program = partitioned(case, [split(MESH_2X4, "xy", ""), split(MESH_2X4, "", "")], 2)
+    program = partitioned(case, [split(MESH_2X4, "xy", ""), split(MESH_2X4, "", "")])
     assert Counter((each.kind, each.group_size) for each in program.collectives) == {("all-reduce", 8): 2}
 
 
 def test_gradients_that_iterations_stack_are_summed_over_devices_once_behind_the_loop():
     case = LOOPS["gradients that are stacked"]
     whole = split(MESH_2X4, "", "", "")
-    program = partitioned(case, [split(MESH_2X4, "xy", ""), whole, whole], 2)
+    program = partitioned(case, [split(MESH_2X4, "xy", ""), whole, whole])
     assert sorted(each.size_bytes for each in program.collectives) == [4 * 3 * 16 * 32] * 2
 
 
@@ -90,14 +89,20 @@ def test_what_each_iteration_needs_whole_is_summed_in_each_iteration():
     assert Counter((each.kind, each.group_size) for each in program.collectives) == {("all-reduce", 4): 2 * 3}
 
 
+def test_what_a_state_is_multiplied_with_is_summed_in_each_iteration():
+    case = LOOPS["a product with a sum in each step"]
+    program = partitioned(case, [split(MESH_2X4, "", ""), split(MESH_2X4, "xy", "")])
+    assert Counter(each.kind for each in program.collectives) == {"all-reduce": 3}
+
+
 def test_a_sum_that_some_steps_leave_out_is_made_once_too():
-    program = partitioned(LOOPS["a sum that some steps leave out"], [split(MESH_2X4, "xy", "")] * 2, 1)
+    program = partitioned(LOOPS["a sum that some steps leave out"], [split(MESH_2X4, "xy", "")] * 2)
     assert [each.kind for each in program.collectives] == ["all-reduce"]
 
 
 def test_a_first_value_counts_once_however_many_devices_sum():
     case = LOOPS["a decaying sum that begins with a value"]
-    program = partitioned(case, [split(MESH_2X4, "xy", "")] * 2 + [split(MESH_2X4, "", "")], 1)
+    program = partitioned(case, [split(MESH_2X4, "xy", "")] * 2 + [split(MESH_2X4, "", "")])
     assert [each.kind for each in program.collectives] == ["all-reduce"]
 
 
