@@ -35,7 +35,7 @@ from alpa_cfp.plan.plan_report import (
 from alpa_cfp.plan.signature import Signature
 from alpa_cfp.quantities import ordinal
 from alpa_cfp.search import SearchProblem
-from alpa_cfp.select.candidate_costs import CandidateTime
+from alpa_cfp.select.candidate_time import CandidateTime, candidate_times
 from alpa_cfp.select.measured_plan import MeasuredPlan
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.search_problem import Boundaries
@@ -117,7 +117,7 @@ class PlanEvidence:
     ) -> BlockKind:
         """The kind of which `first` is the first block."""
         graph, block, variable = self.blocks.graph, self.blocks.blocks[first.block], problem.variables[first.block]
-        costs, of_factors = self.search.costs.candidate_times(first), roles_of(graph, block, trained, name)
+        costs, of_factors = candidate_times(self.search.costs, first), roles_of(graph, block, trained, name)
         roles = {number: _roles(first.candidates[number].strategy, of_factors) for number in shown}
         communications = self._communications(first, shown, roles, costs, trained)
 

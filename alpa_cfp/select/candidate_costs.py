@@ -10,7 +10,7 @@ shrinks as its relatives are measured. Invariant: the same profiles give the sam
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -43,23 +43,8 @@ Choices = tuple[int, ...]
 
 # The least share of a measured time that remains when the overhead of starting a program is taken off.
 _LEAST_OF_MEASURED = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateTime:
-    """The time of a candidate in a step, and its source.
-
-    Attributes:
-        time_s: Seconds in a step; None for a candidate that failed or has no profile.
-        measured: Whether the candidate was measured; otherwise `time_s` is estimated.
-        failure: Why the candidate could not be run; "" if it could, or was not tried.
-        compiled: The collectives of the compiled program, if XLA partitioned it and they were read; else None.
-    """
-
-    time_s: float | None
-    measured: bool
-    failure: str = ""
-    compiled: tuple[Collective, ...] | None = None
+# The greatest share of what a candidate computes that its program may save.
+_MOST_SAVED = 0.5
 
 
 class CandidateCosts:
@@ -85,7 +70,8 @@ class CandidateCosts:
         failures: Why candidates failed, by their numbers; "" if they did not.
         compiled: The collectives of those that XLA partitioned, as read from their compiled programs.
         plans_s: What plans took that were measured whole, without overhead.
-        own_s, pairs_s: Corrections of what candidates and pairs of neighbours communicate (`ProgramModel`).
+        own_s, fused_s, pairs_s: Corrections of what candidates communicate and of what they compute, and of what pairs
+            of neighbours take (`ProgramModel`).
     """
 
     def __init__(
@@ -106,7 +92,7 @@ class CandidateCosts:
         self.seconds, self.failures = dict[int, float](), dict[int, str]()
         self.compiled = dict[int, tuple[Collective, ...]]()
         self.plans_s = dict[Choices, float]()
-        self.own_s, self.pairs_s = dict[int, float](), dict[PairKey, float]()
+        self.own_s, self.fused_s, self.pairs_s = dict[int, float](), dict[int, float](), dict[PairKey, float]()
         self._profiles, self._margin, self.micro_batches = profiles, margin, micro_batches
         self._calibrated, self._rates = rates, rates
         kinds = [block.kind for block in block_candidates if block.kind == block.block for _ in block.candidates]
@@ -136,6 +122,11 @@ class CandidateCosts:
         """The number of candidates whose profiles were requested."""
         return len(self.seconds)
 
+    @property
+    def rates(self) -> Rates:
+        """The rates of the mesh that come closest to what was measured."""
+        return self._rates
+
     def of(self, choices: Choices) -> list[int]:
         """The numbers of the candidates of a plan."""
         return [numbers[choice] for numbers, choice in zip(self.numbers, choices, strict=True)]
@@ -144,12 +135,15 @@ class CandidateCosts:
         """The number of the candidate that is measured for another one."""
         return self._targets[number]
 
-    def add_plan(self, choices: Choices, communication_s: Mapping[CollectiveKey, float], seconds: float) -> None:
+    def add_plan(
+        self, choices: Choices, communication_s: Mapping[CollectiveKey, float], beyond_s: float, seconds: float
+    ) -> None:
         """Takes the measured time of a whole plan into account.
 
         Args:
             choices: The plan.
             communication_s: The estimates of its collectives by kind and group size.
+            beyond_s: What it computes beyond its parts.
             seconds: What a step with one micro-batch takes, with the overhead of its program.
         """
         numbers = [int(self._place[number]) for number in self.of(choices)]
@@ -159,7 +153,8 @@ class CandidateCosts:
         ]
         own_s = seconds - self._calibrated.overhead_s(self.boundaries.arrays)
         own_s = max(own_s, _LEAST_OF_MEASURED * seconds)
-        self._model.add_plan(numbers, neighbours, communication_s, _total_s(self._between(choices)), own_s)
+        parts_s = max(own_s - beyond_s, _LEAST_OF_MEASURED * own_s)
+        self._model.add_plan(numbers, neighbours, communication_s, _total_s(self._between(choices)), parts_s)
         self.plans_s[choices] = self.step_time_s(choices, own_s)
         self._known = self._means = None
 
@@ -173,17 +168,22 @@ class CandidateCosts:
         return self._of_all(self._posterior.drawn(random, alone=alone))
 
     def plan_s(
-        self, choices: Choices, communication_s: Mapping[CollectiveKey, float], known: Corrections | None = None
+        self,
+        choices: Choices,
+        communication_s: Mapping[CollectiveKey, float],
+        beyond_s: float,
+        known: Corrections | None = None,
     ) -> float:
         """The time of a plan whose collectives take `communication_s` by their estimates, without overhead.
 
         Args:
             choices: The plan.
             communication_s: The estimates of its collectives by kind and group size.
+            beyond_s: What it computes beyond its parts.
             known: The times that hold; None for the means.
         """
         known = known or self.means
-        total_s = sum(float(known.computing_s[number]) for number in self.of(choices))
+        total_s = beyond_s + sum(float(known.computing_s[number]) for number in self.of(choices))
         total_s += known.communication_s(communication_s) + known.between * _total_s(self._between(choices))
         total_s += sum(known.pairs_s.get(self.pair(edge, choices), 0.0) for edge in self.boundaries.crossings)
         return max(self.step_time_s(choices, total_s), 0.0)
@@ -193,6 +193,11 @@ class CandidateCosts:
         own = [(number, sum(self._moved[number].values())) for number in self.of(choices)]
         edges = zip(self.boundaries.crossings, self._between(choices), strict=True)
         return [*own, *((self.pair(edge, choices), sum(each.values())) for edge, each in edges)]
+
+    def computing_parts(self, choices: Choices) -> list[tuple[PartKey, float]]:
+        """The candidates and the neighbours of a plan, each with what it computes."""
+        own = [(number, float(self.means.computing_s[number])) for number in self.of(choices)]
+        return [*own, *((self.pair(edge, choices), 0.0) for edge in self.boundaries.crossings)]
 
     def parts_s(self, choices: Choices) -> dict[CollectiveKey, float]:
         """The estimates of what the blocks of a plan communicate, and of what is between them."""
@@ -284,22 +289,17 @@ class CandidateCosts:
                 computing_s = math.inf if only_measured else computing_s / margin ** float(known.deviation[number])
             elif seconds == math.inf:
                 computing_s = math.inf
+            computing_s += max(self.fused_s.get(number, 0.0), -_MOST_SAVED * computing_s)
             moved_s = known.communication_s(self._moved[number]) + self.own_s.get(number, 0.0)
             costs.append(self._step_time_s([candidate], computing_s + max(moved_s, 0.0)))
         return costs
 
-    def candidate_times(self, block: BlockCandidates) -> list[CandidateTime]:
-        """The time of each candidate of a block in a plan; estimates are not optimistic here."""
-        known, found = self.means, []
-        for number in self.numbers[block.block]:
-            target = self._targets[number]
-            seconds = self.seconds.get(target)
-            total_s = float(known.computing_s[number]) + known.communication_s(self._moved[number])
-            step_s = math.inf if seconds == math.inf else self._step_time_s([self.candidates[number]], total_s)
-            time_s = step_s if math.isfinite(step_s) else None
-            failure, compiled = self.failures.get(target, ""), self.compiled.get(target)
-            found.append(CandidateTime(time_s, seconds is not None, failure, compiled))
-        return found
+    def time_s(self, number: int) -> float:
+        """The time of a candidate in a step; an estimate that was not measured is not optimistic here."""
+        if self.seconds.get(self._targets[number]) == math.inf:
+            return math.inf
+        total_s = float(self.means.computing_s[number]) + self.means.communication_s(self._moved[number])
+        return self._step_time_s([self.candidates[number]], total_s)
 
     def step_time_s(self, choices: Sequence[int], total_s: float) -> float:
         """The estimated time of a step by a plan whose time is `total_s` with one micro-batch."""

@@ -14,15 +14,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.search import MEMORY_BYTES, MemoryBudgetError, NoPlanError, SearchProblem, Solution, search
 from alpa_cfp.select.candidate_costs import CandidateCosts, Choices
 from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.select.posterior import Corrections
-from alpa_cfp.select.program_model import ProgramModel
 from alpa_cfp.select.search_caveats import add_search_caveats, warn_of_time
 from alpa_cfp.select.search_problem import make_problem
+from alpa_cfp.select.seen_programs import SeenPrograms
 from alpa_cfp.spmd.module.hlo_module import HloModule
 
 logger = logging.getLogger(__name__)
@@ -57,8 +56,8 @@ class PlanSearch:
         caveats: Receives what the plan was chosen without.
         baselines: Gives hand-written plans by name for a search problem. The best of them is taken if a search that is
             not exact finds nothing better.
-        planned: Gives the program of a plan, whose collectives are then counted; None: they are taken to be those of
-            the plan's parts.
+        planned: Gives the program of a plan, whose work is then counted; None: it is taken to be that of the plan's
+            parts.
 
     Attributes:
         costs, caveats: As given.
@@ -79,14 +78,11 @@ class PlanSearch:
     ) -> None:
         self.costs, self.limits = costs, (limit_s, memory_bytes)
         self.caveats, self.gap_s = Caveats() if caveats is None else caveats, 0.0
-        self._baselines, self._planned = baselines, planned
-        self._programs = dict[Choices, PlannedProgram]()
-        # For each plan whose program is known the estimates of its collectives by kind and group size.
-        self._communication_s = dict[Choices, Mapping[CollectiveKey, float]]()
+        self._baselines, self._seen = baselines, SeenPrograms(costs, planned)
+        self._has_programs = planned is not None
         self._is_close = True
         # How many candidates were measured when more were not worth it, and for which memory budget.
         self._enough_measured: tuple[int, int | None] | None = None
-        self._program_model = ProgramModel(costs.communication.rates.latency_s)
 
     @property
     def problem(self) -> SearchProblem:
@@ -105,21 +101,21 @@ class PlanSearch:
             MemoryBudgetError: no plan fits into the budget.
         """
         first = self._cheapest(budget_bytes)
-        if self._planned is None:
+        if not self._has_programs:
             return self._alternatives(first, count, budget_bytes)
         looks = seen = size = 0
         while not self.costs.budget.is_over and (
             looks < _LEAST_LOOKS or (looks < _MOST_LOOKS and seen + size <= _MOST_BLOCKS)
         ):
             self.look_at(first.choices)
-            size = self._programs[first.choices].blocks
+            size = self._seen.blocks(first.choices)
             looks, seen = looks + 1, seen + size
             first = self._cheapest(budget_bytes)
-            if first.choices in self._programs:
+            if first.choices in self._seen:
                 break
         self.look_at(first.choices)
         problem = self._problem()
-        able = (each for each in self._programs if each == first.choices or not self.costs.unmeasured(each))
+        able = (each for each in self._seen if each == first.choices or not self.costs.unmeasured(each))
         plans = [self._predicted(choices, problem) for choices in able]
         runnable = [plan for plan in plans if math.isfinite(plan.time_s)]
         fitting = [plan for plan in runnable if budget_bytes is None or plan.memory.total <= budget_bytes]
@@ -134,23 +130,12 @@ class PlanSearch:
         self._cheapest(budget_bytes)
 
     def look_at(self, choices: Choices) -> None:
-        """Counts what the program of a plan communicates, if that can be known before it is compiled."""
-        if self._planned is None or choices in self._programs:
-            return
-        program, parts = self._planned(choices), self.costs.parts_s(choices)
-        self._programs[choices], self._communication_s[choices] = program, parts
-        if program.collectives is None:
-            return
-        communication_s = self.costs.communication.by_key(program.collectives)
-        self._communication_s[choices] = communication_s
-        difference_s = sum(communication_s.values()) - sum(parts.values())
-        self._program_model.add(self.costs.parts(choices), difference_s)
-        self.costs.own_s, self.costs.pairs_s = self._program_model.corrections()
+        """Counts what the program of a plan computes and communicates, if that is known before it is compiled."""
+        self._seen.look_at(choices)
 
     def program(self, choices: Choices) -> HloModule | None:
         """The partitioned program of a plan, if it was looked at whole."""
-        known = self._programs.get(choices)
-        return None if known is None else known.whole
+        return self._seen.whole(choices)
 
     def predicted(self, choices: Choices) -> Solution:
         """A plan with its time by what its program communicates, if that is known."""
@@ -167,14 +152,15 @@ class PlanSearch:
 
     def time_with(self, choices: Choices, known: Corrections) -> float:
         """The time of a plan whose program was looked at, if these times hold."""
-        return self.costs.plan_s(choices, self._known_or_parts_s(choices), known)
+        return self.costs.plan_s(choices, self._seen.communication_s(choices), self._seen.beyond_s(choices), known)
 
     def _predicted(self, choices: Choices, problem: SearchProblem) -> Solution:
-        solution, communication_s = problem.solution(choices), self._communication_s.get(choices)
+        solution = problem.solution(choices)
         # A plan with a candidate that cannot be run takes forever.
-        if communication_s is None or math.isinf(solution.time_s):
+        if not self._seen.is_known(choices) or math.isinf(solution.time_s):
             return solution
-        return replace(solution, time_s=self.costs.plan_s(choices, communication_s))
+        communication_s, beyond_s = self._seen.communication_s(choices), self._seen.beyond_s(choices)
+        return replace(solution, time_s=self.costs.plan_s(choices, communication_s, beyond_s))
 
     def _alternatives(self, first: Solution, count: int, budget_bytes: int | None) -> list[Solution]:
         """A plan, and the cheapest ones without one of its candidates."""
@@ -200,12 +186,7 @@ class PlanSearch:
             seconds: What a step with one micro-batch takes, with the overhead of its program.
         """
         self.look_at(choices)
-        self.costs.add_plan(choices, self._known_or_parts_s(choices), seconds)
-
-    def _known_or_parts_s(self, choices: Choices) -> Mapping[CollectiveKey, float]:
-        """The estimates of a plan's collectives: those of its program if that was looked at, else of its parts."""
-        known = self._communication_s.get(choices)
-        return self.costs.parts_s(choices) if known is None else known
+        self.costs.add_plan(choices, self._seen.communication_s(choices), self._seen.beyond_s(choices), seconds)
 
     def _problem(
         self,

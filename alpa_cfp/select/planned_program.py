@@ -1,8 +1,9 @@
-"""What is known of a plan's program before it is compiled: its collectives, from the program or from its skeletons.
+"""What is known of a plan's program before it is compiled: its work, from the program or from its skeletons.
 
-Takes partitioned programs; gives the collectives of the whole one. Of a deep model only skeletons are partitioned
-(`extraction.skeleton`): a unit of a repeat adds collectives, or bytes to collectives that combine those of all units,
-and each further unit adds the same. Invariant: a program that is partitioned whole has its own collectives.
+Takes partitioned programs; gives the work of the whole one. Of a deep model only skeletons are partitioned
+(`extraction.skeleton`): a unit of a repeat adds operations, bytes and collectives, or bytes to collectives that combine
+those of all units, and each further unit adds the same. Invariant: a program that is partitioned whole has its own
+work.
 """
 
 from collections import Counter
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from alpa_cfp.costs import Work, read_local, work_of
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
 
@@ -21,18 +23,18 @@ class PlannedProgram:
 
     Attributes:
         blocks: The number of blocks of all programs that were partitioned for it.
-        collectives: Its collectives; None if they are not known before it is compiled.
+        work: What a device does in it; None if that is not known before it is compiled.
         whole: The whole program; None if only skeletons were partitioned.
     """
 
     blocks: int
-    collectives: tuple[Collective, ...] | None
+    work: Work | None
     whole: HloModule | None = None
 
     @classmethod
     def of_whole(cls, module: HloModule, blocks: int) -> "PlannedProgram":
         """The program that `module` is."""
-        return cls(blocks, _collectives(module), module)
+        return cls(blocks, _work(module), module)
 
     @classmethod
     def of_skeletons(
@@ -46,11 +48,17 @@ class PlannedProgram:
             missing: For each repeat the number of units that the program has more than `least`; a whole number.
             blocks: The number of their blocks.
         """
-        known = [_collectives(module) for module in (least, *others)]
-        found = [each for each in known if each is not None]
-        if len(found) < len(known):
+        known = [each for each in map(_work, (least, *others)) if each is not None]
+        if len(known) <= len(others):
             return cls(blocks, None)
-        return cls(blocks, extrapolated(found[0], found[1:], [round(count) for count in missing]))
+        first, *longer = known
+        counts = [round(count) for count in missing]
+        flops, memory = first.flops, first.memory_bytes
+        for more, count in zip(longer, counts, strict=True):
+            flops += count * (more.flops - first.flops)
+            memory += count * (more.memory_bytes - first.memory_bytes)
+        collectives = extrapolated(first.collectives, [each.collectives for each in longer], counts)
+        return cls(blocks, Work(flops, memory, collectives))
 
 
 def extrapolated(
@@ -115,7 +123,7 @@ def _changed(before: Collective, candidates: Sequence[Collective]) -> Collective
     return max(alike, key=lambda each: each.size_bytes, default=None)
 
 
-def _collectives(module: HloModule) -> tuple[Collective, ...] | None:
+def _work(module: HloModule) -> Work | None:
     program = module.partitioned
     assert program is not None
-    return program.collectives if program.partitioner == "shardy" else None
+    return work_of(program, read_local(program)) if program.partitioner == "shardy" else None

@@ -2,7 +2,7 @@
 
 Takes the shardings of a module's parameters, its updates and the strategies of its blocks; gives the new shardings of
 the state and its updates, which `apply.annotate` writes. Invariants: state is split further along mesh axes that do not
-split it already, in equal parts; an array that cannot be split so keeps its sharding.
+split it already, in equal parts; an array that cannot be split so keeps its sharding, and so does a small vector.
 """
 
 import math
@@ -16,6 +16,11 @@ from alpa_cfp.costs import Work
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
+
+# Vectors with as many elements, at most, are not split (biases and scales of norms; DeepSpeed's
+# `stage3_param_persistence_threshold` has this default). They are few bytes; gathered in one array with others, their
+# elements lie apart, and what adds them to activations reads them so, again for each sample.
+_WHOLE_VECTOR = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ def find_state_shardings(
         if state_sharding is StateSharding.REPLICATED or fixed.intersection(arrays):
             continue
         shape = blocks.graph.shape(blocks.graph.parameters[arrays[0]])
+        if math.prod(shape) == max(shape, default=1) <= _WHOLE_VECTOR:
+            continue
         sharding = shard_further(inputs[arrays[0]], shape)
         if sharding == inputs[arrays[0]]:
             continue

@@ -1,4 +1,4 @@
-"""A skeleton is the program of a shallower model, and tells what the program of the deep one communicates."""
+"""A skeleton is the program of a shallower model, and tells what the program of the deep one does."""
 
 import dataclasses
 import random
@@ -15,6 +15,7 @@ from alpa_cfp.analysis.blocks import Blocks, find_blocks
 from alpa_cfp.analysis.graph import Graph
 from alpa_cfp.analysis.segments import digests_of
 from alpa_cfp.candidates.block_candidates import BlockCandidates, find_block_candidates
+from alpa_cfp.costs import read_local, work_of
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.extraction.skeleton import Extrapolation, Skeleton, Skeletons
 from alpa_cfp.planner.plan_programs import with_plan
@@ -156,22 +157,26 @@ def test_parameters_of_a_skeleton_give_their_buffers_to_results_of_their_shape(n
 
 
 @pytest.mark.parametrize(("name", "shape"), [*((name, (8,)) for name in MODELS), ("gpt", (2, 4)), (RECURRENCE, (8,))])
-def test_skeletons_tell_the_collectives_of_the_whole_program(name: str, shape: tuple[int, ...]) -> None:
+def test_skeletons_tell_the_work_of_the_whole_program(name: str, shape: tuple[int, ...]) -> None:
     mesh = LogicalMesh(shape)
     for seed in range(2):
         choices = choices_of(name, mesh, seed)
         found = analysed(name).skeletons.find(choices, share=ANY)
         assert found is not None
         least, *longer = (planned(name, mesh, choices, each) for each in found.all)
-        told = PlannedProgram.of_skeletons(least, longer, found.missing, found.blocks).collectives
+        work = PlannedProgram.of_skeletons(least, longer, found.missing, found.blocks).work
+        assert work is not None
+        told = work.collectives
         known = planned(name, mesh, choices, whole(name)).partitioned
         assert known is not None
-        assert told is not None
         # How small gathers are combined differs with what else there is; their number and bytes do not.
         assert Counter((each.kind, each.group_size) for each in told) == Counter(
             (each.kind, each.group_size) for each in known.collectives
         )
         assert sum(each.size_bytes for each in told) == sum(each.size_bytes for each in known.collectives)
+        computed = work_of(known, read_local(known))
+        assert work.flops == pytest.approx(computed.flops)
+        assert work.memory_bytes == pytest.approx(computed.memory_bytes, rel=0.01)
 
 
 def test_layers_with_other_choices_do_not_stand_for_each_other() -> None:

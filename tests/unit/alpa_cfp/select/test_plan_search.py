@@ -15,6 +15,7 @@ from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import SearchProblem, Solution, search
 from alpa_cfp.select import plan_search
 from alpa_cfp.select.candidate_costs import CandidateCosts
+from alpa_cfp.select.candidate_time import candidate_times
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import Samples
 from alpa_cfp.spmd import partition
@@ -187,7 +188,7 @@ def test_what_was_read_from_a_compiled_program_is_known_and_no_prediction_is_spo
             block_candidates, two_layer_boundaries(), RATES, lambda modules, _=None, /: [READ] * len(modules), math.inf
         )
     )
-    assert {known.compiled for block in block_candidates for known in chosen.costs.candidate_times(block)} == {
+    assert {known.compiled for block in block_candidates for known in candidate_times(chosen.costs, block)} == {
         (SUM, SUM)
     }
     assert _said(chosen) == ""
@@ -203,7 +204,7 @@ def test_of_a_profile_from_before_compiled_programs_were_read_the_prediction_sta
             block_candidates, two_layer_boundaries(), RATES, lambda modules, _=None, /: [old] * len(modules), math.inf
         )
     )
-    assert {known.compiled for block in block_candidates for known in chosen.costs.candidate_times(block)} == {None}
+    assert {known.compiled for block in block_candidates for known in candidate_times(chosen.costs, block)} == {None}
     assert "as if each device computed whole what Shardy does not split" in _said(chosen)
 
 

@@ -179,6 +179,24 @@ def test_each_state_sharding_of_a_replicated_block_is_a_candidate() -> None:
         assert found == set(StateSharding)
 
 
+@pytest.mark.parametrize(("elements", "parts"), [(100_000, 1), (100_008, 8)])
+def test_a_small_vector_stays_whole(elements: int, parts: int) -> None:
+    def step(v: Any, b: Any, x: Any) -> Any:
+        v_grad, b_grad = jax.grad(lambda pair: jnp.mean(jnp.tanh(x @ pair[0] + pair[1])))((v, b))
+        return v - v_grad, b - b_grad
+
+    shapes = ((8, elements), (elements,), (8, 8))
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    text = jax.jit(step).trace(*arguments).lower(lowering_platforms=("cpu",)).as_text()
+    module = HloModule.from_stablehlo("step", text, (True, True, False))
+    blocks = find_blocks(read_graph(module.bytecode))
+    updates = tuple(find_updates(blocks.graph, donation_pairs(module)))
+    zero3 = [BlockStrategy((None,), StateSharding.ZERO3)] * len(blocks.blocks)
+    found = find_state_shardings(blocks, updates, zero3, (split(MESH, "", ""), split(MESH, ""), split(MESH, "", "")))
+    sizes = {number: math.prod(sharding.local_shape(shapes[number])) for number, sharding in found.parameters.items()}
+    assert sizes == {0: elements} | ({} if parts == 1 else {1: elements // parts})
+
+
 def test_state_that_is_split_entirely_cannot_be_split_further() -> None:
     blocks = two_layer_blocks()
     for block in two_layer_candidates():
