@@ -67,13 +67,15 @@ class Step:
         return with_plan(self.module, self.blocks, self.mesh, strategies)
 
     def describe(self, choices: Sequence[int]) -> str:
-        """For each block, for each mesh axis, the side of what it splits ("." for nothing), whether sums are
-        split ("/"), and how it shares state.
+        """For each block, for each mesh axis, the side of what it splits ("." for nothing; the second factor of a side
+        is "l'"), whether sums are split ("/"), and how it shares state.
         """
         words = []
         for block, choice in zip(self.block_candidates, choices, strict=True):
-            strategy, factors = block.candidates[choice].strategy, self.blocks.blocks[block.block].factors
-            sides = ("." if factor is None else _LETTERS[factors[factor].side] for factor in strategy.factors)
+            strategy = block.candidates[choice].strategy
+            all_sides = [factor.side for factor in self.blocks.blocks[block.block].factors]
+            names = [_LETTERS[side] + "'" * all_sides[:i].count(side) for i, side in enumerate(all_sides)]
+            sides = ("." if factor is None else names[factor] for factor in strategy.factors)
             sums = "" if strategy.sums_along is None else "/"
             words.append("".join(sides) + sums + _MARKS[strategy.state_sharding])
         return " ".join(words)

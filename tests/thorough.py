@@ -40,7 +40,7 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "test_no_matrix_of_a_training_step_is_transposed": ("unet",),
     "test_no_block_of_a_model_communicates_when_it_is_split_along_a_live_factor": ("unet",),
     "test_no_block_of_a_model_is_only_numbered": ("wide_resnet", "unet"),
-    "test_skeletons_tell_the_collectives_of_the_whole_program": ("moe-shape3", "gpt-shape4"),
+    "test_skeletons_tell_the_work_of_the_whole_program": ("moe-shape3", "gpt-shape4"),
     "test_a_skeleton_has_the_ops_and_blocks_of_a_shallower_model": ("moe",),
     # Candidates and stages
     "test_a_permuted_candidate_is_the_one_that_its_own_program_gives": (

@@ -5,6 +5,7 @@ the `Work` of that. Invariant: with ZeRO it writes no more than without.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from alpa_cfp.analysis.blocks import ParallelBlock
@@ -15,6 +16,7 @@ from alpa_cfp.costs import Work
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
+from alpa_cfp.strategies.state_sharding import StateShardings
 
 # Sides along which each device computes gradients of its own samples.
 _SAMPLES = (Side.LEFT, Side.BATCH)
@@ -29,6 +31,7 @@ def per_step_work(
     mesh: LogicalMesh,
     updates: Sequence[Update],
     used: Sequence[ArraySharding],
+    state_shardings: StateShardings | None = None,
 ) -> Work:
     """Returns the work of the sum of gradients and of the update.
 
@@ -39,31 +42,30 @@ def per_step_work(
         mesh: The logical mesh.
         updates: The updates in `graph`.
         used: The shardings of its parameters under `StateSharding.REPLICATED`.
+        state_shardings: The state that the strategy splits further; None for none.
     """
     samples = {
         axis.index
         for axis in mesh.axes
         if (factor := strategy.factors[axis.index]) is not None and block.factors[factor].side in _SAMPLES
     }
-    written, sums = 0.0, {}
+    written, summed, scattered = 0.0, Counter[int](), Counter[int]()
     for update in updates:
         number = update.weights[0]
         value, sharding = graph.values[graph.parameters[number]], used[number]
         size = math.prod(sharding.local_shape(value.shape)) * itemsize(value.dtype)
         others = sharding.mesh.remaining(sharding.axes)
-        parts = 1 if strategy.state_sharding is StateSharding.REPLICATED else math.prod(axis.size for axis in others)
+        is_split = state_shardings is not None and update.ops[0] in state_shardings.ops
+        parts = math.prod(axis.size for axis in others) if is_split else 1
         written += size * (len(update.weights) + len(update.moments)) / parts
         group = math.prod(axis.size for axis in others if axis.index in samples)
         if group > 1:
-            sums[group] = sums.get(group, 0) + size
-    collectives: list[Collective] = []
-    for group, size in sorted(sums.items()):
-        if strategy.state_sharding is StateSharding.REPLICATED:
-            collectives.append(Collective("all-reduce", size, group))
-        else:
-            collectives.append(Collective("reduce-scatter", size, group))
-            if strategy.state_sharding is StateSharding.ZERO2:
-                collectives.append(Collective("all-gather", size // group, group))
+            (scattered if is_split else summed)[group] += size
+    collectives = [Collective("all-reduce", size, group) for group, size in sorted(summed.items())]
+    for group, size in sorted(scattered.items()):
+        collectives.append(Collective("reduce-scatter", size, group))
+        if strategy.state_sharding is StateSharding.ZERO2:
+            collectives.append(Collective("all-gather", size // group, group))
     return Work(0.0, written, tuple(collectives))
 
 

@@ -25,7 +25,7 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.propagation import donation_pairs
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding, strategies_of
-from alpa_cfp.strategies.state_sharding import find_state_shardings, work_with_sharded_state
+from alpa_cfp.strategies.state_sharding import StateShardings, find_state_shardings, work_with_sharded_state
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def _with_state_sharding(
         work_with_sharded_state(subprogram.blocks.graph, updates, candidate.inputs, state_shardings, each)
         for each in (candidate.work, candidate.lower_bound)
     )
-    per_step = _per_step_work(subprogram, mesh, updates, strategy, candidate.inputs)
+    per_step = _per_step_work(subprogram, mesh, updates, strategy, candidate.inputs, state_shardings)
     make = partial(partitioned, subprogram, mesh, strategy, candidate.inputs, candidate.outputs)
     return replace(
         candidate,
@@ -245,9 +245,10 @@ def _per_step_work(
     updates: Sequence[Update],
     strategy: BlockStrategy,
     used: Sequence[ArraySharding],
+    state_shardings: StateShardings | None = None,
 ) -> Work:
     (block,) = subprogram.blocks.blocks
-    return per_step_work(subprogram.blocks.graph, block, strategy, mesh, updates, used)
+    return per_step_work(subprogram.blocks.graph, block, strategy, mesh, updates, used, state_shardings)
 
 
 def distinct(block_candidates: Sequence[BlockCandidates]) -> list[Candidate]:

@@ -70,8 +70,8 @@ class CandidateCosts:
         failures: Why candidates failed, by their numbers; "" if they did not.
         compiled: The collectives of those that XLA partitioned, as read from their compiled programs.
         plans_s: What plans took that were measured whole, without overhead.
-        own_s, fused_s, pairs_s: Corrections of what candidates communicate and of what they compute, and of what pairs
-            of neighbours take (`ProgramModel`).
+        own_s, pairs_s: Corrections of what candidates and pairs of neighbours communicate (`ProgramModel`).
+        fused_share, fused_s: Those of what candidates compute: one share of it, and seconds of each.
     """
 
     def __init__(
@@ -92,7 +92,8 @@ class CandidateCosts:
         self.seconds, self.failures = dict[int, float](), dict[int, str]()
         self.compiled = dict[int, tuple[Collective, ...]]()
         self.plans_s = dict[Choices, float]()
-        self.own_s, self.fused_s, self.pairs_s = dict[int, float](), dict[int, float](), dict[PairKey, float]()
+        self.own_s, self.pairs_s = dict[int, float](), dict[PairKey, float]()
+        self.fused_share, self.fused_s = 0.0, dict[int, float]()
         self._profiles, self._margin, self.micro_batches = profiles, margin, micro_batches
         self._calibrated, self._rates = rates, rates
         kinds = [block.kind for block in block_candidates if block.kind == block.block for _ in block.candidates]
@@ -194,10 +195,10 @@ class CandidateCosts:
         edges = zip(self.boundaries.crossings, self._between(choices), strict=True)
         return [*own, *((self.pair(edge, choices), sum(each.values())) for edge, each in edges)]
 
-    def computing_parts(self, choices: Choices) -> list[tuple[PartKey, float]]:
-        """The candidates and the neighbours of a plan, each with what it computes."""
-        own = [(number, float(self.means.computing_s[number])) for number in self.of(choices)]
-        return [*own, *((self.pair(edge, choices), 0.0) for edge in self.boundaries.crossings)]
+    def beyond_s(self, number: int, computing_s: float) -> float:
+        """What a candidate that computes for `computing_s` as far as parts tell computes beyond that in programs."""
+        more_s = self.fused_share * computing_s + self.fused_s.get(number, 0.0)
+        return max(more_s, -_MOST_SAVED * computing_s) if math.isfinite(computing_s) else 0.0
 
     def parts_s(self, choices: Choices) -> dict[CollectiveKey, float]:
         """The estimates of what the blocks of a plan communicate, and of what is between them."""
@@ -289,7 +290,7 @@ class CandidateCosts:
                 computing_s = math.inf if only_measured else computing_s / margin ** float(known.deviation[number])
             elif seconds == math.inf:
                 computing_s = math.inf
-            computing_s += max(self.fused_s.get(number, 0.0), -_MOST_SAVED * computing_s)
+            computing_s += self.beyond_s(number, computing_s)
             moved_s = known.communication_s(self._moved[number]) + self.own_s.get(number, 0.0)
             costs.append(self._step_time_s([candidate], computing_s + max(moved_s, 0.0)))
         return costs

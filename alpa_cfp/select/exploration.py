@@ -99,7 +99,7 @@ def prospects(
         choices = max((each for each in plans if each not in chosen), key=gain)
         if gain(choices) < least_gain:
             break
-        if choices not in seen:  # its program may communicate something else than its parts
+        if choices not in seen:  # its program may take something else than its parts
             search.look_at(choices)
             seen.add(choices)
             times[choices] = times_s(choices)

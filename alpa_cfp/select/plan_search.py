@@ -2,9 +2,9 @@
 
 Takes the candidates of a program, their boundaries and a source of profiles; gives the cheapest plans. Times are drawn
 from what is known, and candidates of the best plans by these are measured, until those that are not measured are
-expected to make plans hardly faster. What programs of proposed plans communicate, and what whole plans that were timed
-took, corrects the costs, and the next search knows of it. Invariant: the same profiles give the same plans, unless a
-search meets its time limit.
+expected to make plans hardly faster. What programs of proposed plans compute and communicate, and what whole plans that
+were timed took, corrects the costs, and the next search knows of it. Invariant: the same profiles give the same plans,
+unless a search meets its time limit.
 """
 
 import logging
@@ -157,7 +157,7 @@ class PlanSearch:
     def _predicted(self, choices: Choices, problem: SearchProblem) -> Solution:
         solution = problem.solution(choices)
         # A plan with a candidate that cannot be run takes forever.
-        if not self._seen.is_known(choices) or math.isinf(solution.time_s):
+        if choices not in self._seen or math.isinf(solution.time_s):
             return solution
         communication_s, beyond_s = self._seen.communication_s(choices), self._seen.beyond_s(choices)
         return replace(solution, time_s=self.costs.plan_s(choices, communication_s, beyond_s))

@@ -58,7 +58,7 @@ class PlannedProgram:
             flops += count * (more.flops - first.flops)
             memory += count * (more.memory_bytes - first.memory_bytes)
         collectives = extrapolated(first.collectives, [each.collectives for each in longer], counts)
-        return cls(blocks, Work(flops, memory, collectives))
+        return cls(blocks, Work(max(flops, 0.0), max(memory, 0.0), collectives))
 
 
 def extrapolated(

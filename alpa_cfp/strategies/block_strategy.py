@@ -29,7 +29,8 @@ class StateSharding(enum.StrEnum):
     REPLICATED = "as used"
     """As the contractions use them: devices that use the same part all hold and update a copy of it."""
     ZERO2 = "moments split"
-    """The moments and the update are split over those devices; weights are gathered after the update (ZeRO-2)."""
+    """The moments and the update are split over those devices; weights are gathered after the update (ZeRO-2). Small
+    vectors stay whole (`state_sharding`)."""
     ZERO3 = "all split"
     """Weights are split over those devices, too, and gathered at each use (ZeRO-3, FSDP)."""
 

@@ -17,9 +17,10 @@ from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 
-# Vectors with as many elements, at most, are not split (biases and scales of norms; DeepSpeed's
-# `stage3_param_persistence_threshold` has this default). They are few bytes; gathered in one array with others, their
-# elements lie apart, and what adds them to activations reads them so, again for each sample.
+# Vectors with as many elements, at most, are not split, nor are their moments: biases and scales of norms. They are few
+# bytes; gathered in one array with others, their elements lie apart, and what adds them to activations reads them so,
+# again for each sample. The number is DeepSpeed's default of `stage3_param_persistence_threshold`, which is for
+# parameters of any shape; here matrices are always split.
 _WHOLE_VECTOR = 100_000
 
 

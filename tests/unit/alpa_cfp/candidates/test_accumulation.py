@@ -1,22 +1,34 @@
 """The work that is done once a step, however many micro-batches there are."""
 
 import math
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.contractions import Side
+from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.candidates.accumulation import step_time_s
-from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate
+from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate, find_block_candidates
 from alpa_cfp.costs import Rates
+from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.strategies.block_strategy import StateSharding
-from unit.alpa_cfp.training_steps import MESH, WIDTH, two_layer_blocks, two_layer_boundaries, two_layer_candidates
+from unit.alpa_cfp.training_steps import (
+    MESH,
+    WIDTH,
+    model_module,
+    two_layer_blocks,
+    two_layer_boundaries,
+    two_layer_candidates,
+)
 
 RATES = Rates()
 WEIGHT_BYTES = WIDTH * WIDTH * 4
+WHOLE = StateSharding.REPLICATED
 seconds = st.floats(1e-6, 1.0)
 
 
@@ -54,6 +66,22 @@ def test_with_zero2_gradients_are_reduce_scattered_and_weights_gathered_once() -
 
 def test_with_zero3_weights_are_gathered_for_each_micro_batch_and_not_once() -> None:
     assert communication(split_along(Side.LEFT, StateSharding.ZERO3)) == {"reduce-scatter": WEIGHT_BYTES}
+
+
+@pytest.mark.parametrize("model", ["mlp", "gpt"])
+def test_zero_scatters_and_sums_together_what_is_summed_without_it(model: str) -> None:
+    """Biases and scales stay whole, and are summed."""
+    module = model_module(model)
+    blocks = find_blocks(read_graph(module.bytecode))
+    kinds = Counter[str]()
+    for block in find_block_candidates(find_subprograms(module, blocks), MESH):
+        whole = {each.strategy.factors: each for each in block.candidates if each.strategy.state_sharding is WHOLE}
+        for each in block.candidates:
+            sums = communication(each)
+            summed = sums.get("all-reduce", 0) + sums.get("reduce-scatter", 0)
+            assert summed == communication(whole[each.strategy.factors]).get("all-reduce", 0)
+            kinds.update(sums)
+    assert set(kinds) == {"all-reduce", "reduce-scatter", "all-gather"}
 
 
 def test_with_zero3_an_update_writes_a_part() -> None:

@@ -40,7 +40,7 @@ def test_a_program_that_is_the_sum_of_its_parts_corrects_nothing() -> None:
     seen = SeenPrograms(known, program(sum_of_parts(known, PLAN)))
     seen.look_at(PLAN)
     assert seen.beyond_s(PLAN) == 0
-    assert set(known.fused_s.values()) == {0.0}
+    assert {known.fused_share, *known.fused_s.values()} == {0.0}
 
 
 @given(st.floats(-0.2, 0.2), st.floats(-0.2, 0.2))
@@ -54,21 +54,46 @@ def test_what_a_program_computes_and_writes_more_takes_longer_by_the_rates(flops
     assert seen.beyond_s(PLAN) == pytest.approx(expected_s, rel=1e-6, abs=1e-12)
 
 
-def test_candidates_of_a_program_that_writes_less_than_its_parts_cost_less_and_others_do_not() -> None:
+def test_what_a_program_saves_is_expected_of_others_too_and_most_of_those_that_share_its_candidates() -> None:
     known = costs()
     own = sum_of_parts(known, PLAN)
-    before, numbers = known.costs(), set(known.of(PLAN))
-    SeenPrograms(known, program(dataclasses.replace(own, memory_bytes=0.9 * own.memory_bytes))).look_at(PLAN)
-    cheaper = {number for number, (now, then) in enumerate(zip(known.costs(), before, strict=True)) if now < then}
-    assert cheaper == numbers
+    seen = SeenPrograms(known, program(dataclasses.replace(own, memory_bytes=0.9 * own.memory_bytes)))
+    seen.look_at(PLAN)
+    numbers, computing_s = set(known.of(PLAN)), known.means.computing_s
+    saved = {number: -known.beyond_s(number, s) / s for number, s in enumerate(map(float, computing_s))}
+    assert min(saved.values()) > 0
+    assert min(saved[number] for number in numbers) > max(saved[n] for n in saved if n not in numbers)
+    assert seen.beyond_s(OTHER) == pytest.approx(-sum(saved[n] * computing_s[n] for n in known.of(OTHER)))
+
+
+def test_corrections_of_a_plan_add_up_to_what_its_program_saves() -> None:
+    known = costs()
+    own = sum_of_parts(known, PLAN)
+    seen = SeenPrograms(known, program(dataclasses.replace(own, memory_bytes=0.9 * own.memory_bytes)))
+    seen.look_at(PLAN)
+    told = sum(known.beyond_s(number, float(known.means.computing_s[number])) for number in known.of(PLAN))
+    assert told == pytest.approx(seen.beyond_s(PLAN), rel=0.01)
 
 
 def test_a_program_takes_at_least_half_of_what_its_parts_compute() -> None:
     known = costs()
-    before = known.costs()
+    before, computing_s = known.costs(), known.means.computing_s
     known.fused_s = dict.fromkeys(range(len(known.candidates)), -1e3)
-    computing_s = known.means.computing_s
     assert [then - now for now, then in zip(known.costs(), before, strict=True)] == pytest.approx(0.5 * computing_s)
+    seen = SeenPrograms(costs(), program(Work(0.0, 0.0, ())))
+    seen.look_at(PLAN)
+    assert seen.beyond_s(PLAN) == pytest.approx(-0.5 * sum(computing_s[number] for number in known.of(PLAN)))
+
+
+def test_programs_are_compared_by_the_rates_of_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = costs()
+    other = sum_of_parts(known, OTHER)
+    more = dataclasses.replace(other, memory_bytes=2 * other.memory_bytes)
+    seen = SeenPrograms(known, lambda choices: PlannedProgram(2, more if choices == OTHER else Work(0.0, 0.0, ())))
+    seen.look_at(PLAN)
+    monkeypatch.setattr(CandidateCosts, "rates", dataclasses.replace(RATES, bytes_per_s=1.0))
+    seen.look_at(OTHER)
+    assert seen.beyond_s(OTHER) == pytest.approx(other.memory_bytes / RATES.bytes_per_s)
 
 
 def test_of_a_program_that_xla_partitions_nothing_is_known_before_it_is_compiled() -> None:
@@ -76,6 +101,5 @@ def test_of_a_program_that_xla_partitions_nothing_is_known_before_it_is_compiled
     seen = SeenPrograms(known, program(None))
     seen.look_at(PLAN)
     assert PLAN in seen
-    assert not seen.is_known(PLAN)
     assert (seen.beyond_s(PLAN), seen.communication_s(PLAN)) == (0.0, known.parts_s(PLAN))
     assert OTHER not in seen
