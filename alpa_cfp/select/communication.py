@@ -36,6 +36,9 @@ _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 # The bytes of a device's operand, the columns of it, and the side of the square matrices beside it.
 _SIZES, _COLUMNS, _SIDE = (16_384, 1_048_576), 64, 160
 _REPEATS = 4
+# Standard deviations: of the time of such a program on a machine that is shared, relative to it, and of the latencies
+# of kinds of collectives, relative to their mean. By six calibrations of eight CPU devices.
+_NOISE, _KINDS_DIFFER = 0.05, 0.15
 _REFERENCE_SIZE = 65_536
 # The arrays of each all-reduce of several, and the bytes of each: the first are too large to be copied into one.
 _SEVERAL = _LARGE, *_SMALL = (5, 131_072), (32, 4_096), (32, 32_768)
@@ -82,13 +85,13 @@ def communication_costs(
         caveats: Receives what could not be measured.
     """
     points: dict[tuple[CollectiveKey, tuple[Axis, ...]], list[tuple[float, float]]] = {}
-    taken_s = list(map(_collective_s, profiles[::2], profiles[1::2]))
-    for (kind, axes, size), seconds in zip(_points(mesh), taken_s, strict=False):
-        if seconds is not None:
-            group = math.prod(axis.size for axis in axes)
-            points.setdefault((CollectiveKey(kind, group), axes), []).append(
-                (crossing_bytes(kind, size, group), seconds)
-            )
+    taken_s, noise_s = list(map(_collective_s, profiles[::2], profiles[1::2])), dict[CollectiveKey, float]()
+    for (kind, axes, size), profile, seconds in zip(_points(mesh), profiles[::2], taken_s, strict=False):
+        if seconds is not None and profile is not None:
+            key = CollectiveKey(kind, math.prod(axis.size for axis in axes))
+            points.setdefault((key, axes), []).append((crossing_bytes(kind, size, key.group_size), seconds))
+            if size == min(_SIZES):
+                noise_s[key] = _NOISE * profile.lower_half_mean_s / _REPEATS
     found: dict[CollectiveKey, list[tuple[float, float]]] = {}
     for (key, _), both in points.items():
         if len(both) == len(_SIZES):
@@ -100,13 +103,41 @@ def communication_costs(
             f"{len(missing)} of {len(profiles)} programs that tell what collectives take could not be measured "
             f"({'; '.join(reasons)}): such collectives cost what others of their kind do, or what the link's rate says"
         )
-    lines = {key: Curve.through(_mean(points)) for key, points in found.items()}
+    lines = with_common_latency({key: Curve.through(_mean(points)) for key, points in found.items()}, noise_s)
     exchanges = [(key.group_size, line) for key, line in lines.items() if key.kind == "all-to-all"]
     lines |= {CollectiveKey("collective-permute", group): line for group, line in exchanges}
     further_s = _further_s(mesh, lines, taken_s[-len(_SEVERAL) :])
     return CommunicationCosts(
         rates, lines, *_of_arrays(lines.get(CollectiveKey("all-reduce", mesh.num_devices)), further_s)
     )
+
+
+def with_common_latency(
+    lines: Mapping[CollectiveKey, Curve], noise_s: Mapping[CollectiveKey, float]
+) -> dict[CollectiveKey, Curve]:
+    """Returns the lines with latencies of which those of a group size have a part in common.
+
+    A latency is a small difference of two times, so noise is much of it. What is returned is between that and the mean
+    of its group size, the nearer to the mean the more noise there is (a normal hierarchical model; Gelman et al. (2013),
+    5.4).
+
+    Args:
+        lines: The lines as they were measured.
+        noise_s: The standard deviation of each latency.
+    """
+    found: dict[CollectiveKey, Curve] = {}
+    for size in {key.group_size for key in lines}:
+        own = [key for key in lines if key.group_size == size]
+        latencies = np.array([lines[key].latency_s for key in own])
+        between, noise = (_KINDS_DIFFER * latencies.mean()) ** 2, np.array([noise_s[key] for key in own]) ** 2
+        weights = 1 / np.maximum(between + noise, 1e-18)
+        mean = float(weights @ latencies / weights.sum())
+        shares = between * weights
+        found |= {
+            key: replace(lines[key], latency_s=mean + float(share) * (lines[key].latency_s - mean))
+            for key, share in zip(own, shares, strict=True)
+        }
+    return {key: found[key] for key in lines}
 
 
 def _collective_s(with_it: Profile | None, without: Profile | None) -> float | None:

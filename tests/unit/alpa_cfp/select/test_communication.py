@@ -1,14 +1,16 @@
 """Collectives are measured in the middle of programs, beside the same programs without them."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_cfp.costs import CommunicationCosts, Rates
-from alpa_cfp.costs.communication import CollectiveKey
+from alpa_cfp.costs.communication import CollectiveKey, Curve
 from alpa_cfp.database import Profile, utc_now
 from alpa_cfp.plan.caveats import Caveats
-from alpa_cfp.select.communication import communication_costs, communication_programs
+from alpa_cfp.select.communication import communication_costs, communication_programs, with_common_latency
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 
 pytestmark = pytest.mark.slow
@@ -34,6 +36,43 @@ def test_what_a_collective_takes_is_the_difference_to_the_program_without_it() -
     profiles = [profile(2e-3 if number % 2 == 0 else 1e-3) for number in range(count)]
     costs = communication_costs(MESH, profiles, Rates())
     assert costs.line(CollectiveKey("all-reduce", 4)).latency_s == pytest.approx(1e-3 / 4)
+
+
+LATENCIES = st.lists(st.floats(1e-5, 1e-3), min_size=4, max_size=4)
+LINE = Curve(1e-4, (1e3, 1e6), (1e-6, 1e-3))
+
+
+def pooled(latencies: list[float], noise_s: float) -> list[float]:
+    """The latencies of four kinds of collectives, that are measured as `latencies`."""
+    lines = {CollectiveKey(str(n), 8): dataclasses.replace(LINE, latency_s=each) for n, each in enumerate(latencies)}
+    found = with_common_latency(lines, dict.fromkeys(lines, noise_s))
+    assert all(dataclasses.replace(line, latency_s=LINE.latency_s) == LINE for line in found.values())
+    return [line.latency_s for line in found.values()]
+
+
+@given(LATENCIES)
+def test_latencies_that_are_known_exactly_stay(latencies: list[float]) -> None:
+    assert pooled(latencies, 0.0) == pytest.approx(latencies)
+
+
+@given(LATENCIES)
+def test_latencies_that_are_hardly_known_are_that_of_all_kinds(latencies: list[float]) -> None:
+    assert pooled(latencies, 1.0) == pytest.approx([sum(latencies) / 4] * 4, rel=1e-3)
+
+
+@given(LATENCIES, st.floats(1e-6, 1e-3))
+def test_noise_brings_latencies_together_and_keeps_their_order(latencies: list[float], noise_s: float) -> None:
+    found = pooled(latencies, noise_s)
+    assert max(found) - min(found) <= (max(latencies) - min(latencies)) * (1 + 1e-9)
+    assert [each for _, each in sorted(zip(latencies, found, strict=True))] == pytest.approx(sorted(found))
+
+
+def test_groups_of_other_sizes_say_nothing() -> None:
+    lines = {
+        CollectiveKey("all-reduce", 2): LINE,
+        CollectiveKey("all-reduce", 8): dataclasses.replace(LINE, latency_s=1),
+    }
+    assert with_common_latency(lines, dict.fromkeys(lines, 1e-3)) == lines
 
 
 def of_several(large_s: float, few_s: float, many_s: float) -> CommunicationCosts:
