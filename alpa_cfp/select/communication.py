@@ -117,9 +117,9 @@ def with_common_latency(
 ) -> dict[CollectiveKey, Curve]:
     """Returns the lines with latencies of which those of a group size have a part in common.
 
-    A latency is a small difference of two times, so noise is much of it. What is returned is between that and the mean
-    of its group size, the nearer to the mean the more noise there is (a normal hierarchical model; Gelman et al. (2013),
-    5.4).
+    A latency is a small difference of two times, so noise is much of it. What is returned lies between that and the
+    mean of its group size, the nearer to the mean the more noise there is (a normal hierarchical model; Gelman et al.
+    (2013), 5.4).
 
     Args:
         lines: The lines as they were measured.
