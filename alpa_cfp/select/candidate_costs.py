@@ -44,7 +44,7 @@ Choices = tuple[int, ...]
 # The least share of a measured time that remains when the overhead of starting a program is taken off.
 _LEAST_OF_MEASURED = 0.1
 # The greatest share of what a candidate computes that its program may save.
-_MOST_SAVED = 0.5
+MOST_SAVED = 0.5
 
 
 class CandidateCosts:
@@ -198,7 +198,7 @@ class CandidateCosts:
     def beyond_s(self, number: int, computing_s: float) -> float:
         """What a candidate that computes for `computing_s` as far as parts tell computes beyond that in programs."""
         more_s = self.fused_share * computing_s + self.fused_s.get(number, 0.0)
-        return max(more_s, -_MOST_SAVED * computing_s) if math.isfinite(computing_s) else 0.0
+        return max(more_s, -MOST_SAVED * computing_s) if math.isfinite(computing_s) else 0.0
 
     def parts_s(self, choices: Choices) -> dict[CollectiveKey, float]:
         """The estimates of what the blocks of a plan communicate, and of what is between them."""

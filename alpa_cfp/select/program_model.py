@@ -19,8 +19,8 @@ from alpa_cfp.select.posterior import PairKey
 PartKey = int | PairKey
 
 # Standard deviations of the corrections of what parts communicate: a share of the latency of a collective, and of what
-# a part is estimated to take. The noise, relative to the latency and to all deviations of a plan.
-_LATENCY, _ESTIMATE, _NOISE, _LEAST_NOISE = 0.7, 0.5, 0.05, 0.01
+# a part is estimated to take. The noise, relative to the latency and to all deviations of a plan, and at least.
+_LATENCY, _ESTIMATE, _NOISE, _OF_DEVIATIONS, _LEAST_S = 0.7, 0.5, 0.05, 0.01, 1e-9
 
 
 @dataclass
@@ -85,5 +85,5 @@ class ProgramModel:
 
     def _weights(self, matrix: np.ndarray) -> np.ndarray:
         covariance = matrix @ matrix.T + self.common**2 * np.outer(self._totals_s(), self._totals_s())
-        noise = (_NOISE * self.latency_s) ** 2 + _LEAST_NOISE**2 * np.diag(covariance)
+        noise = (_NOISE * self.latency_s) ** 2 + _OF_DEVIATIONS**2 * np.diag(covariance) + _LEAST_S**2
         return np.linalg.solve(covariance + np.diag(noise), np.array(self._differences_s))

@@ -2,9 +2,8 @@
 
 Takes the costs of candidates and what gives a plan's program; keeps what each program is estimated to communicate and
 to compute, and corrects the costs of all candidates by what programs take beyond the sum of their parts
-(`program_model`).
-Partitioning takes a fraction of what compiling does, so a search looks at many programs before any plan runs.
-Invariant: the same programs in the same order give the same corrections.
+(`program_model`). Partitioning takes a fraction of what compiling does, so a search looks at many programs before any
+plan runs. Invariant: the same programs in the same order give the same corrections.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from alpa_cfp.candidates.block_candidates import Candidate
 from alpa_cfp.costs import Rates, Work
 from alpa_cfp.costs.communication import CollectiveKey
-from alpa_cfp.select.candidate_costs import CandidateCosts, Choices
+from alpa_cfp.select.candidate_costs import MOST_SAVED, CandidateCosts, Choices
 from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.select.program_model import ProgramModel
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -20,8 +19,6 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 # Standard deviations of what programs compute beyond their parts, relative to what these compute: of all candidates,
 # and of each.
 _ALL_FUSED, _FUSED = 0.1, 0.05
-# The greatest share of it that a program saves.
-_MOST_SAVED = 0.5
 
 
 class SeenPrograms:
@@ -99,4 +96,4 @@ class SeenPrograms:
         flops, memory = sum(each.flops for each in parts), sum(each.memory_bytes for each in parts)
         found = (work.flops - flops) / self._rates.flops_per_s
         found += (work.memory_bytes - memory) / self._rates.bytes_per_s
-        return max(found, -_MOST_SAVED * sum(seconds for _, seconds in self._computing_parts(choices)))
+        return max(found, -MOST_SAVED * sum(seconds for _, seconds in self._computing_parts(choices)))

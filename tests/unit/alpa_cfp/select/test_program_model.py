@@ -39,3 +39,19 @@ def test_gradients_that_are_summed_together_make_those_cheaper_that_have_some() 
     own, pairs = model.corrections()
     assert own[0] == pytest.approx(-0.95e-3, rel=0.2)
     assert abs(pairs[PAIR]) < 0.05e-3
+
+
+def test_a_plan_without_parts_that_take_time_corrects_nothing() -> None:
+    model = ProgramModel(0.0, 0.05, 0.1)
+    for parts in ([], [(0, 0.0)], [(0, 0.0)]):
+        model.add(parts, 0.0)
+    assert model.corrections() == ({0: 0.0}, {})
+    assert model.common_share() == 0
+
+
+@given(st.floats(-0.3, 0.3))
+def test_what_all_parts_save_alike_is_a_share_of_what_they_take(saved: float) -> None:
+    model = ProgramModel(0.0, 0.05, 0.1)
+    for parts in ([(0, 1e-3), (1, 2e-3)], [(2, 3e-3), (3, 1e-3)], [(4, 2e-3), (5, 2e-3)]):
+        model.add(parts, saved * sum(seconds for _, seconds in parts))
+    assert model.common_share() == pytest.approx(saved, rel=0.3)
