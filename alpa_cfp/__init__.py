@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from alpa_cfp.alpa.option import CFPOption
     from alpa_cfp.alpa.target_stages import plan_stages
     from alpa_cfp.jit.autoshard import autoshard
+    from alpa_cfp.jit.micro_batches import in_micro_batches
     from alpa_cfp.plan.plan import Plan
     from alpa_cfp.planner.options import PlanOptions
     from alpa_cfp.targets.target import target
@@ -21,6 +22,7 @@ __all__ = [
     "Plan",
     "PlanOptions",
     "autoshard",
+    "in_micro_batches",
     "plan_stages",
     "target",
 ]
@@ -35,6 +37,7 @@ __getattr__ = lazily(
         "Plan": "alpa_cfp.plan.plan",
         "PlanOptions": "alpa_cfp.planner.options",
         "autoshard": "alpa_cfp.jit.autoshard",
+        "in_micro_batches": "alpa_cfp.jit.micro_batches",
         "plan_stages": "alpa_cfp.alpa.target_stages",
         "target": "alpa_cfp.targets.target",
     },

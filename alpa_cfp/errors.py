@@ -149,6 +149,28 @@ class PlanError(CFPError, ValueError):
         return cls(f"the plan is for a mesh with the axes {planned} and this one has {given}: call them alike")
 
 
+class MicroBatchError(CFPError, ValueError):
+    """A function cannot be computed in micro-batches."""
+
+    @classmethod
+    def not_divided(cls, shape: tuple[int, ...], count: int) -> "MicroBatchError":
+        """An argument has no first dim that can be divided."""
+        return cls(f"an argument of shape {shape} has no first dim of samples that can be divided by {count}")
+
+    @classmethod
+    def explicit(cls) -> "MicroBatchError":
+        """Arguments have shardings in their types."""
+        return cls(
+            "in_micro_batches takes no arrays with shardings in their types (Explicit mode): make the mesh with "
+            "axis_types=(jax.sharding.AxisType.Auto, ...)"
+        )
+
+    @classmethod
+    def not_separate(cls, reason: str) -> "MicroBatchError":
+        """Samples are not computed by themselves, or not summed."""
+        return cls(f"the function does not compute each sample by itself and sum them up: {reason}")
+
+
 class AutoshardError(CFPError, ValueError):
     """An argument of `autoshard` is wrong."""
 

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # What the page has of each object: nothing beside its docstring, or the members that users call.
 OBJECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("autoshard", ()),
+    ("in_micro_batches", ()),
     ("PlanOptions", ()),
     (
         "Plan",

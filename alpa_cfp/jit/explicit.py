@@ -26,9 +26,13 @@ _TRANSPOSED = "transpose("
 
 def is_explicit(closed: Any) -> bool:
     """Whether a function was traced in Explicit mode, or parts of it."""
-    values = (var.aval for eqn in all_equations(closed.jaxpr) for var in eqn.outvars)
-    meshes = (getattr(getattr(aval, "sharding", None), "mesh", None) for aval in values)
-    return any(mesh is not None and AxisType.Explicit in mesh.axis_types for mesh in meshes)
+    return any(is_explicit_type(var.aval) for eqn in all_equations(closed.jaxpr) for var in eqn.outvars)
+
+
+def is_explicit_type(aval: Any) -> bool:
+    """Whether the type of a value has a sharding over axes of Explicit mode."""
+    mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+    return mesh is not None and AxisType.Explicit in mesh.axis_types
 
 
 def is_written(eqn: Any) -> bool:
