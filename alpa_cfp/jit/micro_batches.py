@@ -8,7 +8,8 @@ accumulation, as Alpa's `num_micro_batches` for functions that mark their gradie
 of all samples, so a mean is still over all. Invariant: a function is changed only if its result stays the same but for
 the order of sums; any other is an error.
 
-Uses `jax.extend.core` and the way in which its `eval_jaxpr` binds an equation, tested with 0.10.2 and 0.11.2.
+Uses `jax.extend.core` and the way in which its `eval_jaxpr` binds an equation, tested with 0.10.2, 0.11.2
+and 0.12.0.1.
 """
 
 import functools

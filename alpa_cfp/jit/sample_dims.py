@@ -5,7 +5,7 @@ samples would not give the same part of the result. An equation that is not know
 equation without a reason computes what it gives for a sample from that sample alone, or, where its result has no
 samples, adds up what it computes from each.
 
-Uses the parameters of JAX's primitives, tested with 0.10.2 and 0.11.2.
+Uses the parameters of JAX's primitives, tested with 0.10.2, 0.11.2 and 0.12.0.1.
 """
 
 import math
@@ -21,9 +21,10 @@ _NAMES = """
     abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex
     conj convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge
     gt igamma igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p log2 logistic lt lt_to
-    max min mul mulhi ne neg nextafter not one_minus_square optimization_barrier or polygamma population_count pow
-    real reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic
-    shift_right_logical sign sin sinh sqrt square step_barrier stop_gradient sub tan tanh xor zeta
+    max min mul mulhi ne neg nextafter not one_minus_square optimization_barrier or polygamma polynomial
+    population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left
+    shift_right_arithmetic shift_right_logical sign sin sinh sqrt square step_barrier stop_gradient sub tan tanh
+    xor zeta
 """
 _ELEMENTWISE = frozenset(_NAMES.split())
 _REDUCTIONS = ("argmax", "argmin", *(f"reduce_{name}" for name in ("and", "max", "min", "or", "prod", "sum", "xor")))
@@ -175,7 +176,7 @@ def _iota(params: Mapping[str, Any], _: Dims, out: int, __: Sequence[Shape], ___
 
 
 def _same_place(_: Mapping[str, Any], dims: Dims, out: int, shapes: Sequence[Shape], result: Shape) -> str:
-    """A dim of size 1 comes or goes."""
+    """Dims behind the samples come or go."""
     return "" if dims[0] is not None and math.prod(shapes[0][: dims[0]]) == math.prod(result[:out]) else _MIXES
 
 
@@ -185,6 +186,7 @@ _RULES: Mapping[str, Rule] = {
     "reshape": _reshape,
     "squeeze": _same_place,
     "expand_dims": _same_place,
+    "bitcast_convert_type": _same_place,
     "dot_general": _dot,
     "conv_general_dilated": _convolution,
     "gather": _gather,
