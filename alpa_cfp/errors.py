@@ -15,6 +15,11 @@ class OptionError(CFPError, ValueError):
     def __init__(self, option: str, field: str, value: object, rule: str) -> None:
         super().__init__(f"{option}({field}={value!r}): {rule}")
 
+    @classmethod
+    def not_whole(cls, option: str, field: str, value: object, least: int) -> "OptionError":
+        """The value is no whole number, or too small."""
+        return cls(option, field, value, f"it must be a whole number of at least {least}")
+
 
 class NoDevicesError(CFPError, RuntimeError):
     """Costs cannot be measured, because the mesh has no devices in this process, or cannot be modelled."""
@@ -153,9 +158,17 @@ class MicroBatchError(CFPError, ValueError):
     """A function cannot be computed in micro-batches."""
 
     @classmethod
-    def not_divided(cls, shape: tuple[int, ...], count: int) -> "MicroBatchError":
-        """An argument has no first dim that can be divided."""
-        return cls(f"an argument of shape {shape} has no first dim of samples that can be divided by {count}")
+    def unequal(cls, numbers: Sequence[int]) -> "MicroBatchError":
+        """There are no samples, or arguments have different numbers of them."""
+        return cls(
+            f"the arguments at batch_argnums have {list(numbers) or 'no'} samples along their first dims: name "
+            "arguments whose arrays all have the same number"
+        )
+
+    @classmethod
+    def not_divided(cls, samples: int, count: int) -> "MicroBatchError":
+        """The samples cannot be divided into so many parts."""
+        return cls(f"{samples} samples cannot be divided into {count} equal parts")
 
     @classmethod
     def explicit(cls) -> "MicroBatchError":

@@ -22,11 +22,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from alpa_cfp.errors import MicroBatchError
+from alpa_cfp.errors import MicroBatchError, OptionError
 from alpa_cfp.jit import unrolling
 from alpa_cfp.jit.explicit import is_explicit_type
 from alpa_cfp.jit.jaxprs import REMAT, called
-from alpa_cfp.jit.sample_dims import reason_of_samples, reason_of_sum
+from alpa_cfp.jit.sample_dims import is_same_but_for_samples, reason_of_samples, reason_of_sum
 
 _BARRIER = "optimization_barrier"
 
@@ -38,44 +38,61 @@ def in_micro_batches(
 
     The samples are along the first dim of each array of the arguments at `batch_argnums`. Results that have samples are
     put together again. Whatever else the function computes from samples has to be a sum over them, such as a loss and
-    its gradients; a norm over the batch, random numbers for each sample and loops whose length is not known are
-    errors. Other loops are unrolled, as by `autoshard`. Sums have the dtype that they have in `fn`.
+    its gradients; a norm over the batch, random numbers for each sample and loops of unknown length are errors.
+    Other loops are unrolled, as by `autoshard`. Sums have the dtype that they have in `fn`. `fn` is a whole
+    training step, with its gradients: the result cannot be differentiated.
 
     Args:
-        fn: The function, of positional arguments.
+        fn: The function.
         num_micro_batches: How many parts the samples are divided into; it divides their number. A part of one sample
             may be refused, since JAX computes dims of one element differently.
         batch_argnums: The positions of the arguments with samples.
 
     Raises:
+        OptionError: `num_micro_batches` is no whole number, or less than 1.
         MicroBatchError: by the returned function, if samples cannot be divided or not be told apart, or an argument is
             on a mesh in Explicit mode.
     """
+    count = num_micro_batches
+    if not isinstance(count, int) or count < 1:
+        raise OptionError.not_whole("in_micro_batches", "num_micro_batches", count, 1)
     positions = {batch_argnums} if isinstance(batch_argnums, int) else set(batch_argnums)
 
     @functools.wraps(fn)
-    def stepwise(*args: Any) -> Any:
-        if num_micro_batches == 1:
-            return fn(*args)
+    def stepwise(*args: Any, **kwargs: Any) -> Any:
+        if count == 1:
+            return fn(*args, **kwargs)
         flags = [number in positions for number, arg in enumerate(args) for _ in jax.tree.leaves(arg)]
-        leaves, tree = jax.tree.flatten(args)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        flags += [False] * (len(leaves) - len(flags))
         leaves = [jnp.asarray(leaf) for leaf in leaves]
         if any(is_explicit_type(jax.typeof(leaf)) for leaf in leaves):
             raise MicroBatchError.explicit()
-        shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
-        parts = [_part(each, num_micro_batches) if flag else each for each, flag in zip(shapes, flags, strict=True)]
-        samples = next(each.shape[0] for each, flag in zip(shapes, flags, strict=True) if flag)
-        whole, structure = _traced(fn, tree, shapes)
-        small, _ = _traced(fn, tree, parts)
-        return jax.tree.unflatten(structure, _Step.of(whole, small, num_micro_batches, samples).run(leaves))
+        types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=jax.typeof(leaf).weak_type) for leaf in leaves]
+        samples = _samples([each.shape for each, flag in zip(types, flags, strict=True) if flag], count)
+        parts = [
+            each.update(shape=(samples // count, *each.shape[1:])) if flag else each
+            for each, flag in zip(types, flags, strict=True)
+        ]
+        whole, structure = _traced(fn, tree, types)
+        try:
+            part, _ = _traced(fn, tree, parts)
+        except (TypeError, ValueError) as error:
+            raise MicroBatchError.not_separate("it cannot be computed for fewer samples") from error
+        return jax.tree.unflatten(structure, _Step.of(whole, part, count, samples).run(leaves))
 
     return stepwise
 
 
-def _part(leaf: jax.ShapeDtypeStruct, count: int) -> jax.ShapeDtypeStruct:
-    if not leaf.shape or leaf.shape[0] % count:
-        raise MicroBatchError.not_divided(leaf.shape, count)
-    return jax.ShapeDtypeStruct((leaf.shape[0] // count, *leaf.shape[1:]), leaf.dtype)
+def _samples(shapes: Sequence[tuple[int, ...]], count: int) -> int:
+    """The number of samples in arrays of these shapes."""
+    numbers = {shape[0] if shape else 1 for shape in shapes}
+    if len(numbers) != 1:
+        raise MicroBatchError.unequal(sorted(numbers))
+    (samples,) = numbers
+    if samples % count:
+        raise MicroBatchError.not_divided(samples, count)
+    return samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +133,18 @@ class _Trace:
     types: tuple[jax.ShapeDtypeStruct, ...]
     outputs: tuple[Any, ...]
 
+    @property
+    def form(self) -> list[tuple[Any, ...]]:
+        """What it has in common with the same function for other numbers of samples."""
+        return [
+            (
+                each.name,
+                [operand if isinstance(operand, int) else self.shape(operand) for operand in each.operands],
+                [len(self.types[result].shape) for result in each.results],
+            )
+            for each in self.equations
+        ]
+
     def shape(self, operand: Any) -> tuple[int, ...]:
         """The shape of an operand."""
         return self.types[operand].shape if isinstance(operand, int) else jnp.shape(operand[0])
@@ -123,7 +152,8 @@ class _Trace:
 
 def _traced(fn: Callable[..., Any], tree: Any, types: Sequence[jax.ShapeDtypeStruct]) -> tuple[_Trace, Any]:
     """The trace of a function for flat arguments, and the structure of its result."""
-    written, result = jax.make_jaxpr(fn, return_shape=True)(*jax.tree.unflatten(tree, types))
+    args, kwargs = jax.tree.unflatten(tree, types)
+    written, result = jax.make_jaxpr(fn, return_shape=True)(*args, **kwargs)
     if written.effects:
         raise MicroBatchError.not_separate("it has effects, such as a callback into Python")
     closed = jax.make_jaxpr(lambda *args: unrolling.evaluate(written, args, unrolling.MAX_EQUATIONS))(*types)
@@ -216,10 +246,8 @@ class _Step:
         Raises:
             MicroBatchError: samples are not computed by themselves, or not summed.
         """
-        names = [[each.name for each in trace.equations] for trace in (whole, part)]
-        ranks = [[len(each.shape) for each in trace.types] for trace in (whole, part)]
-        if names[0] != names[1] or ranks[0] != ranks[1]:
-            raise MicroBatchError.not_separate("it does other things for other numbers of samples")
+        if whole.form != part.form:
+            raise _other()
         dims = tuple(map(functools.partial(_sample_dim, count, samples), whole.types, part.types))
         before, loop, after, sums = list[int](), list[int](), list[int](), list[int]()
         late, zeros = set[int](), set[int]()
@@ -234,11 +262,14 @@ class _Step:
                 continue
             if is_late:
                 raise MicroBatchError.not_separate(f"{each.name} needs a sum over all samples for each of them")
+            out = dims[each.results[0]]
             reason = _reason(each, own, dims, shapes, whole, zeros)
             if reason:
                 raise MicroBatchError.not_separate(reason)
+            if not is_same_but_for_samples(each.name, each.params, part.equations[number].params, own, out):
+                raise _other()
             loop.append(number)
-            if dims[each.results[0]] is None:
+            if out is None:
                 sums += each.results
                 late.update(each.results)
         params = tuple(each.params for each in part.equations)
@@ -293,6 +324,10 @@ class _Step:
         each = self.whole.equations[number]
         operands = [env[operand] if isinstance(operand, int) else operand[0] for operand in each.operands]
         env |= dict(zip(each.results, each.bind(operands, params), strict=True))
+
+
+def _other() -> MicroBatchError:
+    return MicroBatchError.not_separate("it does other things for other numbers of samples")
 
 
 def _is_zero(operand: Any) -> bool:

@@ -28,6 +28,17 @@ _NAMES = """
 """
 _ELEMENTWISE = frozenset(_NAMES.split())
 _REDUCTIONS = ("argmax", "argmin", *(f"reduce_{name}" for name in ("and", "max", "min", "or", "prod", "sum", "xor")))
+# The parameter that has sizes, where one does, and whether they are those of the operand's dims.
+_SIZES = {
+    "broadcast_in_dim": ("shape", False),
+    "reshape": ("new_sizes", False),
+    "iota": ("shape", False),
+    "slice": ("limit_indices", True),
+    "dynamic_slice": ("slice_sizes", True),
+    "gather": ("slice_sizes", True),
+}
+# What a scatter adds with: `scatter-add` says it, too, and a jaxpr equals itself only.
+_JAXPRS = ("update_jaxpr", "update_consts")
 _MIXES = "it computes a sample from several"
 
 
@@ -48,6 +59,28 @@ def reason_of_samples(
         return "" if set(dims) <= {out, None} else _MIXES
     rule = _RULES.get(name)
     return f"`{name}` is not known here" if rule is None else rule(params, dims, out, shapes, result)
+
+
+def is_same_but_for_samples(
+    name: str, whole: Mapping[str, Any], part: Mapping[str, Any], dims: Dims, out: int | None
+) -> bool:
+    """Whether the parameters of an equation for a part of the samples are those for all, but for its size.
+
+    Args:
+        name: The name of its primitive.
+        whole, part: Its parameters for all samples, and for a part.
+        dims, out: As for `reason_of_samples`; None for a result without samples.
+    """
+    sizes, of_operand = _SIZES.get(name, ("", False))
+    dim = (dims[0] if of_operand else out) if sizes else None
+
+    def without_size(params: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {key: value for key, value in params.items() if key not in _JAXPRS}
+        if dim is not None:
+            kept[sizes] = tuple(size for number, size in enumerate(params[sizes]) if number != dim)
+        return kept
+
+    return without_size(whole) == without_size(part)
 
 
 def reason_of_sum(
@@ -175,18 +208,13 @@ def _iota(params: Mapping[str, Any], _: Dims, out: int, __: Sequence[Shape], ___
     return "" if params["dimension"] != out else "it numbers the samples"
 
 
-def _same_place(_: Mapping[str, Any], dims: Dims, out: int, shapes: Sequence[Shape], result: Shape) -> str:
-    """Dims behind the samples come or go."""
-    return "" if dims[0] is not None and math.prod(shapes[0][: dims[0]]) == math.prod(result[:out]) else _MIXES
-
-
 _RULES: Mapping[str, Rule] = {
     "broadcast_in_dim": _broadcast,
     "transpose": _transpose,
     "reshape": _reshape,
-    "squeeze": _same_place,
-    "expand_dims": _same_place,
-    "bitcast_convert_type": _same_place,
+    "squeeze": _reshape,
+    "expand_dims": _reshape,
+    "bitcast_convert_type": _reshape,
     "dot_general": _dot,
     "conv_general_dilated": _convolution,
     "gather": _gather,

@@ -128,7 +128,7 @@ def check_numbers(options: Any) -> None:
     for name, least in (("samples", 1), ("refine", 0)):
         value = getattr(options, name)
         if not isinstance(value, int) or value < least:
-            raise OptionError(kind, name, value, f"it must be a whole number of at least {least}")
+            raise OptionError.not_whole(kind, name, value, least)
     limit_s = options.planning_budget_s
     if limit_s is not None and not limit_s > 0:
         raise OptionError(kind, "planning_budget_s", limit_s, "it must be above zero, or None")

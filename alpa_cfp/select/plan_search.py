@@ -79,7 +79,6 @@ class PlanSearch:
         self.costs, self.limits = costs, (limit_s, memory_bytes)
         self.caveats, self.gap_s = Caveats() if caveats is None else caveats, 0.0
         self._baselines, self._seen = baselines, SeenPrograms(costs, planned)
-        self._has_programs = planned is not None
         self._is_close = True
         # How many candidates were measured when more were not worth it, and for which memory budget.
         self._enough_measured: tuple[int, int | None] | None = None
@@ -101,7 +100,7 @@ class PlanSearch:
             MemoryBudgetError: no plan fits into the budget.
         """
         first = self._cheapest(budget_bytes)
-        if not self._has_programs:
+        if self._seen.is_blind:
             return self._alternatives(first, count, budget_bytes)
         looks = seen = size = 0
         while not self.costs.budget.is_over and (

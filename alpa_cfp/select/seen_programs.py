@@ -38,6 +38,11 @@ class SeenPrograms:
         self._communicating, self._computing = ProgramModel(latency_s), ProgramModel(0.0, _FUSED, _ALL_FUSED)
         self._rates: Rates | None = None
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether no program is known before it is compiled."""
+        return self._planned is None
+
     def __contains__(self, choices: Choices) -> bool:
         return choices in self._programs
 

@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 from alpa_cfp import PlanOptions, autoshard, in_micro_batches
-from alpa_cfp.errors import MicroBatchError
+from alpa_cfp.errors import MicroBatchError, OptionError
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
 from alpa_cfp_bench.workloads.sizes import SIZES, TINY
@@ -54,6 +54,10 @@ MIXED: dict[str, tuple[Function, str]] = {
     "random numbers": (lambda w, x, y: x * jax.random.bernoulli(jax.random.key(0), 0.5, x.shape), "cannot be divided"),
     "rows with time outside": (lambda w, x, y: x.swapaxes(0, 1).reshape((-1, WIDTH)), "`reshape` cannot be divided"),
     "pairs of samples": (lambda w, x, y: x[:, 0].reshape((-1, 2, WIDTH)).sum(1), "no dim of samples"),
+    "an exponent by their number": (lambda w, x, y: x ** len(x), "other things"),
+    "a place by their number": (lambda w, x, y: lax.slice_in_dim(x, i := len(x) // 4, i + 1, axis=1), "other things"),
+    "a constant for each sample": (lambda w, x, y: x + np.ones((len(x), 1, 1), np.float32), "other things"),
+    "a fixed number": (lambda w, x, y: x.reshape((SAMPLES, -1, 2, 12)), "cannot be computed for fewer samples"),
     "a scatter on top of something": (lambda w, x, y: w.at[y].add(x), "`scatter-add` brings samples together"),
     "other ops for fewer samples": (lambda w, x, y: x if len(x) == SAMPLES else -x, "other things"),
     "fewer dims for one sample": (lambda w, x, y: x.sum(0) if len(x) < SAMPLES else x * 2 + 1, "other things"),
@@ -102,8 +106,31 @@ def test_what_needs_several_samples_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("parts", [3, 16])
 def test_samples_that_cannot_be_divided_are_an_error(parts: int) -> None:
-    with pytest.raises(MicroBatchError, match=rf"of shape \(8, 4, 6\) .* divided by {parts}"):
+    with pytest.raises(MicroBatchError, match=f"8 samples cannot be divided into {parts} equal parts"):
         in_micro_batches(SEPARATE["products"], parts, (1, 2))(*arguments())
+
+
+@pytest.mark.parametrize("positions", [(0, 1), (), 5])
+def test_arguments_without_one_number_of_samples_are_an_error(positions: Any) -> None:
+    with pytest.raises(MicroBatchError, match=r"the arguments at batch_argnums have .* samples along their first dims"):
+        in_micro_batches(SEPARATE["products"], 2, positions)(*arguments())
+
+
+@pytest.mark.parametrize("parts", [0, -2, 2.0])
+def test_a_number_of_parts_that_is_none_is_an_error(parts: Any) -> None:
+    with pytest.raises(OptionError, match=r"num_micro_batches=.*: it must be a whole number of at least 1"):
+        in_micro_batches(SEPARATE["products"], parts)
+
+
+def test_python_numbers_and_keywords_are_taken_as_by_jax_jit() -> None:
+    def step(w: jax.Array, x: jax.Array, rate: float, *, decay: float) -> jax.Array:
+        return decay * w - rate * jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+
+    w, x, _ = arguments()
+    w, x = w.astype(jnp.bfloat16), x.astype(jnp.bfloat16)
+    whole, stepwise = (jax.jit(each)(w, x, 0.1, decay=0.9) for each in (step, in_micro_batches(step, 2)))
+    assert whole.dtype == stepwise.dtype == jnp.bfloat16
+    np.testing.assert_allclose(whole.astype(np.float32), stepwise.astype(np.float32), rtol=0.02, atol=0.02)
 
 
 def test_arrays_in_explicit_mode_are_an_error() -> None:
