@@ -2,10 +2,10 @@
 
 Takes a jaxpr as `jax.jit` traces it, gradients included; evaluates it with each `scan` (also of `lax.map`, and of
 `lax.fori_loop` with a static trip count) as repeated calls of its body. A scan without anything to plan in its body
-stays. Values that one loop stacks and another slices, such as the residuals that a backward loop takes from its forward
-loop, are passed on without the stack, so that gradients are matched with their forward operations. Between two steps
-there is a barrier on carried values (see `carried`), so that the program is not slower than with the loop. Invariant:
-the same values, in the same order of operations.
+stays, and so may one over time steps (`recurrences`). Values that one loop stacks and another slices, such as the
+residuals that a backward loop takes from its forward loop, are passed on without the stack, so that gradients are
+matched with their forward operations. Between two steps there is a barrier on carried values (see `carried`), so that
+the program is not slower than with the loop. Invariant: the same values, in the same order of operations.
 
 Uses `jax.extend.core`, the way in which its `eval_jaxpr` binds an equation, and the parameters of `scan` and `remat2`,
 tested with 0.10.2, 0.11.2 and 0.12.0.1.
@@ -23,6 +23,7 @@ from alpa_cfp.jit import explicit
 from alpa_cfp.jit.carried import values_with_barriers
 from alpa_cfp.jit.jaxprs import REMAT, SCAN, WHILE, all_equations, called
 from alpa_cfp.jit.plannable import is_plannable, least_volume
+from alpa_cfp.jit.recurrences import is_recurrence
 from alpa_cfp.spmd.ir.step_barriers import step_barrier
 
 # More equations than a model of 200 layers has. A loop with more equations when unrolled stays a loop.
@@ -38,18 +39,20 @@ class Loops:
         unplanned: Scans without anything to plan, and all scans in branches of conditions.
         too_long: Other scans with more than the allowed number of equations when unrolled.
         dynamic: `while` loops, whose length depends on values.
+        recurrences: Scans over time steps that stay.
     """
 
     unrolled: int
     unplanned: int
     too_long: int
     dynamic: int
+    recurrences: int = 0
 
 
-def find_loops(closed: Any, max_equations: int) -> Loops:
+def find_loops(closed: Any, max_equations: int, *, keeps_recurrences: bool = False) -> Loops:
     """Counts the loops of a closed jaxpr by what `evaluate` does with them."""
     counts = {field.name: 0 for field in dataclasses.fields(Loops)}
-    rule = _Rule.of(closed.jaxpr, max_equations)
+    rule = _Rule.of(closed.jaxpr, max_equations, keeps_recurrences=keeps_recurrences)
 
     def visit(jaxpr: Any, is_evaluated: bool) -> None:
         for eqn in jaxpr.eqns:
@@ -57,7 +60,7 @@ def find_loops(closed: Any, max_equations: int) -> Loops:
             if name == WHILE:
                 counts["dynamic"] += 1
             elif name == SCAN and not (is_evaluated and rule.unrolls(eqn)):
-                counts["too_long" if is_evaluated and rule.plans(eqn) else "unplanned"] += eqn.params["length"] > 0
+                counts[rule.why_it_stays(eqn) if is_evaluated else "unplanned"] += eqn.params["length"] > 0
             else:
                 counts["unrolled"] += name == SCAN
                 for inner in core.jaxprs_in_params(eqn.params):
@@ -67,9 +70,9 @@ def find_loops(closed: Any, max_equations: int) -> Loops:
     return Loops(**counts)
 
 
-def evaluate(closed: Any, args: Sequence[Any], max_equations: int) -> list[Any]:
+def evaluate(closed: Any, args: Sequence[Any], max_equations: int, *, keeps_recurrences: bool = False) -> list[Any]:
     """Returns the flat results of a closed jaxpr for `args`, with its loops unrolled. To be called while tracing."""
-    unroller = _Unroller(_Rule.of(closed.jaxpr, max_equations))
+    unroller = _Unroller(_Rule.of(closed.jaxpr, max_equations, keeps_recurrences=keeps_recurrences))
     return [_as_array(value) for value in unroller.evaluate(closed.jaxpr, closed.consts, args)]
 
 
@@ -79,10 +82,11 @@ class _Rule:
 
     max_equations: int
     least_volume: float
+    keeps_recurrences: bool
 
     @classmethod
-    def of(cls, jaxpr: Any, max_equations: int) -> "_Rule":
-        return cls(max_equations, least_volume(jaxpr))
+    def of(cls, jaxpr: Any, max_equations: int, *, keeps_recurrences: bool) -> "_Rule":
+        return cls(max_equations, least_volume(jaxpr), keeps_recurrences)
 
     def plans(self, eqn: Any) -> bool:
         """Whether a scan contains anything to plan."""
@@ -90,7 +94,16 @@ class _Rule:
 
     def unrolls(self, eqn: Any) -> bool:
         """Whether a scan is unrolled."""
-        return 0 < _equations([eqn]) <= self.max_equations and self.plans(eqn)
+        return 0 < _equations([eqn]) <= self.max_equations and self.plans(eqn) and not self._keeps(eqn)
+
+    def why_it_stays(self, eqn: Any) -> str:
+        """The name of the field of `Loops` that counts a scan which is not unrolled."""
+        if not self.plans(eqn):
+            return "unplanned"
+        return "recurrences" if self._keeps(eqn) else "too_long"
+
+    def _keeps(self, eqn: Any) -> bool:
+        return self.keeps_recurrences and is_recurrence(eqn)
 
 
 class _Stack:

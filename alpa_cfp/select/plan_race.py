@@ -5,8 +5,8 @@ more or less than another on a machine that is shared, so few runs do not tell p
 run in rounds; those that are surely slower leave (Maron and Moore (1994), Hoeffding races, here with normal errors),
 and the race ends when another plan is not expected to be enough faster than the first to look on (Chick and Inoue
 (2001), expected opportunity cost).
-The fastest of many was also lucky, so what is reported of the last ones comes from one more round. Invariant: plans
-that stay to the end have run in the same rounds.
+The fastest of many was also lucky, so what is reported of it comes from one more round. Invariant: plans that stay to
+the end have run in the same rounds.
 """
 
 import math
@@ -20,8 +20,8 @@ from alpa_cfp.select.plan_trials import PlanTrial, PlanTrials
 
 # How many times slower than the fastest one a plan may be to take part, and the greatest number of plans.
 _CLOSE, _MOST = 1.1, 6
-# How many times as often as a candidate a plan runs in a round, the most rounds, and the plans of the last one.
-_RUNS, _ROUNDS, _REPORTED = 2, 5, 3
+# How many times as often as a candidate a plan runs in a round, and the most rounds.
+_RUNS, _ROUNDS = 2, 5
 # What times of one round deviate by, relative to each other, and how many measurements of that this stands for.
 _DEVIATION, _ASSUMED = 0.025, 2
 # A plan leaves that is slower by so many standard errors; the race ends when to take the first plan is expected to lose
@@ -37,7 +37,8 @@ class PlanRace:
     Attributes:
         timing: Times them.
         chosen_by_s: The step time of each plan that was timed, by its place: what it is to be chosen by.
-        reported_s: The same; of plans that stayed to the end from runs that have no part in `chosen_by_s`.
+        reported_s: The same; of the fastest plan from runs that have no part in `chosen_by_s`, and of others relative
+            to it.
     """
 
     timing: PlanTrials
@@ -68,7 +69,7 @@ class PlanRace:
                 break
         times = rounds or [before]
         racing.sort(key=lambda n: _mean([each[n] for each in times]))
-        last = self._round(trials, racing[:_REPORTED])
+        last = self._round(trials, racing[:1])
         level = _mean([each[n] for n in racing for each in times]) if racing else 0.0
         now = _mean([last[n] - _mean([each[n] for each in times]) for n in last]) if last else 0.0
         for n in before:

@@ -30,8 +30,10 @@ logger = logging.getLogger(__name__)
 _DRAWS = 6
 # A plan of measured candidates is taken if no other one could be faster by more than this factor.
 _ENOUGH = 1.01
-# The plans whose programs are looked at for one search, at most and at least, and their blocks, all together.
+# The plans whose programs are looked at for one search, at most and at least, and their blocks, all together; and by
+# what factor a plan has to be predicted to be faster than those that were looked at.
 _MOST_LOOKS, _LEAST_LOOKS, _MOST_BLOCKS = 6, 3, 320
+_WORTH_A_LOOK = 1.005
 # What searches may take of their limit after one of the same program that did not come close to the best plan: they
 # will not either, and plans hardly get better after the first seconds. The same for a search with drawn times.
 _LATER_SHARE, _DRAWN_SHARE = 1 / 8, 1 / 60
@@ -92,9 +94,10 @@ class PlanSearch:
         """The cheapest plans within a budget, up to `count`, of measured candidates only.
 
         If programs of plans are known, these are the best of those that the search has proposed: it proposes the
-        cheapest plan, is corrected by what the program of that plan communicates, and proposes again, until that is a
-        plan whose program it knows. Otherwise an alternative is the cheapest plan without the candidate that the first
-        plan has for one kind of block; the kinds that take most of its time come first.
+        cheapest plan, is corrected by what the program of that plan takes, and proposes again, until that is a plan
+        whose program it knows, or hardly faster than the best of these. Otherwise an alternative is the cheapest plan
+        without the candidate that the first plan has for one kind of block; the kinds that take most of its time come
+        first.
 
         Raises:
             MemoryBudgetError: no plan fits into the budget.
@@ -110,15 +113,27 @@ class PlanSearch:
             size = self._seen.blocks(first.choices)
             looks, seen = looks + 1, seen + size
             first = self._cheapest(budget_bytes)
-            if first.choices in self._seen:
+            known = self._looked_at(budget_bytes)
+            if first.choices in self._seen or (known and known[0].time_s <= _WORTH_A_LOOK * first.time_s):
                 break
-        self.look_at(first.choices)
+        else:
+            self.look_at(first.choices)
+        return self._looked_at(budget_bytes, first)[:count]
+
+    def _looked_at(self, budget_bytes: int | None, first: Solution | None = None) -> list[Solution]:
+        """The plans within a budget whose programs were looked at, the best predicted one first.
+
+        Args:
+            budget_bytes: The budget.
+            first: The one that may have candidates that were not measured.
+        """
         problem = self._problem()
-        able = (each for each in self._seen if each == first.choices or not self.costs.unmeasured(each))
+        of_first = None if first is None else first.choices
+        able = (each for each in self._seen if each == of_first or not self.costs.unmeasured(each))
         plans = [self._predicted(choices, problem) for choices in able]
         runnable = [plan for plan in plans if math.isfinite(plan.time_s)]
         fitting = [plan for plan in runnable if budget_bytes is None or plan.memory.total <= budget_bytes]
-        return sorted(fitting, key=lambda plan: (plan.time_s, plan.choices))[:count]
+        return sorted(fitting, key=lambda plan: (plan.time_s, plan.choices))
 
     def measure_candidates(self, budget_bytes: int | None) -> None:
         """Measures candidates, as `best` does before it looks at plans.

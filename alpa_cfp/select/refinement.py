@@ -34,9 +34,9 @@ from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 logger = logging.getLogger(__name__)
 
 # A baseline that is predicted to be slower than the best plan by more than the first factor is not timed; of plain data
-# parallelism, by which every plan is judged, by more than the second. To partition the whole program of one tells more
+# parallelism, by which every plan is judged, by more than the last. To partition the whole program of one tells more
 # than its blocks do, but not so much that it is worth it beyond the second factor.
-_PLAUSIBLE, _WORTH_A_LOOK = 1.15, 1.5
+_PLAUSIBLE, _WORTH_A_LOOK, _PLAUSIBLE_DATA_PARALLEL = 1.15, 1.3, 1.5
 # The most times that the search is repeated with times of whole plans, and how many plans are then timed at once.
 _CORRECTIONS, _AT_ONCE = 4, 3
 # By what share of a step a plan has to be expected to be faster that is timed then, for each second that it takes to
@@ -192,6 +192,8 @@ class Refinement:
         names = {plan.choices: _rank_name(number) for number, plan in enumerate(found, start=1)}
         plans = {plan.choices: plan for plan in found}
         first = list(found[:surely])
+        for plan in first:  # compiled while baselines are looked at
+            self._trial(plan)
         for name, plan in self._plausible(found[0].time_s, budget_bytes).items():
             names[plan.choices] = f"{names[plan.choices]} ({name})" if plan.choices in names else name
             plans.setdefault(plan.choices, plan)
@@ -245,7 +247,7 @@ class Refinement:
         """The baselines that could be the best plan, where that is predicted to take `best_s`, and that fit."""
         found: dict[str, Solution] = {}
         for name, plan in self._baselines(_WORTH_A_LOOK * best_s).items():
-            limit_s = (_WORTH_A_LOOK if name == DATA_PARALLEL else _PLAUSIBLE) * best_s
+            limit_s = (_PLAUSIBLE_DATA_PARALLEL if name == DATA_PARALLEL else _PLAUSIBLE) * best_s
             if plan.time_s <= limit_s and (budget_bytes is None or plan.memory.total <= budget_bytes):
                 found[name] = plan
         return found
@@ -268,8 +270,9 @@ class Refinement:
         taken_s = statistics.median(trials[choices].taken_s for choices in able)
         gain = min(max(_WORTH_A_SECOND * taken_s, _LEAST_GAIN), _MOST_GAIN)
         worthy = prospects(self.search, able, budget_bytes, _AT_ONCE, others, failed, least_gain=gain)
-        text = "CFP: of %d timed plans, %d others are expected to be %.2f%% faster"
-        logger.info(text, len(able), len(worthy.plans), 100 * worthy.gain)
+        best_s = min(timing.whole_s(trials[choices]) for choices in able)
+        text = "CFP: of %d timed plans the fastest takes %.1f ms; %d others are expected to be %.2f%% faster"
+        logger.info(text, len(able), 1e3 * best_s, len(worthy.plans), 100 * worthy.gain)
         return worthy.plans
 
     def _time(self, timing: PlanTrials, trials: Sequence[PlanTrial], first: PlanTrial) -> None:

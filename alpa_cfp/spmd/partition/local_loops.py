@@ -20,13 +20,14 @@ from alpa_cfp.spmd.partition.local_dispatch import localize_op
 from alpa_cfp.spmd.partition.local_ops import handles, localize_results, require, whole_on_every_device
 from alpa_cfp.spmd.partition.sums_after_loops import axes_summed_behind
 from alpa_cfp.spmd.shardings import annotations
-from alpa_cfp.spmd.shardings.loop_dims import REDUCED, WHILE, Dim, LoopDims, loops_of, shape_of
+from alpa_cfp.spmd.shardings.annotations import RULE
+from alpa_cfp.spmd.shardings.loop_dims import REDUCED, WHILE, Dim, LoopDims, shape_of
 from alpa_cfp.spmd.shardings.sharding import ArraySharding, Axis, LogicalMesh
-from alpa_cfp.spmd.shardings.sharding_rules import give_rules
+from alpa_cfp.spmd.shardings.sharding_rules import give_inner_rules
 
 
 def settle_loops(module: Any, mesh: LogicalMesh, *, whole: bool = False) -> None:
-    """Write how the loops of `main`, and the ops in them, are split, in place.
+    """Write how loops, and the ops in them, are split, in place; loops get their rules.
 
     Args:
         module: The annotated program.
@@ -36,11 +37,9 @@ def settle_loops(module: Any, mesh: LogicalMesh, *, whole: bool = False) -> None
     Raises:
         UnsupportedByShardyError: a loop works along a dim that is split, and it is not to be made whole.
     """
-    loops = loops_of(mlir.entry_block(mlir.main_function(module)))
-    if loops:
-        give_rules(module)
-    for loop in loops:
+    for loop in give_inner_rules(module):
         dims = LoopDims(loop)
+        loop.attributes[RULE] = dims.rule()
         splits = _splits(loop, dims, mesh, whole)
         for op in (loop, *dims.operations):
             if op.results:

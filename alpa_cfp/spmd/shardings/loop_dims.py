@@ -139,23 +139,10 @@ class LoopDims:
                 self._keep_whole(value)
 
     def _tie_by_rule(self, op: Operation) -> None:
-        rule = sdy.OpShardingRuleAttr(op.attributes[RULE])
-        sizes = rule.factor_sizes
-        special = {*rule.need_replication_factors, *rule.permutation_factors, *rule.blocked_propagation_factors}
-        if op.name not in REDUCED or op in self._deciding:
-            special.update(rule.reduction_factors)
-        dims: dict[int, list[Dim]] = {}
-        for values, mappings in ((op.operands, rule.operand_mappings), (op.results, rule.result_mappings)):
-            for value, tensor in zip(values, mappings, strict=True):
-                for dim, each in enumerate(sdy.TensorMappingAttr(tensor).dim_mappings):
-                    factors = [factor for factor in sdy.DimMappingAttr(each).factor_indices if sizes[factor] > 1]
-                    for factor in factors:
-                        dims.setdefault(factor, []).append((value, dim))
-                    if len(factors) > 1:
-                        special.update(factors)
-        for factor, of_factor in dims.items():
-            root = self._tie(of_factor)
-            if factor in special:
+        values, sums = [*op.operands, *op.results], op.name in REDUCED and op not in self._deciding
+        for places, is_special, is_reduced in _factors_of(op.attributes[RULE]):
+            root = self._tie((values[position], dim) for position, dim in places)
+            if is_special or (is_reduced and not sums):
                 self._worked_along.add(root)
         if op.name in WORKED_DIMS:
             rank = max(len(shape_of(value)) for value in op.operands)
@@ -173,12 +160,34 @@ class LoopDims:
 
     def _tie(self, dims: Iterable[Dim]) -> Dim:
         """Put dims into one class, and give what stands for it."""
-        first, *others = {self.class_of(*dim): None for dim in dims}
+        first, *others = dict.fromkeys(self.class_of(*dim) for dim in dims)
         for other in others:
             self._parents[other] = first
             if other in self._worked_along:
                 self._worked_along.add(first)
         return first
+
+
+def _factors_of(attribute: Any) -> list[tuple[list[tuple[int, int]], bool, bool]]:
+    """The factors of a rule: the dims of each, with the position of the array among operands and results; whether an op
+    works along it in another way than to sum; whether it sums.
+    """
+    known = mlir.known_here(_factors_of)
+    if (found := known.get(attribute)) is not None:
+        return found
+    rule = sdy.OpShardingRuleAttr(attribute)
+    sizes, reduced = rule.factor_sizes, set(rule.reduction_factors)
+    special = {*rule.need_replication_factors, *rule.permutation_factors, *rule.blocked_propagation_factors}
+    places: dict[int, list[tuple[int, int]]] = {}
+    for position, tensor in enumerate([*rule.operand_mappings, *rule.result_mappings]):
+        for dim, each in enumerate(sdy.TensorMappingAttr(tensor).dim_mappings):
+            factors = [factor for factor in sdy.DimMappingAttr(each).factor_indices if sizes[factor] > 1]
+            for factor in factors:
+                places.setdefault(factor, []).append((position, dim))
+            if len(factors) > 1:
+                special.update(factors)
+    known[attribute] = [(dims, factor in special, factor in reduced) for factor, dims in places.items()]
+    return known[attribute]
 
 
 def loops_of(block: Any) -> list[Operation]:

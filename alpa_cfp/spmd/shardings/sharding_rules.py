@@ -34,15 +34,27 @@ _POPULATE = "func.func(sdy-populate-op-sharding-rules)"
 def run_shardy_passes(module: Any, pipeline: str) -> None:
     """Run a pipeline of Shardy's passes on `module` in place, with the rules that this module gives.
 
+    The result is not verified: whatever comes next of passes or compilers does that before it begins.
+
     Raises:
         ir.MLIRError: a pass failed, or the module is not valid.
     """
     give_rules(module)
-    mlir.run_passes(module, pipeline)
+    mlir.run_passes(module, pipeline, verifies_result=False)
 
 
 def give_rules(module: Any) -> None:
-    """Give rules to the ops of `module` that this module has one for; where it has loops, Shardy's to all others."""
+    """Give rules to the ops of `module` that this module has one for; where it has loops, Shardy's to all others.
+
+    A loop that has a rule keeps it.
+    """
+    for loop in give_inner_rules(module):
+        if RULE not in loop.attributes:
+            loop.attributes[RULE] = LoopDims(loop).rule()
+
+
+def give_inner_rules(module: Any) -> list[Operation]:
+    """As `give_rules`, but for the loops that are in no other loop, which are returned."""
     has_loops = False
     for op in mlir.all_operations(module):
         name = op.name
@@ -56,12 +68,11 @@ def give_rules(module: Any) -> None:
             op.attributes[RULE] = _batch_rule(op, count)
         has_loops = has_loops or name == WHILE
     if not has_loops:
-        return
+        return []
     loops = [loop for function in mlir.functions(module).values() for loop in loops_of(mlir.entry_block(function))]
-    if loops:
+    if any(RULE not in loop.attributes for loop in loops):
         mlir.run_passes(module, _POPULATE)
-    for loop in loops:
-        loop.attributes[RULE] = LoopDims(loop).rule()
+    return loops
 
 
 def _elementwise_rule(op: Operation) -> Any:

@@ -18,12 +18,12 @@ from alpa_cfp.search import MemoryUse
 
 
 def chain(weights: jax.Array, x: jax.Array) -> jax.Array:
-    return lax.fori_loop(0, 4, lambda _, x: jnp.tanh(x @ weights), x)
+    return lax.scan(lambda x, weight: (jnp.tanh(x @ weight), None), x, weights)[0]
 
 
 def traced(*, keeps_loops: bool) -> TracedFunction:
-    array = jax.ShapeDtypeStruct((8, 8), jnp.float32)
-    return trace(chain, (array, array), {}, (), "cpu", keeps_loops=keeps_loops)
+    weights, x = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((4, 8, 8), (8, 8)))
+    return trace(chain, (weights, x), {}, (), "cpu", keeps_loops=keeps_loops)
 
 
 UNROLLED, WITH_LOOPS = traced(keeps_loops=False), traced(keeps_loops=True)

@@ -250,7 +250,7 @@ def test_a_loop_that_stays_is_warned_of(caplog: pytest.LogCaptureFixture, monkey
     monkeypatch.setattr(unrolling, "MAX_EQUATIONS", 500)
 
     def fn(weights: jax.Array, x: jax.Array) -> Any:
-        long = lax.fori_loop(0, 1000, lambda i, y: y @ weights[0] + i, x)
+        long = lax.scan(layer, x, jnp.tile(weights, (250, 1, 1)))[0]
         return lax.while_loop(lambda y: jnp.max(y) > 0.1, lambda y: y / 2, long)
 
     with caplog.at_level(logging.WARNING, logger="alpa_cfp"):

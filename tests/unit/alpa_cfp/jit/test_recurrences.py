@@ -1,0 +1,96 @@
+"""A scan that multiplies its state with weights that all steps share stays a loop, which is split."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import linen as nn
+from jax import lax
+
+from alpa_cfp.jit.jaxprs import SCAN, all_equations
+from alpa_cfp.jit.recurrences import is_recurrence
+from alpa_cfp.jit.tracing import TracedFunction, trace
+
+STATE, WEIGHTS, ROWS = jnp.ones((4, 8)), jnp.ones((8, 8)), jnp.ones((6, 4, 8))
+
+
+def plain(weights: jax.Array, rows: jax.Array) -> jax.Array:
+    return lax.scan(lambda h, row: (jnp.tanh(h @ weights + row), h), STATE, rows)[1].sum()
+
+
+def called(weights: jax.Array, rows: jax.Array) -> jax.Array:
+    step = jax.jit(lambda h, row: jnp.tanh(jnp.dot(h, weights.T.astype(h.dtype)) + row))
+    return lax.scan(jax.checkpoint(lambda h, row: (step(h, row), h)), STATE, rows)[1].sum()
+
+
+def lstm(weights: jax.Array, rows: jax.Array) -> jax.Array:
+    cell = nn.RNN(nn.OptimizedLSTMCell(8))
+    batch = jnp.swapaxes(rows, 0, 1)
+    parameters = cell.init(jax.random.key(0), batch)
+    return cell.apply(jax.tree.map(lambda leaf: leaf + weights[0, 0], parameters), batch).sum()  # type: ignore[union-attr]
+
+
+def layers(weights: jax.Array, rows: jax.Array) -> jax.Array:
+    """Each step has weights of its own."""
+    own = jnp.broadcast_to(weights, (6, 8, 8))
+    return lax.scan(lambda h, each: (jnp.tanh(h @ each), None), STATE, own)[0].sum() + rows.sum()
+
+
+def micro_batches(weights: jax.Array, rows: jax.Array) -> jax.Array:
+    """The state is a sum, with which nothing is multiplied."""
+    return lax.scan(lambda total, row: (total + jnp.sum(jnp.tanh(row @ weights)), None), jnp.zeros(()), rows)[0]
+
+
+def constrained(weights: jax.Array, rows: jax.Array) -> jax.Array:
+    """The program says itself where the state lies."""
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+    def step(h: jax.Array, row: jax.Array) -> tuple[jax.Array, None]:
+        return lax.with_sharding_constraint(jnp.tanh(h @ weights + row), device), None
+
+    return lax.scan(step, STATE, rows)[0].sum()
+
+
+def scans(fn: Callable[..., jax.Array], *, differentiated: bool) -> list[Any]:
+    jaxpr = jax.make_jaxpr(jax.grad(fn) if differentiated else fn)(WEIGHTS, ROWS)
+    return [eqn for eqn in all_equations(jaxpr.jaxpr) if eqn.primitive.name == SCAN]
+
+
+@pytest.mark.parametrize("differentiated", [False, True])
+@pytest.mark.parametrize("fn", [plain, called, lstm])
+def test_a_scan_that_multiplies_its_state_with_shared_weights_is_a_recurrence_and_so_is_its_gradient(
+    fn: Callable[..., jax.Array], differentiated: bool
+) -> None:
+    found = scans(fn, differentiated=differentiated)
+    assert found
+    assert all(map(is_recurrence, found))
+
+
+@pytest.mark.parametrize("differentiated", [False, True])
+@pytest.mark.parametrize("fn", [layers, micro_batches, constrained])
+def test_a_scan_over_layers_or_micro_batches_or_with_constraints_is_no_recurrence(
+    fn: Callable[..., jax.Array], differentiated: bool
+) -> None:
+    assert not any(map(is_recurrence, scans(fn, differentiated=differentiated)))
+
+
+def traced(fn: Callable[..., Any], *args: jax.Array) -> TracedFunction:
+    return trace(fn, args, {}, (), "cpu")
+
+
+def test_a_recurrence_stays_a_loop_and_the_plan_says_so() -> None:
+    program = traced(jax.grad(plain), WEIGHTS, ROWS)
+    assert program.unrolled == 0
+    assert [caveat.text for caveat in program.caveats] == [
+        "2 loops over time steps stay loops: they are split as a whole"
+    ]
+    assert not program.keeps_loops
+
+
+def test_layers_beside_a_recurrence_are_unrolled() -> None:
+    def fn(weights: jax.Array, rows: jax.Array) -> jax.Array:
+        return plain(weights, rows) + layers(weights, rows)
+
+    assert traced(fn, WEIGHTS, ROWS).unrolled == 1
