@@ -19,7 +19,7 @@ CONTRACTIONS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot", "
 
 def least_volume(jaxpr: Any) -> float:
     """Returns the least iteration volume of a contraction that is planned."""
-    return MAJOR_SHARE * max(map(_volume, all_equations(jaxpr)), default=0)
+    return MAJOR_SHARE * max(map(volume, all_equations(jaxpr)), default=0)
 
 
 def is_plannable(jaxpr: Any, least: float) -> bool:
@@ -30,7 +30,7 @@ def is_plannable(jaxpr: Any, least: float) -> bool:
         least: The `least_volume` of the whole program.
     """
     return any(
-        0 < _volume(eqn) >= least
+        0 < volume(eqn) >= least
         or _looks_up_rows(eqn)
         or (_is_inlined(eqn) and any(is_plannable(inner, least) for inner in core.jaxprs_in_params(eqn.params)))
         for eqn in jaxpr.eqns
@@ -41,8 +41,8 @@ def _is_inlined(eqn: Any) -> bool:
     return eqn.primitive.name == SCAN or called(eqn) is not None
 
 
-def _volume(eqn: Any) -> int:
-    """The number of multiplications of a contraction; 0 for other equations."""
+def volume(eqn: Any) -> int:
+    """Returns the number of multiplications of a contraction; 0 for other equations."""
     shapes = [atom.aval.shape for atom in eqn.invars[:2]]
     match eqn.primitive.name:
         case "dot_general":

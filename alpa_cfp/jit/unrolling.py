@@ -23,7 +23,7 @@ from alpa_cfp.jit import explicit
 from alpa_cfp.jit.carried import values_with_barriers
 from alpa_cfp.jit.jaxprs import REMAT, SCAN, WHILE, all_equations, called
 from alpa_cfp.jit.plannable import is_plannable, least_volume
-from alpa_cfp.jit.recurrences import is_recurrence
+from alpa_cfp.jit.recurrences import are_worth_keeping, is_recurrence
 from alpa_cfp.spmd.ir.step_barriers import step_barrier
 
 # More equations than a model of 200 layers has. A loop with more equations when unrolled stays a loop.
@@ -86,7 +86,7 @@ class _Rule:
 
     @classmethod
     def of(cls, jaxpr: Any, max_equations: int, *, keeps_recurrences: bool) -> "_Rule":
-        return cls(max_equations, least_volume(jaxpr), keeps_recurrences)
+        return cls(max_equations, least_volume(jaxpr), keeps_recurrences and are_worth_keeping(jaxpr))
 
     def plans(self, eqn: Any) -> bool:
         """Whether a scan contains anything to plan."""

@@ -1,5 +1,5 @@
 """Loops in plans: one that is unrolled gives a program that grows as the loop does; one with nothing to plan stays, and
-so does one over time steps.
+so does one over large time steps.
 
 The example is a recurrence: a cart with a pole that a small policy balances. XLA on CPUs would fuse each step of it
 into all later ones.
@@ -18,7 +18,7 @@ from jax import lax
 from jax.sharding import Mesh
 
 from alpa_cfp import CFPOption, Plan, PlanOptions, autoshard
-from alpa_cfp.jit import loops_as_written
+from alpa_cfp.jit import loops_as_written, recurrences
 from alpa_cfp.jit.planned_function import PlannedFunction
 from integration.serial import assert_equal_up_to_rounding, run_serially
 
@@ -44,16 +44,15 @@ def moved(states: jax.Array, force: jax.Array) -> jax.Array:
     )
 
 
-def cart_pole(steps: int, *, policies: bool = True) -> Callable[..., Any]:
-    """A gradient step of the policy through so many steps of the cart, each of which may take the policy of its own."""
+def cart_pole(steps: int) -> Callable[..., Any]:
+    """A gradient step of the policy through so many steps of the cart."""
 
     def loss(policy: jax.Array, states: jax.Array) -> jax.Array:
-        def body(states: jax.Array, own: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-            states = moved(states, jnp.tanh(states @ (policy if own is None else own))[:, 0])
+        def body(states: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+            states = moved(states, jnp.tanh(states @ policy)[:, 0])
             return states, states[:, 2] ** 2
 
-        each = jnp.broadcast_to(policy, (steps, *policy.shape)) if policies else None
-        return jnp.mean(lax.scan(body, states, each, length=steps)[1])
+        return jnp.mean(lax.scan(body, states, None, length=steps)[1])
 
     def step(policy: jax.Array, states: jax.Array) -> tuple[jax.Array, jax.Array]:
         value, gradient = jax.value_and_grad(loss)(policy, states)
@@ -82,15 +81,18 @@ def test_an_unrolled_recurrence_and_its_gradient_give_a_program_that_grows_as_th
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 2)])
-def test_a_recurrence_with_weights_for_each_step_is_planned_step_by_step(shape: tuple[int, ...]) -> None:
+def test_a_recurrence_of_tiny_steps_is_planned_step_by_step(shape: tuple[int, ...]) -> None:
     plan, function = planned(cart_pole(5), mesh(*shape), POLICY, STATES)
     assert len(plan.strategies) == 5
     assert " while(" not in function.as_text()
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 2)])
-def test_a_recurrence_with_the_same_weights_in_each_step_stays_a_loop_with_its_gradient(shape: tuple[int, ...]) -> None:
-    plan, function = planned(cart_pole(5, policies=False), mesh(*shape), POLICY, STATES)
+def test_a_recurrence_of_large_steps_stays_a_loop_with_its_gradient(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recurrences, "LEAST_VOLUME", 0)
+    plan, function = planned(cart_pole(5), mesh(*shape), POLICY, STATES)
     assert len(plan.strategies) == 1
     assert function.as_text().count(" while(") == 2
     assert "2 loops over time steps stay loops: they are split as a whole" in str(plan.explain())

@@ -9,6 +9,7 @@ import pytest
 from flax import linen as nn
 from jax import lax
 
+from alpa_cfp.jit import recurrences
 from alpa_cfp.jit.jaxprs import SCAN, all_equations
 from alpa_cfp.jit.recurrences import is_recurrence
 from alpa_cfp.jit.tracing import TracedFunction, trace
@@ -80,7 +81,8 @@ def traced(fn: Callable[..., Any], *args: jax.Array) -> TracedFunction:
     return trace(fn, args, {}, (), "cpu")
 
 
-def test_a_recurrence_stays_a_loop_and_the_plan_says_so() -> None:
+def test_a_recurrence_of_large_steps_stays_a_loop_and_the_plan_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recurrences, "LEAST_VOLUME", 4 * 8 * 8)
     program = traced(jax.grad(plain), WEIGHTS, ROWS)
     assert program.unrolled == 0
     assert [caveat.text for caveat in program.caveats] == [
@@ -89,7 +91,16 @@ def test_a_recurrence_stays_a_loop_and_the_plan_says_so() -> None:
     assert not program.keeps_loops
 
 
-def test_layers_beside_a_recurrence_are_unrolled() -> None:
+def test_a_recurrence_of_tiny_steps_is_unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recurrences, "LEAST_VOLUME", 4 * 8 * 8 + 1)
+    program = traced(plain, WEIGHTS, ROWS)
+    assert program.unrolled == 1
+    assert not program.caveats
+
+
+def test_layers_beside_a_recurrence_are_unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recurrences, "LEAST_VOLUME", 0)
+
     def fn(weights: jax.Array, rows: jax.Array) -> jax.Array:
         return plain(weights, rows) + layers(weights, rows)
 
