@@ -275,6 +275,8 @@ def _lowered(
         caveats.note(f"{loops.unplanned} loops stay loops: there is nothing in them to plan")
     if loops.recurrences and max_equations:
         caveats.note(f"{loops.recurrences} loops over time steps stay loops: they are split as a whole")
+    if loops.too_fine:
+        caveats.note(f"{loops.too_fine} loops stay loops: unrolled they would be very many small operations")
     if loops.unrolled or left_out or explicit:
 
         def unrolled(*leaves: Any) -> list[Any]:

@@ -22,12 +22,15 @@ from jax.extend import core
 from alpa_cfp.jit import explicit
 from alpa_cfp.jit.carried import values_with_barriers
 from alpa_cfp.jit.jaxprs import REMAT, SCAN, WHILE, all_equations, called
-from alpa_cfp.jit.plannable import is_plannable, least_volume
+from alpa_cfp.jit.plannable import is_plannable, least_volume, volume
 from alpa_cfp.jit.recurrences import are_worth_keeping, is_recurrence
 from alpa_cfp.spmd.ir.step_barriers import step_barrier
 
 # More equations than a model of 200 layers has. A loop with more equations when unrolled stays a loop.
 MAX_EQUATIONS = 200_000
+# A loop of more equations than this stays one if they multiply less than so often each: beginning them takes longer
+# than computing them, so that to split them gains nothing.
+MANY_EQUATIONS, LEAST_VOLUME = 10_000, 5_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Loops:
         too_long: Other scans with more than the allowed number of equations when unrolled.
         dynamic: `while` loops, whose length depends on values.
         recurrences: Scans over time steps that stay.
+        too_fine: Scans that would become very many equations that compute next to nothing.
     """
 
     unrolled: int
@@ -47,6 +51,7 @@ class Loops:
     too_long: int
     dynamic: int
     recurrences: int = 0
+    too_fine: int = 0
 
 
 def find_loops(closed: Any, max_equations: int, *, keeps_recurrences: bool = False) -> Loops:
@@ -94,13 +99,20 @@ class _Rule:
 
     def unrolls(self, eqn: Any) -> bool:
         """Whether a scan is unrolled."""
-        return 0 < _equations([eqn]) <= self.max_equations and self.plans(eqn) and not self._keeps(eqn)
+        return 0 < _unrolled([eqn])[0] <= self.max_equations and self.plans(eqn) and self._is_worth_it(eqn)
 
     def why_it_stays(self, eqn: Any) -> str:
         """The name of the field of `Loops` that counts a scan which is not unrolled."""
         if not self.plans(eqn):
             return "unplanned"
-        return "recurrences" if self._keeps(eqn) else "too_long"
+        if _unrolled([eqn])[0] > self.max_equations:
+            return "too_long"
+        return "recurrences" if self._keeps(eqn) else "too_fine"
+
+    def _is_worth_it(self, eqn: Any) -> bool:
+        equations, multiplications = _unrolled([eqn])
+        is_fine = equations > MANY_EQUATIONS and multiplications < LEAST_VOLUME * equations
+        return not is_fine and not self._keeps(eqn)
 
     def _keeps(self, eqn: Any) -> bool:
         return self.keeps_recurrences and is_recurrence(eqn)
@@ -202,13 +214,15 @@ class _Unroller:
         return any(map(unrolls, jaxpr.eqns))
 
 
-def _equations(eqns: Sequence[Any]) -> int:
-    """The number of equations with all scans unrolled."""
-    total = 0
+def _unrolled(eqns: Sequence[Any]) -> tuple[int, int]:
+    """The numbers of equations and of multiplications with all scans unrolled."""
+    equations = multiplications = 0
     for eqn in eqns:
-        inner = sum(_equations(jaxpr.eqns) for jaxpr in core.jaxprs_in_params(eqn.params))
-        total += eqn.params["length"] * max(inner, 1) if eqn.primitive.name == SCAN else max(inner, 1)
-    return total
+        inner = [_unrolled(jaxpr.eqns) for jaxpr in core.jaxprs_in_params(eqn.params)]
+        times = eqn.params["length"] if eqn.primitive.name == SCAN else 1
+        equations += times * max(sum(count for count, _ in inner), 1)
+        multiplications += times * (sum(count for _, count in inner) + volume(eqn))
+    return equations, multiplications
 
 
 def _scan_arguments(params: dict[str, Any], values: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:

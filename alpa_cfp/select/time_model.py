@@ -30,7 +30,7 @@ _KIND, _WORK, _SPLIT, _OWN = 0.25, 0.14, 0.05, 0.03
 # Of computing in a plan, from that of the same block alone: all blocks, those of a kind, a candidate.
 _ALL_IN_PLAN, _KIND_IN_PLAN, _OWN_IN_PLAN = 0.2, 0.02, 0.1
 # Noise of measurements, relative and absolute; of a plan also what no part of it explains.
-_BLOCK_NOISE, PLAN_NOISE, _LEAST_NOISE_S = 0.03, 0.035, 2e-5
+_BLOCK_NOISE, _PLAN_NOISE, _LEAST_NOISE_S = 0.03, 0.035, 2e-5
 
 
 @dataclass
@@ -72,7 +72,7 @@ class TimeModel:
         counts: dict[int, float] = {}
         for number in numbers:
             counts[number] = counts.get(number, 0.0) + 1.0
-        noise_s = PLAN_NOISE * seconds
+        noise_s = _PLAN_NOISE * seconds
         self._plans.append(Measurement(counts, seconds, noise_s, tuple(neighbours), communication_s, between_s))
 
     def posterior(self, prior: Array) -> Posterior:

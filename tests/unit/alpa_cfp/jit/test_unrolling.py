@@ -246,6 +246,24 @@ def test_a_loop_that_would_become_too_long_stays_and_so_does_one_of_unknown_leng
     assert (found["scan"], found["while"]) == (1, 1)
 
 
+@pytest.mark.parametrize(("most", "least", "stays"), [(7, 49, True), (8, 49, False), (7, 48, False)])
+def test_a_loop_that_would_become_many_equations_that_compute_little_stays(
+    most: int, least: int, stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unrolling, "MANY_EQUATIONS", most)
+    monkeypatch.setattr(unrolling, "LEAST_VOLUME", least)
+
+    def fn(weights: jax.Array, x: jax.Array) -> jax.Array:
+        """Two equations a layer, of which one multiplies 3 x 4 x 4 x 2 times."""
+        return lax.scan(lambda y, weight: (jnp.tanh(y @ weight), None), jnp.concatenate([x, x]), weights)[0]
+
+    program = trace(fn, [WEIGHTS, X], {}, (), "cpu")
+    assert program.unrolled == (not stays)
+    texts = [caveat.text for caveat in program.caveats]
+    assert texts == ["1 loops stay loops: unrolled they would be very many small operations"] * stays
+    assert_same(fn, WEIGHTS, X)
+
+
 def test_a_loop_that_stays_is_warned_of(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unrolling, "MAX_EQUATIONS", 500)
 
