@@ -87,11 +87,12 @@ def autoshard(
     """Plans how `fn(*args, **kwargs)` is partitioned over `mesh`; `Plan.jit` runs it so.
 
     `fn` is a whole training step or any other function that `jax.jit` takes. It is traced once. Loops of known length
-    are unrolled where there is something to plan in them, but for those over large time steps, whose state meets the
-    same weights in each: such a loop is split as a whole, as one of unknown length is. If to split the program gains
-    little, and whole plans are timed, the function is traced and planned again with its loops as they are written, and
-    the faster form runs. With a memory budget, the function is planned again with parts of its forward pass computed
-    again in the backward pass, where the fastest plan without does not fit.
+    are unrolled where there is something to plan in them. Those over large time steps, whose state meets the same
+    weights in each, are split as a whole, as those of unknown length are, and so are all loops of a program that would
+    become very many small operations. If to split the program gains little, and whole plans are timed, the function is
+    traced and planned again with its loops as they are written, and the faster form runs. With a memory budget, the
+    function is planned again with parts of its forward pass computed again in the backward pass, where the fastest plan
+    without does not fit.
 
     `@autoshard(mesh, ...)` is a decorator: the function is planned at its first call, and again for arguments of other
     shapes. Keyword arguments are then fields of `PlanOptions`: `@autoshard(mesh, donate_argnums=0, refine=5)`. The

@@ -1,6 +1,7 @@
 """The equations of jaxprs and of the jaxprs that they call.
 
-Uses `jax.extend.core` and the names of JAX's primitives, tested with 0.10.2, 0.11.2 and 0.12.0.1.
+Uses `jax.extend.core`, the names of JAX's primitives, and the parameters of `scan`, tested with 0.10.2, 0.11.2 and
+0.12.0.1.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,3 +32,17 @@ def called(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
         if isinstance(value, core.Jaxpr):
             return value, ()
     return None
+
+
+def scan_arguments(params: dict[str, Any], values: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """Returns the constants, the first carry, and the stacked arrays among the operands of a scan.
+
+    Args:
+        params: The parameters of its equation.
+        values: One for each operand, or for each parameter of its body.
+    """
+    if "ft_in" in params:  # 0.11
+        consts, carry, slices = params["ft_in"].update(values).unpack()
+        return list(consts), list(carry), list(slices)
+    first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
+    return values[:first], values[first:second], values[second:]

@@ -39,7 +39,7 @@ def in_micro_batches(
     The samples are along the first dim of each array of the arguments at `batch_argnums`. Results that have samples are
     put together again. Whatever else the function computes from samples has to be a sum over them, such as a loss and
     its gradients; a norm over the batch, random numbers for each sample and loops of unknown length are errors.
-    Other loops are unrolled, as by `autoshard`. Sums have the dtype that they have in `fn`. `fn` is a whole
+    Other loops are unrolled. Sums have the dtype that they have in `fn`. `fn` is a whole
     training step, with its gradients: the result cannot be differentiated.
 
     Args:

@@ -14,8 +14,6 @@ from jax.extend import core
 from alpa_cfp.analysis.gradients import MAJOR_SHARE
 from alpa_cfp.jit.jaxprs import SCAN, all_equations, called
 
-CONTRACTIONS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"})
-
 
 def least_volume(jaxpr: Any) -> float:
     """Returns the least iteration volume of a contraction that is planned."""

@@ -260,10 +260,8 @@ def _lowered(
     closed, left_out = without_callbacks(traced.jaxpr)
     for sentence in left_out:
         caveats.warn(sentence)
-    # What a program in Explicit mode has written in a loop is kept where the loop is unrolled.
-    explicit = is_explicit(closed)
-    keeps_recurrences = not explicit
-    loops = unrolling.find_loops(closed, max_equations, keeps_recurrences=keeps_recurrences)
+    chooses = max_equations > 0
+    loops = unrolling.find_loops(closed, max_equations, chooses=chooses)
     if loops.dynamic:
         caveats.warn(f"{loops.dynamic} loops whose length depends on values stay loops; nothing is planned inside them")
     if loops.too_long and max_equations:
@@ -273,14 +271,14 @@ def _lowered(
         )
     if loops.unplanned:
         caveats.note(f"{loops.unplanned} loops stay loops: there is nothing in them to plan")
-    if loops.recurrences and max_equations:
+    if loops.recurrences:
         caveats.note(f"{loops.recurrences} loops over time steps stay loops: they are split as a whole")
     if loops.too_fine:
         caveats.note(f"{loops.too_fine} loops stay loops: unrolled they would be very many small operations")
-    if loops.unrolled or left_out or explicit:
+    if loops.unrolled or left_out or is_explicit(closed):
 
         def unrolled(*leaves: Any) -> list[Any]:
-            return unrolling.evaluate(closed, leaves, max_equations, keeps_recurrences=keeps_recurrences)
+            return unrolling.evaluate(closed, leaves, max_equations, chooses=chooses)
 
         unrolled.__name__ = name  # ops are named after it in HLO texts and profiles
         traced = jax.jit(unrolled, keep_unused=True).trace(*inputs)

@@ -13,6 +13,7 @@ tested with 0.10.2, 0.11.2 and 0.12.0.1.
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -21,16 +22,16 @@ from jax.extend import core
 
 from alpa_cfp.jit import explicit
 from alpa_cfp.jit.carried import values_with_barriers
-from alpa_cfp.jit.jaxprs import REMAT, SCAN, WHILE, all_equations, called
+from alpa_cfp.jit.jaxprs import REMAT, SCAN, WHILE, all_equations, called, scan_arguments
 from alpa_cfp.jit.plannable import is_plannable, least_volume, volume
-from alpa_cfp.jit.recurrences import are_worth_keeping, is_recurrence
+from alpa_cfp.jit.recurrences import are_worth_keeping, is_recurrence, says_what_lies_where, scans
 from alpa_cfp.spmd.ir.step_barriers import step_barrier
 
 # More equations than a model of 200 layers has. A loop with more equations when unrolled stays a loop.
 MAX_EQUATIONS = 200_000
-# A loop of more equations than this stays one if they multiply less than so often each: beginning them takes longer
-# than computing them, so that to split them gains nothing.
-MANY_EQUATIONS, LEAST_VOLUME = 10_000, 5_000
+# The loops of a program of more equations than this stay if these multiply less than so often each, on average: to
+# begin them takes longer than to compute them, so that to split them gains nothing.
+MANY_EQUATIONS, LEAST_PER_EQUATION = 10_000, 5_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Loops:
         too_long: Other scans with more than the allowed number of equations when unrolled.
         dynamic: `while` loops, whose length depends on values.
         recurrences: Scans over time steps that stay.
-        too_fine: Scans that would become very many equations that compute next to nothing.
+        too_fine: Scans that stay since the program would become very many equations that compute next to nothing.
     """
 
     unrolled: int
@@ -54,10 +55,16 @@ class Loops:
     too_fine: int = 0
 
 
-def find_loops(closed: Any, max_equations: int, *, keeps_recurrences: bool = False) -> Loops:
-    """Counts the loops of a closed jaxpr by what `evaluate` does with them."""
+def find_loops(closed: Any, max_equations: int, *, chooses: bool = False) -> Loops:
+    """Counts the loops of a closed jaxpr by what `evaluate` does with them.
+
+    Args:
+        closed: The jaxpr.
+        max_equations: The greatest number of equations into which a loop is unrolled.
+        chooses: Whether loops stay that are better so: those over time steps, and those of many small equations.
+    """
     counts = {field.name: 0 for field in dataclasses.fields(Loops)}
-    rule = _Rule.of(closed.jaxpr, max_equations, keeps_recurrences=keeps_recurrences)
+    rule = _Rule(closed.jaxpr, max_equations, chooses)
 
     def visit(jaxpr: Any, is_evaluated: bool) -> None:
         for eqn in jaxpr.eqns:
@@ -75,47 +82,73 @@ def find_loops(closed: Any, max_equations: int, *, keeps_recurrences: bool = Fal
     return Loops(**counts)
 
 
-def evaluate(closed: Any, args: Sequence[Any], max_equations: int, *, keeps_recurrences: bool = False) -> list[Any]:
-    """Returns the flat results of a closed jaxpr for `args`, with its loops unrolled. To be called while tracing."""
-    unroller = _Unroller(_Rule.of(closed.jaxpr, max_equations, keeps_recurrences=keeps_recurrences))
+def evaluate(closed: Any, args: Sequence[Any], max_equations: int, *, chooses: bool = False) -> list[Any]:
+    """Returns the flat results of a closed jaxpr for `args`, with its loops unrolled. To be called while tracing.
+
+    Args:
+        closed: The jaxpr.
+        args: Its flat arguments.
+        max_equations, chooses: As for `find_loops`.
+    """
+    unroller = _Unroller(_Rule(closed.jaxpr, max_equations, chooses))
     return [_as_array(value) for value in unroller.evaluate(closed.jaxpr, closed.consts, args)]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class _Rule:
-    """Decides which scans of a program are unrolled."""
+    """Decides which scans of a program are unrolled.
 
+    Attributes:
+        jaxpr: The program.
+        max_equations, chooses: As for `find_loops`.
+    """
+
+    jaxpr: Any
     max_equations: int
-    least_volume: float
-    keeps_recurrences: bool
-
-    @classmethod
-    def of(cls, jaxpr: Any, max_equations: int, *, keeps_recurrences: bool) -> "_Rule":
-        return cls(max_equations, least_volume(jaxpr), keeps_recurrences and are_worth_keeping(jaxpr))
+    chooses: bool
 
     def plans(self, eqn: Any) -> bool:
         """Whether a scan contains anything to plan."""
-        return any(is_plannable(inner, self.least_volume) for inner in core.jaxprs_in_params(eqn.params))
+        return any(is_plannable(inner, self._least_volume) for inner in core.jaxprs_in_params(eqn.params))
 
     def unrolls(self, eqn: Any) -> bool:
         """Whether a scan is unrolled."""
-        return 0 < _unrolled([eqn])[0] <= self.max_equations and self.plans(eqn) and self._is_worth_it(eqn)
+        return self.plans(eqn) and not self.why_it_stays(eqn)
 
     def why_it_stays(self, eqn: Any) -> str:
-        """The name of the field of `Loops` that counts a scan which is not unrolled."""
+        """The field of `Loops` that counts a scan which is not unrolled; "" if it is."""
         if not self.plans(eqn):
             return "unplanned"
-        if _unrolled([eqn])[0] > self.max_equations:
-            return "too_long"
-        return "recurrences" if self._keeps(eqn) else "too_fine"
+        if self._keeps_recurrences and is_recurrence(eqn):
+            return "recurrences"
+        if self._is_too_fine:
+            return "too_fine"
+        return "" if 0 < self._unrolled([eqn])[0] <= self.max_equations else "too_long"
 
-    def _is_worth_it(self, eqn: Any) -> bool:
-        equations, multiplications = _unrolled([eqn])
-        is_fine = equations > MANY_EQUATIONS and multiplications < LEAST_VOLUME * equations
-        return not is_fine and not self._keeps(eqn)
+    @cached_property
+    def _least_volume(self) -> float:
+        return least_volume(self.jaxpr)
 
-    def _keeps(self, eqn: Any) -> bool:
-        return self.keeps_recurrences and is_recurrence(eqn)
+    @cached_property
+    def _keeps_recurrences(self) -> bool:
+        return self.chooses and are_worth_keeping(self.jaxpr)
+
+    @cached_property
+    def _is_too_fine(self) -> bool:
+        """Whether the whole program is, so that a loop and its gradient are treated alike."""
+        equations, multiplications = self._unrolled(self.jaxpr.eqns)
+        is_fine = equations > MANY_EQUATIONS and multiplications < LEAST_PER_EQUATION * equations
+        return self.chooses and is_fine and not any(map(says_what_lies_where, scans(self.jaxpr)))
+
+    def _unrolled(self, eqns: Sequence[Any]) -> tuple[int, int]:
+        """The numbers of equations and of multiplications with all scans unrolled that can be planned."""
+        equations = multiplications = 0
+        for eqn in eqns:
+            inner = [self._unrolled(jaxpr.eqns) for jaxpr in core.jaxprs_in_params(eqn.params)]
+            times = eqn.params["length"] if eqn.primitive.name == SCAN and self.plans(eqn) else 1
+            equations += times * max(sum(count for count, _ in inner), 1)
+            multiplications += times * (sum(count for _, count in inner) + volume(eqn))
+        return equations, multiplications
 
 
 class _Stack:
@@ -178,7 +211,7 @@ class _Unroller:
         params = eqn.params
         closed = _preventing_cse(params["jaxpr"])
         length, body = params["length"], self._body(closed)
-        consts, carry, slices = _scan_arguments(params, values)
+        consts, carry, slices = scan_arguments(params, values)
         with_barriers = values_with_barriers(closed.jaxpr, len(consts), len(carry)) if length > 1 else ()
         rows: list[list[Any]] = [[]] * length
         for i in reversed(range(length)) if params["reverse"] else range(length):
@@ -212,26 +245,6 @@ class _Unroller:
             return explicit.is_written(eqn) or (inner is not None and self._has_unrolled(inner[0]))
 
         return any(map(unrolls, jaxpr.eqns))
-
-
-def _unrolled(eqns: Sequence[Any]) -> tuple[int, int]:
-    """The numbers of equations and of multiplications with all scans unrolled."""
-    equations = multiplications = 0
-    for eqn in eqns:
-        inner = [_unrolled(jaxpr.eqns) for jaxpr in core.jaxprs_in_params(eqn.params)]
-        times = eqn.params["length"] if eqn.primitive.name == SCAN else 1
-        equations += times * max(sum(count for count, _ in inner), 1)
-        multiplications += times * (sum(count for _, count in inner) + volume(eqn))
-    return equations, multiplications
-
-
-def _scan_arguments(params: dict[str, Any], values: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-    """The constants, the first carry, and the stacked arrays."""
-    if "ft_in" in params:  # 0.11
-        consts, carry, slices = params["ft_in"].update(values).unpack()
-        return list(consts), list(carry), list(slices)
-    first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
-    return values[:first], values[first:second], values[second:]
 
 
 def _preventing_cse(closed: Any) -> Any:

@@ -93,22 +93,22 @@ def prospects(
 
     best = np.min([times_s(choices) for choices in known], axis=0)
     known_s, times = float(best.mean()), {choices: times_s(choices) for choices in plans}
-    chosen, seen = list[Choices](), set[Choices]()
+    chosen, looks = list[Choices](), 0
 
     def gain(choices: Choices) -> float:
         """By what share of the step time a plan is expected to be faster than the known and chosen ones."""
         return float(np.maximum(best - times[choices], 0).mean()) / known_s
 
-    while len(chosen) < min(most, len(plans)):
-        choices = max((each for each in plans if each not in chosen), key=gain)
-        if gain(choices) < least_gain:
+    while len(chosen) < most:
+        may_look = looks < _LOOKS * most
+        able = [each for each in plans if each not in chosen and (may_look or search.is_seen(each))]
+        choices = max(able, key=gain, default=None)
+        if choices is None or gain(choices) < least_gain:
             break
-        if choices not in seen:  # its program may take something else than its parts, and so may others like it
-            if len(seen) == _LOOKS * most:
-                break
+        if not search.is_seen(choices):  # its program may take something else than its parts, and so may others like it
             search.look_at(choices)
-            seen.add(choices)
-            times = {each: times_s(each) for each in plans}
+            looks += 1
+            times |= {each: times_s(each) for each in plans if each == choices or not search.is_seen(each)}
             continue
         chosen.append(choices)
         best = np.minimum(best, times[choices])

@@ -18,7 +18,8 @@ class MeasuredPlan:
 
     Attributes:
         solution: The choice for each block, with the prediction.
-        measured_s: The step time, from samples that had no part in the choice; None if it was not run.
+        measured_s: The step time; of the fastest plan from samples that had no part in the choice, and of others by
+            how much longer they took than that one in the race; None if it was not run.
         needed_bytes: The memory of the compiled program on one device; None if it was not compiled.
         collectives: The number of collectives of the compiled program; None if it is not known.
         failure: Why it could not be run, if it was tried.

@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 _DRAWS = 6
 # A plan of measured candidates is taken if no other one could be faster by more than this factor.
 _ENOUGH = 1.01
-# The plans whose programs are looked at for one search, at most and at least, and their blocks, all together; and by
-# what factor a plan has to be predicted to be faster than those that were looked at.
+# The plans whose programs are looked at for one search, at most: the first number, or the second if they have more
+# blocks than the third, all together. By what factor another plan has to be predicted to be faster.
 _MOST_LOOKS, _LEAST_LOOKS, _MOST_BLOCKS = 6, 3, 320
 _WORTH_A_LOOK = 1.005
 # What searches may take of their limit after one of the same program that did not come close to the best plan: they
@@ -114,7 +114,9 @@ class PlanSearch:
             looks, seen = looks + 1, seen + size
             first = self._cheapest(budget_bytes)
             known = self._looked_at(budget_bytes)
-            if first.choices in self._seen or (known and known[0].time_s <= _WORTH_A_LOOK * first.time_s):
+            if first.choices in self._seen or (
+                known and known[0].time_s <= _WORTH_A_LOOK * self._time_s(first.choices)
+            ):
                 break
         else:
             self.look_at(first.choices)
@@ -147,6 +149,10 @@ class PlanSearch:
         """Counts what the program of a plan computes and communicates, if that is known before it is compiled."""
         self._seen.look_at(choices)
 
+    def is_seen(self, choices: Choices) -> bool:
+        """Whether nothing more is known of a plan once it is looked at."""
+        return self._seen.is_blind or choices in self._seen
+
     def program(self, choices: Choices) -> HloModule | None:
         """The partitioned program of a plan, if it was looked at whole."""
         return self._seen.whole(choices)
@@ -173,8 +179,11 @@ class PlanSearch:
         # A plan with a candidate that cannot be run takes forever.
         if choices not in self._seen or math.isinf(solution.time_s):
             return solution
-        communication_s, beyond_s = self._seen.communication_s(choices), self._seen.beyond_s(choices)
-        return replace(solution, time_s=self.costs.plan_s(choices, communication_s, beyond_s))
+        return replace(solution, time_s=self._time_s(choices))
+
+    def _time_s(self, choices: Choices) -> float:
+        """The time of a plan by its program; by what other programs tell if that is not known."""
+        return self.costs.plan_s(choices, self._seen.communication_s(choices), self._seen.beyond_s(choices))
 
     def _alternatives(self, first: Solution, count: int, budget_bytes: int | None) -> list[Solution]:
         """A plan, and the cheapest ones without one of its candidates."""

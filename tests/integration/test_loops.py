@@ -91,7 +91,7 @@ def test_a_recurrence_of_tiny_steps_is_planned_step_by_step(shape: tuple[int, ..
 def test_a_recurrence_of_large_steps_stays_a_loop_with_its_gradient(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recurrences, "LEAST_VOLUME", 0)
+    monkeypatch.setattr(recurrences, "LEAST_PER_STEP", 0)
     plan, function = planned(cart_pole(5), mesh(*shape), POLICY, STATES)
     assert len(plan.strategies) == 1
     assert function.as_text().count(" while(") == 2

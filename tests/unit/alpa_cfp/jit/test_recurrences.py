@@ -44,6 +44,24 @@ def micro_batches(weights: jax.Array, rows: jax.Array) -> jax.Array:
     return lax.scan(lambda total, row: (total + jnp.sum(jnp.tanh(row @ weights)), None), jnp.zeros(()), rows)[0]
 
 
+def counted(weights: jax.Array, rows: jax.Array) -> jax.Array:
+    """The number of the step is no state, and neither is a random key."""
+
+    def step(number: int, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        key, total = carry
+        noise = jax.random.normal(key, rows[0].shape)
+        return jax.random.split(key)[0], total + jnp.sum(jnp.tanh((rows[number] + noise) @ weights))
+
+    return lax.fori_loop(0, 6, step, (jax.random.PRNGKey(0), jnp.zeros(())))[1]
+
+
+def rotated(weights: jax.Array, rows: jax.Array) -> jax.Array:
+    """What layers share is a small part of what they compute."""
+    own, turn = jnp.broadcast_to(jnp.tile(weights, (1, 4)), (6, 8, 32)), jnp.eye(8) + weights[0, 0]
+    layer = lax.scan(lambda h, each: (jnp.tanh((h @ turn) @ each) @ each.T, None), STATE, own)[0]
+    return layer.sum() + rows.sum()
+
+
 def constrained(weights: jax.Array, rows: jax.Array) -> jax.Array:
     """The program says itself where the state lies."""
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -52,6 +70,13 @@ def constrained(weights: jax.Array, rows: jax.Array) -> jax.Array:
         return lax.with_sharding_constraint(jnp.tanh(h @ weights + row), device), None
 
     return lax.scan(step, STATE, rows)[0].sum()
+
+
+def inner_call(weights: jax.Array, rows: jax.Array) -> jax.Array:
+    """An inner call says where the state lies."""
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    step = jax.jit(lambda h, row: jnp.tanh(h @ weights + row), out_shardings=device)
+    return lax.scan(lambda h, row: (step(h, row), None), STATE, rows)[0].sum()
 
 
 def scans(fn: Callable[..., jax.Array], *, differentiated: bool) -> list[Any]:
@@ -70,8 +95,8 @@ def test_a_scan_that_multiplies_its_state_with_shared_weights_is_a_recurrence_an
 
 
 @pytest.mark.parametrize("differentiated", [False, True])
-@pytest.mark.parametrize("fn", [layers, micro_batches, constrained])
-def test_a_scan_over_layers_or_micro_batches_or_with_constraints_is_no_recurrence(
+@pytest.mark.parametrize("fn", [layers, micro_batches, counted, rotated, constrained, inner_call])
+def test_a_scan_over_layers_or_micro_batches_or_that_says_what_lies_where_is_no_recurrence(
     fn: Callable[..., jax.Array], differentiated: bool
 ) -> None:
     assert not any(map(is_recurrence, scans(fn, differentiated=differentiated)))
@@ -82,7 +107,7 @@ def traced(fn: Callable[..., Any], *args: jax.Array) -> TracedFunction:
 
 
 def test_a_recurrence_of_large_steps_stays_a_loop_and_the_plan_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recurrences, "LEAST_VOLUME", 4 * 8 * 8)
+    monkeypatch.setattr(recurrences, "LEAST_PER_STEP", 4 * 8 * 8)
     program = traced(jax.grad(plain), WEIGHTS, ROWS)
     assert program.unrolled == 0
     assert [caveat.text for caveat in program.caveats] == [
@@ -92,16 +117,18 @@ def test_a_recurrence_of_large_steps_stays_a_loop_and_the_plan_says_so(monkeypat
 
 
 def test_a_recurrence_of_tiny_steps_is_unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recurrences, "LEAST_VOLUME", 4 * 8 * 8 + 1)
+    monkeypatch.setattr(recurrences, "LEAST_PER_STEP", 4 * 8 * 8 + 1)
     program = traced(plain, WEIGHTS, ROWS)
     assert program.unrolled == 1
     assert not program.caveats
 
 
 def test_layers_beside_a_recurrence_are_unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recurrences, "LEAST_VOLUME", 0)
+    monkeypatch.setattr(recurrences, "LEAST_PER_STEP", 0)
 
     def fn(weights: jax.Array, rows: jax.Array) -> jax.Array:
         return plain(weights, rows) + layers(weights, rows)
 
-    assert traced(fn, WEIGHTS, ROWS).unrolled == 1
+    program = traced(fn, WEIGHTS, ROWS)
+    assert program.unrolled == 1
+    assert [caveat.text[:23] for caveat in program.caveats] == ["1 loops over time steps"]

@@ -87,3 +87,31 @@ def test_plans_that_differ_in_a_kind_of_block_and_do_not_fit_are_left_out(monkey
     budget = best.memory.total
     for choices in prospects(searched, [best.choices], budget, 8, least_gain=0.0).plans:
         assert searched.problem.solution(choices).memory.total <= budget
+
+
+def looking(monkeypatch: pytest.MonkeyPatch, *, slower: float) -> tuple[PlanSearch, list[Choices]]:
+    """A search that knows of the slowest plan, and the plans whose programs it looks at: each takes so many times as
+    long as its parts.
+    """
+    searched, looked_at = tried(slowest()), list[Choices]()
+    own = searched.time_with
+    monkeypatch.setattr(searched, "is_seen", lambda choices: choices in looked_at)
+    monkeypatch.setattr(searched, "look_at", looked_at.append)
+    monkeypatch.setattr(
+        searched, "time_with", lambda plan, known: own(plan, known) * (slower if plan in looked_at else 1.0)
+    )
+    return searched, looked_at
+
+
+def test_few_programs_are_looked_at_where_each_turns_out_to_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched, looked_at = looking(monkeypatch, slower=100.0)
+    assert not prospects(searched, [slowest()], None, 2).plans
+    assert len(looked_at) == 4
+
+
+def test_plans_that_were_looked_at_are_chosen_though_no_more_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched, looked_at = looking(monkeypatch, slower=1.05)
+    found = prospects(searched, [slowest()], None, 2, least_gain=0.0).plans
+    assert len(looked_at) <= 4
+    assert found
+    assert set(found) <= set(looked_at)
