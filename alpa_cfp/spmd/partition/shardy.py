@@ -64,7 +64,7 @@ def partition_with_shardy(
         module: The annotated module.
         accumulators: Results of the form `old + gradient` whose reduction over devices is left to the caller, as far
             as it can be (see `grad_sync`).
-        whole_dims: Whether to gather dims that an op works along instead of refusing them.
+        whole_dims: Whether to gather dims that an op or a loop works along instead of refusing them.
         whole_ops: Whether to compute an op whole on every device (see `local_dispatch`) instead of refusing it.
 
     Raises:
@@ -85,7 +85,7 @@ def partition_with_shardy(
             _make_even(main, mesh)
         if whole_dims:
             make_worked_dims_whole(main, mesh)
-        settle_loops(parsed, mesh, whole=whole_ops)
+        settle_loops(parsed, mesh, whole=whole_dims or whole_ops)
         run_shardy_passes(parsed, _TO_COLLECTIVES)
         main = mlir.main_function(parsed)
         sum_after_loops(mlir.entry_block(main), mesh)
