@@ -113,7 +113,7 @@ class _Rule:
 
     def unrolls(self, eqn: Any) -> bool:
         """Whether a scan is unrolled."""
-        return self.plans(eqn) and not self.why_it_stays(eqn)
+        return not self.why_it_stays(eqn)
 
     def why_it_stays(self, eqn: Any) -> str:
         """The field of `Loops` that counts a scan which is not unrolled; "" if it is."""

@@ -33,7 +33,7 @@ _ENOUGH = 1.01
 # The plans whose programs are looked at for one search, at most: the first number, or the second if they have more
 # blocks than the third, all together. By what factor another plan has to be predicted to be faster.
 _MOST_LOOKS, _LEAST_LOOKS, _MOST_BLOCKS = 6, 3, 320
-_WORTH_A_LOOK = 1.005
+_WORTH_LOOKING = 1.005
 # What searches may take of their limit after one of the same program that did not come close to the best plan: they
 # will not either, and plans hardly get better after the first seconds. The same for a search with drawn times.
 _LATER_SHARE, _DRAWN_SHARE = 1 / 8, 1 / 60
@@ -115,7 +115,7 @@ class PlanSearch:
             first = self._cheapest(budget_bytes)
             known = self._looked_at(budget_bytes)
             if first.choices in self._seen or (
-                known and known[0].time_s <= _WORTH_A_LOOK * self._time_s(first.choices)
+                known and known[0].time_s <= _WORTH_LOOKING * self._time_s(first.choices)
             ):
                 break
         else:

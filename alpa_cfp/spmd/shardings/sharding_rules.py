@@ -34,19 +34,18 @@ _POPULATE = "func.func(sdy-populate-op-sharding-rules)"
 def run_shardy_passes(module: Any, pipeline: str) -> None:
     """Run a pipeline of Shardy's passes on `module` in place, with the rules that this module gives.
 
-    The result is not verified: whatever comes next of passes or compilers does that before it begins.
-
     Raises:
         ir.MLIRError: a pass failed, or the module is not valid.
     """
     give_rules(module)
-    mlir.run_passes(module, pipeline, verifies_result=False)
+    mlir.run_passes(module, pipeline)
 
 
 def give_rules(module: Any) -> None:
     """Give rules to the ops of `module` that this module has one for; where it has loops, Shardy's to all others.
 
-    A loop that has a rule keeps it.
+    A loop that has a rule keeps it. The passes drop all rules, so it got this one since (`settle_loops`), and must not
+    have been edited after that.
     """
     for loop in give_inner_rules(module):
         if RULE not in loop.attributes:

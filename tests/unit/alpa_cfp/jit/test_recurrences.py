@@ -102,6 +102,12 @@ def test_a_scan_over_layers_or_micro_batches_or_that_says_what_lies_where_is_no_
     assert not any(map(is_recurrence, scans(fn, differentiated=differentiated)))
 
 
+def test_a_scan_in_explicit_mode_is_no_recurrence() -> None:
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        assert not any(map(is_recurrence, scans(plain, differentiated=True)))
+
+
 def traced(fn: Callable[..., Any], *args: jax.Array) -> TracedFunction:
     return trace(fn, args, {}, (), "cpu")
 
