@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from alpa_cfp.candidates import block_candidates
+from alpa_cfp.candidates import kind_candidates
 from alpa_cfp.candidates.block_candidates import distinct, find_block_candidates
 from alpa_cfp.costs import Rates
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
@@ -65,18 +65,18 @@ def _of_model(model: str, meshes: Sequence[str]) -> Iterator[dict[str, Any]]:
 def measure(program: AnalysedProgram, mesh: LogicalMesh) -> dict[str, Any]:
     """Counts of one planning, and its seconds."""
     began, partitioned = time.perf_counter(), 0
-    original = block_candidates.partitioned
+    original = kind_candidates.partitioned
 
     def counted(*arguments: Any) -> Any:
         nonlocal partitioned
         partitioned += 1
         return original(*arguments)
 
-    block_candidates.partitioned = counted
+    kind_candidates.partitioned = counted
     try:
         blocks = find_block_candidates(program.subprograms, mesh, {})
     finally:
-        block_candidates.partitioned = original
+        kind_candidates.partitioned = original
     boundaries = find_boundaries(program.module, program.blocks, blocks)
     costs = CandidateCosts(blocks, boundaries, Rates())
     own = costs.costs()

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
-from alpa_cfp.candidates.block_candidates import Candidate
+from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.evidence.purposes import Share, share_of
 from alpa_cfp.plan.plan_report import Communication, CommunicationSource, Purpose, Role
 from alpa_cfp.spmd.ir import mlir

@@ -7,9 +7,11 @@ program is made. Invariant: the same profiles give the same plan.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
-from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate, distinct, find_block_candidates
+from alpa_cfp.analysis.blocks import ParallelBlock
+from alpa_cfp.candidates.block_candidates import BlockCandidates, Strategies, distinct, find_block_candidates
+from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.costs import CommunicationCosts, Rates
 from alpa_cfp.evidence.plan_evidence import PlanEvidence
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
@@ -20,9 +22,9 @@ from alpa_cfp.planner.plan_programs import MODELLED_UNITS, TIMED_UNITS, PlanProg
 from alpa_cfp.planner.request import PlanRequest, TargetDevices
 from alpa_cfp.planner.session import Session
 from alpa_cfp.profiling import TimeBudget
-from alpa_cfp.search import SearchProblem, Solution
+from alpa_cfp.search import SearchProblem, Solution, search
 from alpa_cfp.select.alike import first_measured
-from alpa_cfp.select.baselines import baselines
+from alpa_cfp.select.baselines import baselines, needed_by_hand
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.measured_plan import MeasuredPlan
 from alpa_cfp.select.mesh_costs import MeshPrograms, mesh_costs, mesh_programs
@@ -31,15 +33,19 @@ from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.select.refinement import Refinement
 from alpa_cfp.select.search_problem import Boundaries, find_boundaries
 from alpa_cfp.select.target_costs import target_costs
+from alpa_cfp.select.unused_axes import UsedAxes
 from alpa_cfp.select.whole_plan import best_whole
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import strategies_of
 from alpa_cfp.targets.target import Target
 
 logger = logging.getLogger(__name__)
 
 # The share of a search's limits for each baseline with which the plan of an approximate search is compared.
 _BASELINE_SHARE = 0.1
+# The same for each of the searches that tell which candidates are made, and how close they come to the best plan.
+_CANDIDATES_SHARE, _CLOSE = 0.05, 0.01
 
 
 def budget_of(request: PlanRequest, options: PlanOptions) -> int | None:
@@ -98,6 +104,13 @@ class _Planning:
         if self.profiles is not None and self.target is None:
             self._expect([each for programs in self._mesh_programs for each in programs])
         candidates = self._candidates()
+        logger.info(
+            "CFP: %d ops, %d blocks of %d kinds, %d candidates",
+            len(blocks.graph.ops),
+            len(blocks.blocks),
+            len({each.kind for each in candidates}),
+            len(distinct(candidates)),
+        )
         budget, batches = budget_of(self.request, self.options), self.request.num_micro_batches
         # A plan that is timed has to fit into the budget; of those that are modelled only the chosen one is compiled
         # whole.
@@ -105,8 +118,8 @@ class _Planning:
             self.program, self.mesh, candidates, batches, budget is not None and self.target is None,
             TIMED_UNITS if self.target is None else MODELLED_UNITS,
         )  # fmt: skip
-        rates, communication = self._rates()
-        boundaries = find_boundaries(module, blocks, candidates, overlaps=self.target is not None)
+        rates, communication = self._rates
+        boundaries = self._boundaries(candidates)
         search = self._search(candidates, boundaries, rates, communication, programs)
         measured, tried = self._chosen(candidates, search, programs, budget)
         self._note_where_costs_are_from(rates)
@@ -140,25 +153,40 @@ class _Planning:
             self.session.expect(self.request.devices, self.mesh, programs)
 
     def _candidates(self) -> Sequence[BlockCandidates]:
-        """The candidates of all blocks; the first one of each kind that is measured is prepared meanwhile."""
+        """The candidates of all blocks; those of each kind that are measured first are prepared meanwhile."""
+        split_sums = bool(self.options.split_sums)
 
-        def tell(candidates: Sequence[Candidate]) -> None:
+        def tell(block: ParallelBlock, candidates: Sequence[Candidate]) -> None:
             if self.profiles is not None and self.options.costs == "measure":
-                self._expect([first_measured(candidates, Rates())])
+                self._expect(first_measured(block, candidates, Rates()))
 
-        found = find_block_candidates(
-            self.program.subprograms, self.mesh, self.session.candidates, tell,
-            split_sums=bool(self.options.split_sums),
-        )  # fmt: skip
-        logger.info(
-            "CFP: %d ops, %d blocks of %d kinds, %d candidates",
-            len(self.program.blocks.graph.ops),
-            len(self.program.blocks.blocks),
-            len({each.kind for each in found}),
-            len(distinct(found)),
-        )
-        return found
+        def find(strategies: Strategies) -> Sequence[BlockCandidates]:
+            return find_block_candidates(
+                self.program.subprograms, self.mesh, self.session.candidates, tell, strategies, split_sums=split_sums
+            )
 
+        def best(candidates: Sequence[BlockCandidates]) -> Solution:
+            rates, communication = self._rates
+            costs = CandidateCosts(
+                candidates, self._boundaries(candidates), rates,
+                micro_batches=self.request.num_micro_batches, communication=communication,
+            )  # fmt: skip
+            return search(
+                PlanSearch(costs).problem, None,
+                time_limit_s=_CANDIDATES_SHARE * self.options.search_limit_s,
+                memory_limit_bytes=self.options.search_memory_bytes, enough=_CLOSE, thorough=False,
+            )  # fmt: skip
+
+        shape = self.mesh.shape
+        by_hand = partial(needed_by_hand, self.mesh) if self.options.baselines else lambda block, every, given: ()
+        used = UsedAxes(shape, lambda block: strategies_of(block, shape, split_sums=split_sums), find, by_hand)
+        return used.candidates(best, self.options.pruning_margin)
+
+    def _boundaries(self, candidates: Sequence[BlockCandidates]) -> Boundaries:
+        module, blocks = self.program.module, self.program.blocks
+        return find_boundaries(module, blocks, candidates, overlaps=self.target is not None)
+
+    @cached_property
     def _rates(self) -> tuple[Rates, CommunicationCosts | None]:
         """What the mesh computes, and what its collectives take, if that is known."""
         if self.target is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
-from alpa_cfp.candidates.block_candidates import Candidate
+from alpa_cfp.candidates.block_candidates import CandidateCache
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import NoDevicesError
 from alpa_cfp.extraction.analysed_program import AnalysedPrograms
@@ -41,7 +41,7 @@ class Session:
     programs: AnalysedPrograms
     database: ProfileDatabase
     profilers: ExitStack
-    candidates: dict[Any, tuple[Candidate, ...]] = field(default_factory=dict)
+    candidates: CandidateCache = field(default_factory=dict)
     _profiler_of: dict[Any, Profiler] = field(default_factory=dict)
 
     @classmethod

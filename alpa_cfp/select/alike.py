@@ -6,13 +6,17 @@ compute alike: data parallelism, ZeRO-2 and ZeRO-3 do. Invariant: candidates tha
 block.
 """
 
+import itertools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate
+from alpa_cfp.analysis.blocks import ParallelBlock
+from alpa_cfp.analysis.contractions import Side
+from alpa_cfp.candidates.block_candidates import BlockCandidates
+from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.costs import Rates, Work, estimated_s
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
@@ -104,8 +108,18 @@ def first_numbers(numbers: Sequence[Sequence[int]], targets: Sequence[int], esti
     return sorted(min({targets[i] for i in own}, key=lambda i: (estimates[i], i)) for own in kinds)
 
 
-def first_measured(candidates: Sequence[Candidate], rates: Rates) -> HloModule:
-    """The program that is measured first of the candidates of one kind of block: the fastest one, as estimated."""
-    targets = set(first_alike([0] * len(candidates), candidates))
+def first_measured(block: ParallelBlock, candidates: Sequence[Candidate], rates: Rates) -> list[HloModule]:
+    """The programs that are measured first of the candidates of one kind of block: the one that is the fastest, as
+    estimated, and then nearly always that of data parallelism.
+    """
+    targets = first_alike([0] * len(candidates), candidates)
     first = min(targets, key=lambda number: (estimated_s(measured_work(candidates[number]), rates), number))
-    return measured_program(candidates[first])
+    by_samples = (target for target, each in zip(targets, candidates, strict=True) if _is_data_parallel(block, each))
+    return [measured_program(candidates[number]) for number in dict.fromkeys((first, *itertools.islice(by_samples, 1)))]
+
+
+def _is_data_parallel(block: ParallelBlock, candidate: Candidate) -> bool:
+    """Whether a candidate splits one factor of samples along all mesh axes."""
+    shape = (*candidate.inputs, *candidate.outputs)[0].mesh.shape
+    used = {factor for factor, size in zip(candidate.strategy.factors, shape, strict=True) if size > 1}
+    return len(used) == 1 and all(each is not None and block.factors[each].side is Side.LEFT for each in used)

@@ -20,6 +20,7 @@ import numpy as np
 from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.candidates.block_candidates import BlockCandidates
+from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.search import MEMORY_BYTES, NoPlanError, SearchProblem, Solution, Variable, search
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
@@ -56,12 +57,15 @@ class _Kind:
 
     def allows(self, block: ParallelBlock, small: bool, strategy: BlockStrategy) -> bool:
         """Whether this baseline allows a strategy of a block."""
+        return strategy.state_sharding is self.kept and self.splits(block, small, strategy)
+
+    def splits(self, block: ParallelBlock, small: bool, strategy: BlockStrategy) -> bool:
+        """Whether this baseline allows what a strategy of a block splits."""
         sides = [None if factor is None else block.factors[factor].side for factor in strategy.factors]
         samples = (*_SAMPLES, None) if small else _SAMPLES
         parameters = (*_PARAMETERS, None) if small or self.cheapest else _PARAMETERS
         return (
-            strategy.state_sharding is self.kept
-            and strategy.sums_along is None
+            strategy.sums_along is None
             and all(sides[axis] in samples for axis in self.samples)
             and all(sides[axis] in parameters for axis in self.parameters)
         )
@@ -98,7 +102,7 @@ def baselines(
             continue
         try:
             plan = search(
-                _restricted(blocks, block_candidates, problem, kind),
+                _restricted(blocks, block_candidates, problem, kind, mesh),
                 None,
                 time_limit_s=limit_s,
                 memory_limit_bytes=memory_bytes,
@@ -111,6 +115,24 @@ def baselines(
         if plan.choices not in {other.choices for other in found.values()}:
             found[name] = problem.solution(plan.choices)
     return found
+
+
+def needed_by_hand(
+    mesh: LogicalMesh, block: ParallelBlock, every: Sequence[BlockStrategy], given: Sequence[BlockStrategy]
+) -> list[BlockStrategy]:
+    """Strategies of a block that baselines need for which none of the given ones can be taken.
+
+    Args:
+        mesh: The logical mesh.
+        block: The block.
+        every: All its strategies.
+        given: Those for which there are candidates.
+    """
+    found = dict[BlockStrategy, None]()
+    for kind in _kinds([axis.index for axis in mesh.axes]).values():
+        if not any(kind.splits(block, True, each) for each in given):
+            found |= dict.fromkeys(each for each in every if kind.splits(block, True, each))
+    return list(found)
 
 
 def _kinds(axes: Sequence[int]) -> dict[str, _Kind]:
@@ -139,15 +161,19 @@ def _tensor_axes(axes: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _restricted(
-    blocks: Sequence[ParallelBlock], block_candidates: Sequence[BlockCandidates], problem: SearchProblem, kind: _Kind
+    blocks: Sequence[ParallelBlock],
+    block_candidates: Sequence[BlockCandidates],
+    problem: SearchProblem,
+    kind: _Kind,
+    mesh: LogicalMesh,
 ) -> SearchProblem:
     """`problem` without the choices that `kind` does not allow; values hardly want to be moved, unless it is to be the
     cheapest plan.
     """
-    flops = [each.candidates[0].work.flops for each in block_candidates]
+    flops = [_whole_flops(each.candidates[0], mesh) for each in block_candidates]
     limit, variables = _SMALL * float(np.median(flops)), []
     for each, variable in zip(block_candidates, problem.variables, strict=True):
-        block, small = blocks[each.block], each.candidates[0].work.flops < limit
+        block, small = blocks[each.block], _whole_flops(each.candidates[0], mesh) < limit
         allowed = np.array([kind.allows(block, small, candidate.strategy) for candidate in each.candidates])
         allowed &= np.isfinite(variable.time_s)
         times = np.where(allowed, variable.time_s, math.inf) if allowed.any() else variable.time_s
@@ -155,6 +181,12 @@ def _restricted(
     if kind.cheapest:
         return SearchProblem(tuple(variables), problem.edges)
     return SearchProblem(tuple(variables), tuple(each.mapped(_counted_more) for each in problem.edges))
+
+
+def _whole_flops(candidate: Candidate, mesh: LogicalMesh) -> float:
+    """What all devices together would contract if each part was computed once."""
+    sizes = zip(candidate.strategy.factors, mesh.shape, strict=True)
+    return candidate.work.flops * math.prod(size for factor, size in sizes if factor is not None)
 
 
 def _counted_more(seconds: np.ndarray) -> np.ndarray:

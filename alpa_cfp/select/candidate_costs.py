@@ -15,7 +15,8 @@ from dataclasses import replace
 import numpy as np
 
 from alpa_cfp.candidates.accumulation import step_time_s
-from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate, distinct
+from alpa_cfp.candidates.block_candidates import BlockCandidates, distinct
+from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.costs import CommunicationCosts, Rates, Work, estimated_s, fitted
 from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.database import Profile

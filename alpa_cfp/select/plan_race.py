@@ -19,14 +19,15 @@ import numpy as np
 from alpa_cfp.select.plan_trials import PlanTrial, PlanTrials
 
 # How many times slower than the fastest one a plan may be to take part, and the greatest number of plans.
-_CLOSE, _MOST = 1.1, 6
-# How many times as often as a candidate a plan runs in a round, and the most rounds.
-_RUNS, _ROUNDS = 2, 5
+_CLOSE, _MOST = 1.08, 6
+# The most rounds. In each a plan runs as often as a candidate: what deviates from round to round does so hardly less if
+# rounds are longer.
+_ROUNDS = 6
 # What times of one round deviate by, relative to each other, and how many measurements of that this stands for.
-_DEVIATION, _ASSUMED = 0.025, 2
-# A plan leaves that is slower by so many standard errors; the race ends when to take the first plan is expected to lose
-# less than the second number to any other, as a share of the step time.
-_SURE, _LOSS = 2.0, 0.005
+_DEVIATION, _ASSUMED = 0.03, 2
+# A plan leaves that is slower by so many standard errors. The race ends when to take the first plan is expected to lose
+# less to any other than this share of the step time for each second that the next round takes, within these bounds.
+_SURE, _LOSS_A_SECOND, _LEAST_LOSS, _MOST_LOSS = 2.0, 0.005, 0.005, 0.01
 _NORMAL = NormalDist()
 
 
@@ -65,7 +66,8 @@ class PlanRace:
         while len(racing) > 1 and len(rounds) < _ROUNDS:
             rounds.append(self._round(trials, racing))
             racing, loss = _not_slower([n for n in racing if n in rounds[-1]], rounds)
-            if loss < _LOSS:
+            takes_s = self.timing.samples * sum(self.timing.step_s(trials[n]) for n in racing)
+            if loss < min(max(_LOSS_A_SECOND * takes_s, _LEAST_LOSS), _MOST_LOSS):
                 break
         times = rounds or [before]
         racing.sort(key=lambda n: _mean([each[n] for each in times]))
@@ -81,7 +83,7 @@ class PlanRace:
 
     def _round(self, trials: Sequence[PlanTrial], numbers: Sequence[int]) -> dict[int, float]:
         """Runs plans side by side; gives the logarithm of the step time of each that could be run again."""
-        self.timing.measure([trials[n] for n in numbers], _RUNS)
+        self.timing.measure([trials[n] for n in numbers])
         return {n: math.log(self.timing.step_s(trials[n])) for n in numbers if self.timing.is_timed(trials[n])}
 
 

@@ -128,10 +128,10 @@ class PlanTrials:
         assert trial.whole is not None
         return trial.whole.lower_half_mean_s
 
-    def measure(self, trials: Sequence[PlanTrial], runs: int = 1) -> None:
-        """Runs plans again, `runs` times as often as a candidate."""
+    def measure(self, trials: Sequence[PlanTrial]) -> None:
+        """Runs plans again, as often as a candidate."""
         is_shorter = any(isinstance(trial.program, ShorterPrograms) for trial in trials)
-        count = runs * self.samples * (_SHORTER if is_shorter else 1)
+        count = self.samples * (_SHORTER if is_shorter else 1)
         wanted = [trial.runs + count for trial in trials for _ in trial.modules]
         profiles = iter(self.profiles([module for trial in trials for module in trial.modules], wanted))
         for trial in trials:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from alpa_cfp.candidates.block_candidates import Candidate
+from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.quantities import plural
 

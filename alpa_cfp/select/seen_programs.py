@@ -8,7 +8,7 @@ plan runs. Invariant: the same programs in the same order give the same correcti
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from alpa_cfp.candidates.block_candidates import Candidate
+from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.costs import Rates, Work
 from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.select.candidate_costs import MOST_SAVED, CandidateCosts, Choices

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from alpa_cfp.candidates.block_candidates import Candidate
+from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.costs import Work
 from alpa_cfp.costs.communication import CollectiveKey
 from alpa_cfp.select.alike import split_of

@@ -11,13 +11,13 @@ the distinct segments of the stages, not on the number of stages.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.analysis.graph import Graph
 from alpa_cfp.analysis.segments import find_segments
 from alpa_cfp.candidates.accumulation import MIN_MICRO_BATCH_SHARE, micro_batch_s
-from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate, find_block_candidates
+from alpa_cfp.candidates.block_candidates import BlockCandidates, CandidateCache, find_block_candidates
+from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.candidates.segment_program import SegmentProgram, segment_program
 from alpa_cfp.costs import Rates, Work, estimated_s, fitted, read_local, work_of
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
@@ -59,7 +59,7 @@ class StageEvidence:
         caveats: What could not be measured.
     """
 
-    candidates: dict[Any, tuple[Candidate, ...]]
+    candidates: CandidateCache
     rates: Rates
     programs: int
     caveats: tuple[Caveat, ...] = ()
@@ -125,7 +125,7 @@ class StageCostModel:
     def compose(
         self,
         program: AnalysedProgram,
-        candidates: dict[Any, tuple[Candidate, ...]],
+        candidates: CandidateCache,
         micro_batches: int,
         budget_bytes: int | None,
         limit_s: float,

@@ -112,15 +112,15 @@ def transformed_dims(op: Operation) -> Dims:
     return set(range(rank - len(mlir.int_array(op, "fft_length")), rank))
 
 
-def batch_dims(op: Operation) -> int:
+def batch_dims(op: Operation) -> int | None:
     """How many leading dims of all its arrays a `stablehlo.custom_call` computes independently along.
 
-    JAX says so of decompositions and solves (`num_batch_dims`); 0 where nothing is said.
+    JAX says so of decompositions and solves (`num_batch_dims`); None where nothing is said.
     """
     if op.name != "stablehlo.custom_call" or _FRONTEND not in op.attributes:
-        return 0
+        return None
     said = ir.DictAttr(op.attributes[_FRONTEND])
-    return int(ir.StringAttr(said["num_batch_dims"]).value) if "num_batch_dims" in said else 0
+    return int(ir.StringAttr(said["num_batch_dims"]).value) if "num_batch_dims" in said else None
 
 
 def changed_dims(whole: Value, part: Value) -> Dims:

@@ -264,7 +264,7 @@ def whole_on_every_device(ctx: LocalContext, op: Operation, shardings: list[Arra
     """Ops that are only taken where every device computes the whole of them, or its part of a batch."""
     side_effect = "has_side_effect" in op.attributes and ir.BoolAttr(op.attributes["has_side_effect"]).value
     require(not side_effect, op, "it has side effects")
-    if count := batch_dims(op):
+    if (count := batch_dims(op)) is not None:
         _part_of_batch(ctx, op, shardings, count)
         return
     for nested in mlir.inner_operations(op):

@@ -6,8 +6,9 @@ their own names, so that no pass ever sees another op in their place:
 - elementwise ops that Shardy has no rule for (`chlo.erf` and its like), at which its passes stop;
 - reductions that no backend makes over devices (`op_kinds.is_made_over_devices`): Shardy would give each device a part
   of such a result. Their dims are gathered before instead;
-- the largest numbers of a row (`chlo.top_k`), and decompositions and solves of a batch of matrices, which are calls of
-  libraries: they are split along the dims of the batch;
+- the largest numbers of a row (`chlo.top_k`), and decompositions and solves of matrices, which are calls of libraries:
+  they are split along the dims of a batch of matrices, and gathered along all others. JAX's own rules for these calls
+  say that they are split along any dim;
 - loops, which are split along the dims that no iteration works along (`loop_dims`).
 
 The passes drop all rules in the end; therefore they run through `run_shardy_passes`, which gives the rules each time.
@@ -63,7 +64,7 @@ def give_inner_rules(module: Any) -> list[Operation]:
             op.attributes[RULE] = _whole_reduction_rule(op)
         elif name == _TOP_K:
             op.attributes[RULE] = _batch_rule(op, mlir.tensor_type(op.operands[0]).rank - 1)
-        elif name == "stablehlo.custom_call" and (count := batch_dims(op)):
+        elif name == "stablehlo.custom_call" and (count := batch_dims(op)) is not None:
             op.attributes[RULE] = _batch_rule(op, count)
         has_loops = has_loops or name == WHILE
     if not has_loops:

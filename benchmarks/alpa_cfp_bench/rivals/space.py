@@ -14,7 +14,8 @@ import numpy as np
 
 from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.candidates.accumulation import step_time_s
-from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate, find_block_candidates
+from alpa_cfp.candidates.block_candidates import BlockCandidates, find_block_candidates
+from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.costs import CommunicationCosts, Rates, estimated_s
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.profiling import TimeBudget

@@ -11,7 +11,8 @@ from alpa_cfp.analysis.blocks import find_blocks
 from alpa_cfp.analysis.contractions import Side
 from alpa_cfp.analysis.reading import read_graph
 from alpa_cfp.candidates.accumulation import step_time_s
-from alpa_cfp.candidates.block_candidates import BlockCandidates, Candidate, find_block_candidates
+from alpa_cfp.candidates.block_candidates import BlockCandidates, find_block_candidates
+from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.costs import Rates
 from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.select.candidate_costs import CandidateCosts

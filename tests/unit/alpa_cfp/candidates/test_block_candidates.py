@@ -13,8 +13,9 @@ from jax.sharding import AbstractMesh, PartitionSpec
 
 from alpa_cfp.analysis.blocks import ParallelBlock
 from alpa_cfp.candidates import block_candidates as candidates
-from alpa_cfp.candidates import block_program
-from alpa_cfp.candidates.block_candidates import Candidate, find_block_candidates
+from alpa_cfp.candidates import block_program, kind_candidates
+from alpa_cfp.candidates.block_candidates import find_block_candidates
+from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.costs import Work, read_local, work_of
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.jit.constraints import asked_by_user
@@ -60,7 +61,7 @@ def constrained_module(mesh: LogicalMesh) -> HloModule:
 
 def without_permutations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each strategy be evaluated by its own program."""
-    monkeypatch.setattr(candidates, "order_key", lambda _, strategy, names_axes: strategy)
+    monkeypatch.setattr(kind_candidates, "order_key", lambda _, strategy, names_axes: strategy)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +96,8 @@ def test_programs_are_made_for_one_of_the_orders_of_equal_axes(
     mesh: LogicalMesh, least: float, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[object] = []
-    original = candidates._candidate
-    monkeypatch.setattr(candidates, "_candidate", lambda *args: made.append(args) or original(*args))
+    original = kind_candidates._candidate
+    monkeypatch.setattr(kind_candidates, "_candidate", lambda *args: made.append(args) or original(*args))
     every = found(model_module("mlp"), mesh)
     base = [each for each in every if each.strategy.state_sharding is StateSharding.REPLICATED]
     assert least * len(base) <= len(made) < most * len(base)
@@ -146,6 +147,14 @@ def test_candidates_of_some_strategies_are_those_of_all_that_have_these() -> Non
         expected = tuple(each for each in whole.candidates if each.strategy.factors[0] == each.strategy.factors[1])
         assert part == replace(whole, candidates=expected)
         assert 0 < len(expected) < len(whole.candidates)
+
+
+def test_a_strategy_has_the_same_candidates_whichever_were_made_before() -> None:
+    program, cache = AnalysedProgram(model_module("gpt", SMALL)), dict[Any, Any]()
+    for keep in (2, 3, 1):
+        chosen = lambda _, block, keep=keep: strategies_of(block, SQUARE.shape, split_sums=True)[::keep]  # noqa: E731
+        found = find_block_candidates(program.subprograms, SQUARE, cache, strategies=chosen)
+        assert found == find_block_candidates(program.subprograms, SQUARE, {}, strategies=chosen)
 
 
 def test_a_marked_stage_has_the_state_shardings_of_a_plain_step() -> None:

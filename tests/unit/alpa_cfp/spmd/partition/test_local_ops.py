@@ -91,3 +91,21 @@ def test_a_batch_of_matrices_is_worked_on_in_parts_without_communication(name: s
     assert program.partitioner == "shardy"
     assert program.collectives == ()
     assert {sharding.dims[0] for sharding in program.output_shardings} == {split(MESH_2X4, "xy").dims[0]}
+
+
+DECOMPOSITIONS = {
+    "cholesky": lambda x: jnp.linalg.cholesky(x @ x.mT + 4 * jnp.eye(8)),
+    "eigh": lambda x: jnp.linalg.eigh(x @ x.mT)[0],
+    "qr": lambda x: jnp.abs(jnp.linalg.qr(x)[1]),
+    "lu": lambda x: jax.scipy.linalg.lu(x)[2],
+}
+
+
+@pytest.mark.parametrize("name", DECOMPOSITIONS)
+def test_a_matrix_that_is_split_is_gathered_before_it_is_decomposed(name: str) -> None:
+    case = Case(DECOMPOSITIONS[name], (np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32),))
+    module = case.module()
+    annotate(module, MESH_2X4, [split(MESH_2X4, "x", "y")])
+    program = assert_partitioned_right(module, case.arguments, case.expected())
+    assert program.partitioner == "shardy"
+    assert "all-gather" in {each.kind for each in program.collectives}
