@@ -7,7 +7,7 @@ arguments and results by pytree path. Invariant: `planned_for` annotates a progr
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, overload
 
 from jax.sharding import Mesh
@@ -17,13 +17,14 @@ from alpa_cfp.evidence.plan_evidence import signed
 from alpa_cfp.jit.constraints import asked_by_plan, asked_by_user, require_obeyed
 from alpa_cfp.jit.loops_as_written import faster_form
 from alpa_cfp.jit.meshes import AnyMesh, axis_types_of, dims_of, of_whole_axes, platform_of, request_for
+from alpa_cfp.jit.micro_batch_forms import fastest_parts, in_parts, possible_parts
 from alpa_cfp.jit.processes import planning_together
-from alpa_cfp.jit.recomputation import fastest_form, recomputing
+from alpa_cfp.jit.recomputation import Made, fastest_form, recomputing
 from alpa_cfp.jit.tracing import Leaf, TracedFunction, trace
 from alpa_cfp.lazily import call
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlannedModule
-from alpa_cfp.plan.signature import Asked, Placed, Signature
+from alpa_cfp.plan.signature import Asked, MicroBatches, Placed, Signature
 from alpa_cfp.planner.options import HasPlanOptions, PlanOptions
 from alpa_cfp.planner.planner import plan as plan_module
 from alpa_cfp.planner.request import PlanRequest
@@ -39,11 +40,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """What is said of a function's arguments and results, each as for `jax.jit`."""
+    """What is said of a function's arguments and results: `batch_argnums` as for `in_micro_batches`, all else as for
+    `jax.jit`.
+    """
 
     donate_argnums: int | Sequence[int] = ()
     in_shardings: Any = None
     out_shardings: Any = None
+    batch_argnums: int | Sequence[int] = ()
 
 
 @overload
@@ -55,6 +59,7 @@ def autoshard(
     donate_argnums: int | Sequence[int] = (),
     in_shardings: Any = None,
     out_shardings: Any = None,
+    batch_argnums: int | Sequence[int] = (),
     option: PlanOptions | HasPlanOptions | None = None,
     **kwargs: Any,
 ) -> Plan: ...
@@ -68,6 +73,7 @@ def autoshard(
     donate_argnums: int | Sequence[int] = (),
     in_shardings: Any = None,
     out_shardings: Any = None,
+    batch_argnums: int | Sequence[int] = (),
     option: PlanOptions | HasPlanOptions | None = None,
     **options: Any,
 ) -> "Decorator": ...
@@ -81,6 +87,7 @@ def autoshard(
     donate_argnums: int | Sequence[int] = (),
     in_shardings: Any = None,
     out_shardings: Any = None,
+    batch_argnums: int | Sequence[int] = (),
     option: PlanOptions | HasPlanOptions | None = None,
     **kwargs: Any,
 ) -> "Plan | Decorator":
@@ -92,7 +99,7 @@ def autoshard(
     become very many small operations. If to split the program gains little, and whole plans are timed, the function is
     traced and planned again with its loops as they are written, and the faster form runs. With a memory budget, the
     function is planned again with parts of its forward pass computed again in the backward pass, where the fastest plan
-    without does not fit.
+    without does not fit, and in micro-batches, if `batch_argnums` says which arguments have samples.
 
     `@autoshard(mesh, ...)` is a decorator: the function is planned at its first call, and again for arguments of other
     shapes. Keyword arguments are then fields of `PlanOptions`: `@autoshard(mesh, donate_argnums=0, refine=5)`. The
@@ -110,6 +117,9 @@ def autoshard(
             `args`, or a prefix of one. None, and a dim that is `P.UNCONSTRAINED`, are left to the plan. An argument on
             `mesh` with a `NamedSharding` is kept there, too; a shape alone says nothing.
         out_shardings: The same for the result.
+        batch_argnums: The positions in `args` of arguments with samples along the first dims of their arrays. If they
+            are given, a training step that does not fit into the memory budget may run in micro-batches, as
+            `in_micro_batches` does it.
         option: The options of planning; None for `PlanOptions()`, which measures on the mesh. Also a `CFPOption`.
         kwargs: As `args`.
 
@@ -132,7 +142,7 @@ def autoshard(
         PlanError: `option.plan` is for another program or mesh, or is no plan.
         OSError: `option.plan` is a file that cannot be read.
     """
-    boundary = Boundary(donate_argnums, in_shardings, out_shardings)
+    boundary = Boundary(donate_argnums, in_shardings, out_shardings, batch_argnums)
     if isinstance(fn, AnyMesh):
         if mesh is not None or args:
             raise AutoshardError.mesh_first()
@@ -152,9 +162,17 @@ def plan_function(
     request = request_for(mesh)
     with planning_together(mesh, request, options) as processes:
         asked = asked_by_user(mesh, args, kwargs, boundary.in_shardings, boundary.out_shardings)
-        traced = partial(trace, fn, args, kwargs, boundary.donate_argnums, platform_of(mesh), asked)
-        program = traced()
+
+        @cache
+        def traced(parts: MicroBatches | None, *, keeps_loops: bool) -> TracedFunction:
+            donated, platform = boundary.donate_argnums, platform_of(mesh)
+            program = trace(in_parts(fn, parts), args, kwargs, donated, platform, asked, keeps_loops=keeps_loops)
+            return replace(program, micro_batches=parts)
+
+        program = traced(None, keeps_loops=False)
         budget = TimeBudget.of(options.planning_budget_s)
+        limited = options.memory_budget_bytes is not None and boundary.batch_argnums != ()
+        possible = tuple(possible_parts(args, boundary.batch_argnums)) if limited else ()
 
         def make(request: PlanRequest) -> Plan:
             given = options.read_plan()
@@ -163,15 +181,24 @@ def plan_function(
                 now = replace(options, plan=given, planning_budget_s=budget.left_s)
                 return plan_module(form.module, request, now)
 
+            def of_parts(parts: MicroBatches) -> Made:
+                form = traced(parts, keeps_loops=False)
+                return form, planned(form)
+
             if given is None:
-                first = partial(faster_form, program, partial(traced, keeps_loops=True), planned, budget)
-                return _signed(*fastest_form(program, first, planned, options, budget, mesh.size), mesh)
-            signature = given.signature
-            form = traced(keeps_loops=True) if signature is not None and signature.keeps_loops else program
-            form = form if signature is None else recomputing(form, signature.recomputed)
+                first = partial(faster_form, program, partial(traced, None, keeps_loops=True), planned, budget)
+                whole = partial(fastest_form, program, first, planned, options, budget, mesh.size)
+                return _signed(*fastest_parts(whole, of_parts, possible, options, budget), mesh)
+            form = program if given.signature is None else _form_of(given.signature, traced)
             return _signed(form, planned(form), mesh)
 
         return processes.planned(program, make)
+
+
+def _form_of(signature: Signature, traced: Callable[..., TracedFunction]) -> TracedFunction:
+    """The form of a function that a plan is for."""
+    program = traced(signature.micro_batches, keeps_loops=signature.keeps_loops)
+    return recomputing(program, signature.recomputed)
 
 
 def _signed(program: TracedFunction, made: PlannedModule, mesh: AnyMesh) -> Plan:
@@ -211,8 +238,13 @@ def planned_for(
     signature = plan.signature
     assert signature is not None
     asked = asked_by_plan(mesh, signature)
-    program = trace(fn, args, kwargs, (), platform_of(mesh), asked, donated, keeps_loops=signature.keeps_loops)
-    program = recomputing(program, signature.recomputed)
+
+    def traced(parts: MicroBatches | None, *, keeps_loops: bool) -> TracedFunction:
+        platform = platform_of(mesh)
+        program = trace(in_parts(fn, parts), args, kwargs, (), platform, asked, donated, keeps_loops=keeps_loops)
+        return replace(program, micro_batches=parts)
+
+    program = _form_of(signature, traced)
     made = plan_module(program.module, request_for(mesh), PlanOptions(costs="estimate", plan=plan))
     program = replace(program, module=made.module)
     use_whole_axes(program)
@@ -237,6 +269,7 @@ def signature_of(program: TracedFunction, mesh: AnyMesh) -> Signature:
         outputs=tuple(map(placed, program.outputs, outputs, program.asked_of_results)),
         keeps_loops=program.keeps_loops,
         recomputed=program.recomputed,
+        micro_batches=program.micro_batches,
     )
 
 

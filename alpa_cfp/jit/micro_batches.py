@@ -69,7 +69,9 @@ def in_micro_batches(
         if any(is_explicit_type(jax.typeof(leaf)) for leaf in leaves):
             raise MicroBatchError.explicit()
         types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=jax.typeof(leaf).weak_type) for leaf in leaves]
-        samples = _samples([each.shape for each, flag in zip(types, flags, strict=True) if flag], count)
+        samples = samples_of([each.shape for each, flag in zip(types, flags, strict=True) if flag])
+        if samples % count:
+            raise MicroBatchError.not_divided(samples, count)
         parts = [
             each.update(shape=(samples // count, *each.shape[1:])) if flag else each
             for each, flag in zip(types, flags, strict=True)
@@ -84,15 +86,16 @@ def in_micro_batches(
     return stepwise
 
 
-def _samples(shapes: Sequence[tuple[int, ...]], count: int) -> int:
-    """The number of samples in arrays of these shapes."""
+def samples_of(shapes: Sequence[tuple[int, ...]]) -> int:
+    """Returns the number of samples in arrays of these shapes.
+
+    Raises:
+        MicroBatchError: they have no samples, or different numbers of them.
+    """
     numbers = {shape[0] if shape else 1 for shape in shapes}
     if len(numbers) != 1:
         raise MicroBatchError.unequal(sorted(numbers))
-    (samples,) = numbers
-    if samples % count:
-        raise MicroBatchError.not_divided(samples, count)
-    return samples
+    return numbers.pop()
 
 
 @dataclass(frozen=True, slots=True)

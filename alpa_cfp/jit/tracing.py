@@ -22,7 +22,7 @@ from alpa_cfp.jit.constraints import AskedShardings
 from alpa_cfp.jit.explicit import is_explicit
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan_report import Caveat
-from alpa_cfp.plan.signature import Asked, Recomputed
+from alpa_cfp.plan.signature import Asked, MicroBatches, Recomputed
 from alpa_cfp.spmd.ir import mlir
 from alpa_cfp.spmd.ir.lowered_form import remove_identity_converts
 from alpa_cfp.spmd.ir.op_kinds import CONTROL_FLOW
@@ -80,6 +80,7 @@ class TracedFunction:
         keeps_loops: Whether no loop was to be unrolled.
         names_mesh: Whether the function itself says what lies where, in constraints or a `shard_map`.
         recomputed: The parts of the forward pass that the backward pass of the module computes again.
+        micro_batches: The parts in which samples go through the module; None for all at once.
     """
 
     module: HloModule
@@ -94,6 +95,7 @@ class TracedFunction:
     keeps_loops: bool = False
     names_mesh: bool = False
     recomputed: tuple[Recomputed, ...] = ()
+    micro_batches: MicroBatches | None = None
 
 
 def trace(

@@ -50,6 +50,19 @@ class Recomputed:
 
 
 @dataclass(frozen=True, slots=True)
+class MicroBatches:
+    """The parts in which the samples of a step go through it, one after the other.
+
+    Attributes:
+        count: Their number.
+        batch_argnums: The positions of the arguments with samples along their first dims.
+    """
+
+    count: int
+    batch_argnums: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
     """The arguments and results of a planned function on its mesh.
 
@@ -61,6 +74,7 @@ class Signature:
         outputs: The leaves of the result.
         keeps_loops: Whether the program that is planned has the loops of the function, none of them unrolled.
         recomputed: The parts of the forward pass that the backward pass computes again.
+        micro_batches: The parts in which samples go through the function; None for all at once.
     """
 
     axis_names: tuple[str, ...]
@@ -70,3 +84,4 @@ class Signature:
     outputs: tuple[Placed, ...]
     keeps_loops: bool = field(default=False, metadata=codec.OMIT_DEFAULT)
     recomputed: tuple[Recomputed, ...] = field(default=(), metadata=codec.OMIT_DEFAULT)
+    micro_batches: MicroBatches | None = field(default=None, metadata=codec.OMIT_DEFAULT)

@@ -121,13 +121,13 @@ def _header(plan: Plan, title: str) -> Markup:
         )
         for name, value, more in cards
     ]
-    said = words.recomputed(plan)
+    said = [each for each in (words.recomputed(plan), words.in_parts(plan)) if each]
     return element(
         "header",
         element("h1", title),
         element("p", subtitle, class_="quiet"),
         element("div", drawn, class_="cards"),
-        element("p", f"{said[0].upper()}{said[1:]}.", class_="quiet") if said else "",
+        [element("p", f"{each[0].upper()}{each[1:]}.", class_="quiet") for each in said],
     )
 
 

@@ -60,6 +60,7 @@ def heading(plan: Plan) -> list[str]:
         *([f"  queues  {words.overlap(timeline)}; modelled"] if timeline else []),
         f"  memory  {needed(plan)}",
         *([f"  again   {words.recomputed(plan)}"] if words.recomputed(plan) else []),
+        *([f"  parts   {words.in_parts(plan)}"] if words.in_parts(plan) else []),
         f"  costs   {costs(plan)}",
         *([f"  search  {searched(plan)}"] if searched(plan) else []),
     ]

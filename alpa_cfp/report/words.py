@@ -63,6 +63,12 @@ def recomputed(plan: Plan) -> str:
     return f"the backward pass computes {blocks} again{but} and {freed} less are kept, before they are split"
 
 
+def in_parts(plan: Plan) -> str:
+    """How the samples go through the step: "the samples go through the step in 4 micro-batches"; empty for at once."""
+    parts = plan.signature.micro_batches if plan.signature else None
+    return f"the samples go through the step in {parts.count} micro-batches" if parts else ""
+
+
 def _run(plan: Plan, run: Sequence[int]) -> str:
     """Blocks that follow one another, with their names: "blocks 1 to 8 (layer/0/attention to layer/1/down)"."""
     ends = [run[0], run[-1]] if len(run) > 1 else [run[0]]

@@ -2,9 +2,9 @@
 
 A block that is replicated along a mesh axis computes as many times more on each device as the axis has devices, and
 gains no more than what it then need not communicate. Therefore candidates are made first of strategies that use all
-axes. The others have stand-ins: what is known of one from those that split more (`_stand_in`), at its best. A search
-that may choose these tells which of them can be in the best plan; those are made, and it searches again, until it
-chooses none. So up to a third of all candidates on two or three axes is never made.
+axes, and of the one that splits nothing. The others have stand-ins: what is known of one from those that split more
+(`_stand_in`), at its best. A search that may choose these tells which of them can be in the best plan; those are made,
+and it searches again, until it chooses none. So up to a third of all candidates on two or three axes is never made.
 
 Takes a program's blocks and what makes candidates; gives candidates. Invariant: if no estimate is too high by more than
 the given factor, the best plan is among these candidates.
@@ -70,11 +70,14 @@ class UsedAxes:
                 self._make(kind, strategies)
 
     def _chosen(self, kind: int, block: ParallelBlock) -> Sequence[BlockStrategy]:
-        """The strategies of a kind of block that are made, at first those that use all axes; all if there are none."""
+        """The strategies of a kind of block that are made: at first those that use all axes, and the one that splits
+        nothing, by which plans are judged; all if none uses all axes.
+        """
         if kind not in self._all:
             every = self._all[kind] = self.strategies(block)
             using_all = [each for each in every if not self._unused(each)]
-            self._made[kind] = {*using_all, *self.by_hand(block, every, using_all)} if using_all else set(every)
+            first = {every[0], *using_all, *self.by_hand(block, every, using_all)}
+            self._made[kind] = first if using_all else set(every)
         return [each for each in self._all[kind] if each in self._made[kind]]
 
     def _unused(self, strategy: BlockStrategy) -> frozenset[int]:

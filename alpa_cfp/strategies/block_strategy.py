@@ -104,7 +104,12 @@ def summed_axes(block: ParallelBlock, strategy: BlockStrategy, mesh_shape: tuple
 def _with_split_sums(
     block: ParallelBlock, mesh_shape: tuple[int, ...], strategy: BlockStrategy
 ) -> Iterator[BlockStrategy]:
-    """The strategy with its sums split along the outermost dim of activations that has enough parts, if it has sums."""
+    """The strategy with its sums split along the outermost dim of activations that has enough parts, if it has sums.
+
+    What a loop sums inside is whole when it ends.
+    """
+    if block.loop is not None:
+        return
     parts = math.prod(mesh_shape[axis] for axis in summed_axes(block, strategy, mesh_shape))
     for index, factor in enumerate(block.factors if parts > 1 else ()):
         own = math.prod(mesh_shape[axis] for axis in strategy.axes_of(index))

@@ -82,6 +82,11 @@ def test_where_only_samples_are_split_there_are_no_sums_to_split():
     assert not with_split_sums(strategies_of(block((Side.LEFT, 64), (Side.BATCH, 8)), (2, 4), split_sums=True))
 
 
+def test_what_a_loop_sums_is_whole():
+    loop = dataclasses.replace(MATMUL, loop=0)
+    assert strategies_of(loop, (8,), split_sums=True) == strategies_of(loop, (8,))
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(Side), st.integers(1, 24)), max_size=4),
     st.lists(st.sampled_from((1, 2, 3, 4)), min_size=1, max_size=2),
