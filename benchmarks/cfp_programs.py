@@ -15,15 +15,17 @@ from typing import Any
 import jax
 
 from alpa_cfp import PlanOptions
-from alpa_cfp.analysis.blocks import Blocks, find_blocks
+from alpa_cfp.analysis.blocks import Blocks, ParallelBlock
 from alpa_cfp.analysis.contractions import Side
-from alpa_cfp.analysis.reading import read_graph
-from alpa_cfp.candidates.block_candidates import BlockCandidates, find_block_candidates
+from alpa_cfp.candidates.block_candidates import BlockCandidates, CandidateCache, find_block_candidates
+from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.costs import Rates
 from alpa_cfp.database import ProfileDatabase
-from alpa_cfp.extraction.subprograms import find_subprograms
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
+from alpa_cfp.planner.plan_candidates import PlanCandidates
 from alpa_cfp.planner.plan_programs import with_plan
 from alpa_cfp.profiling import DeviceDescription, MeasureOptions, Profiler, key_of
+from alpa_cfp.select.alike import first_measured
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.communication import reference_programs
 from alpa_cfp.select.mesh_costs import mesh_costs
@@ -34,7 +36,7 @@ from alpa_cfp.spmd.compile.executable import Client
 from alpa_cfp.spmd.module.combiner_limits import CombinerLimits
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import StateSharding
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 from alpa_cfp_bench.workloads.model import training_step
 from alpa_cfp_bench.workloads.models import build
 from alpa_cfp_bench.workloads.sizes import Size
@@ -61,10 +63,22 @@ class Step:
 
     def planned(self, choices: Sequence[int]) -> HloModule:
         """The whole step with a candidate for each block, partitioned."""
-        strategies = [
-            block.candidates[choice].strategy for block, choice in zip(self.block_candidates, choices, strict=True)
-        ]
-        return with_plan(self.module, self.blocks, self.mesh, strategies)
+        return with_plan(self.module, self.blocks, self.mesh, self.strategies(choices))
+
+    def strategies(self, choices: Sequence[int]) -> tuple[BlockStrategy, ...]:
+        """The strategy of each block."""
+        pairs = zip(self.block_candidates, choices, strict=True)
+        return tuple(block.candidates[choice].strategy for block, choice in pairs)
+
+    def choices(self, strategies: Sequence[BlockStrategy]) -> tuple[int, ...] | None:
+        """The candidates with these strategies; None if a block has no such candidate."""
+        found = list[int]()
+        for block, strategy in zip(self.block_candidates, strategies, strict=True):
+            own = [candidate.strategy for candidate in block.candidates]
+            if strategy not in own:
+                return None
+            found.append(own.index(strategy))
+        return tuple(found)
 
     def describe(self, choices: Sequence[int]) -> str:
         """For each block, for each mesh axis, the side of what it splits ("." for nothing; the second factor of a side
@@ -105,9 +119,27 @@ def step_of(name: str, size: Size, mesh_shape: tuple[int, ...]) -> Step:
 
 def step_of_module(module: HloModule, mesh_shape: tuple[int, ...]) -> Step:
     """The same for any unoptimised module."""
-    mesh = LogicalMesh(mesh_shape)
-    blocks = find_blocks(read_graph(module.bytecode))
-    return Step(module, mesh, blocks, find_block_candidates(find_subprograms(module, blocks), mesh))
+    return every_candidate(AnalysedProgram(module), LogicalMesh(mesh_shape))
+
+
+def every_candidate(program: AnalysedProgram, mesh: LogicalMesh, cache: CandidateCache | None = None) -> Step:
+    """A step with the candidates of all strategies."""
+    return Step(program.module, mesh, program.blocks, find_block_candidates(program.subprograms, mesh, cache))
+
+
+def planners_candidates(
+    program: AnalysedProgram, mesh: LogicalMesh, measuring: Profiler, cache: CandidateCache
+) -> Step:
+    """A step with the candidates among which the planner chooses."""
+    options = PlanOptions(baselines=False)
+
+    def tell(block: ParallelBlock, candidates: Sequence[Candidate]) -> None:
+        measuring.expect(first_measured(block, candidates, Rates()))
+
+    candidates = PlanCandidates(
+        program, mesh, options, lambda: mesh_costs(mesh, measuring.measure), cache=cache, tell=tell
+    )
+    return Step(program.module, mesh, program.blocks, tuple(candidates.find()))
 
 
 def changed(step: Step, choices: Sequence[int], drawn: random.Random) -> tuple[int, ...]:

@@ -18,12 +18,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.profiling import MeasureOptions
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.refinement import Refinement
+from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp_bench.workloads.sizes import RACED, SIZES, mesh_shape
 from benchmarks import reports, runner
-from benchmarks.cfp_programs import Step, choosing, copy_speed, profiler, step_of
+from benchmarks.cfp_programs import (
+    Step,
+    choosing,
+    copy_speed,
+    every_candidate,
+    planners_candidates,
+    profiler,
+    training_module,
+)
 from benchmarks.judging import NEAR, judge, near_the_top
 from benchmarks.runner import Benchmark, one_row
 
@@ -68,26 +78,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _case(model: str, mesh: str, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         started = time.perf_counter()
-        step = step_of(model, SIZES[model], mesh_shape(mesh))
-        found = measure(step, Path(directory) / "profiles.sqlite", options, started)
+        program = AnalysedProgram(training_module(model, SIZES[model]))
+        found = measure(program, LogicalMesh(mesh_shape(mesh)), Path(directory) / "profiles.sqlite", options, started)
     return {"model": model, "mesh": mesh, **found, "load_average": os.getloadavg()[0]}
 
 
-def measure(step: Step, database: Path, options: argparse.Namespace, started: float) -> dict[str, Any]:
+def measure(
+    program: AnalysedProgram, mesh: LogicalMesh, database: Path, options: argparse.Namespace, started: float
+) -> dict[str, Any]:
     """Plan a step, and time its plan beside others."""
-    measured = MeasureOptions(options.samples, seed=options.seed, progress=False)
-    with profiler(step.mesh, database, measured) as measuring:
-        rates, search = choosing(step, measuring, _MARGIN)
+    measured, cache = MeasureOptions(options.samples, seed=options.seed, progress=False), dict[Any, Any]()
+    with profiler(mesh, database, measured) as measuring:
+        own = planners_candidates(program, mesh, measuring, cache)
+        rates, search = choosing(own, measuring, _MARGIN)
         first = search.best(1, None)[0].choices
         refinement = Refinement(
-            step.blocks, step.block_candidates, step.mesh, search, measuring.measure, step.planned, lambda _: (),
-            _REFINE, options.samples, has_baselines=False,
+            own.blocks, own.block_candidates, mesh, search, measuring.measure, own.planned, lambda _: (),
+            _REFINE, options.samples, has_baselines=False, expect=measuring.expect,
         )  # fmt: skip
         after = refinement.best(None).solution.choices
         planning_s, profiles = time.perf_counter() - started, search.costs.measured
+        # What is judged may have candidates that the planner has not made.
+        step = every_candidate(program, mesh, cache)
+        _, judges_search = choosing(step, measuring, _MARGIN)
+        judges_search.measure_candidates(None)
     origins = {first: "first"} | dict.fromkeys(refinement.tried, "search")
+    origins = {_same(step, own, choices): origin for choices, origin in origins.items()}
+    first, after = (_same(step, own, choices) for choices in (first, after))
     plans = len(refinement.tried)
-    problem = search.problem
+    problem = judges_search.problem
     for name, plan in baselines(step.blocks.blocks, step.block_candidates, problem, step.mesh).items():
         origins.setdefault(plan.choices, name)
     limit_s = NEAR * min(problem.time(after), *(problem.time(choices) for choices in origins))
@@ -107,14 +126,17 @@ def measure(step: Step, database: Path, options: argparse.Namespace, started: fl
         kept = [[first], [after], hand_made, groups.get("drawn", [])]
         judged = judge(judging, programs, options.judging, kept)
     overhead_s = rates.overhead_s(len(step.blocks.graph.parameters) + len(step.blocks.graph.results))
-    predicted = {choices: search.predicted(choices).time_s + overhead_s for choices in judged.seconds}
+    known = {choices: own.choices(step.strategies(choices)) for choices in judged.seconds}
+    predicted = {
+        choices: search.predicted(same).time_s + overhead_s for choices, same in known.items() if same is not None
+    }
     return {
         "first": judged.by_fastest([first]),
         "after": judged.by_fastest([after]),
         "hand_made": judged.by_fastest(hand_made) if hand_made else None,
         "drawn": judged.by_fastest(groups["drawn"]) if "drawn" in groups else None,
         "fastest": origins[judged.fastest],
-        **near_the_top((predicted[each], seconds) for each, seconds in judged.seconds.items()),
+        **near_the_top((predicted[each], seconds) for each, seconds in judged.seconds.items() if each in predicted),
         "plans": plans,
         "profiles": profiles,
         "planning_s": planning_s,
@@ -126,11 +148,18 @@ def measure(step: Step, database: Path, options: argparse.Namespace, started: fl
                 "is_after": choices == after,
                 "measured_s": seconds,
                 "halves_s": judged.halves.get(choices),
-                "predicted_s": predicted[choices],
+                "predicted_s": predicted.get(choices),
             }
             for choices, seconds in sorted(judged.seconds.items(), key=operator.itemgetter(1))
         ],
     }
+
+
+def _same(step: Step, own: Step, choices: Sequence[int]) -> tuple[int, ...]:
+    """A plan of the planner's candidates as one of all."""
+    found = step.choices(own.strategies(choices))
+    assert found is not None
+    return found
 
 
 def changed(step: Step, choices: Sequence[int], drawn: random.Random, most: int) -> tuple[int, ...]:

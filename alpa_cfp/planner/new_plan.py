@@ -7,10 +7,10 @@ program is made. Invariant: the same profiles give the same plan.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 
 from alpa_cfp.analysis.blocks import ParallelBlock
-from alpa_cfp.candidates.block_candidates import BlockCandidates, Strategies, distinct, find_block_candidates
+from alpa_cfp.candidates.block_candidates import BlockCandidates, distinct
 from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.costs import CommunicationCosts, Rates
 from alpa_cfp.evidence.plan_evidence import PlanEvidence
@@ -18,13 +18,14 @@ from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.planner.options import PlanOptions
+from alpa_cfp.planner.plan_candidates import PlanCandidates
 from alpa_cfp.planner.plan_programs import MODELLED_UNITS, TIMED_UNITS, PlanPrograms
 from alpa_cfp.planner.request import PlanRequest, TargetDevices
 from alpa_cfp.planner.session import Session
 from alpa_cfp.profiling import TimeBudget
-from alpa_cfp.search import SearchProblem, Solution, search
+from alpa_cfp.search import SearchProblem, Solution
 from alpa_cfp.select.alike import first_measured
-from alpa_cfp.select.baselines import baselines, needed_by_hand
+from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.measured_plan import MeasuredPlan
 from alpa_cfp.select.mesh_costs import MeshPrograms, mesh_costs, mesh_programs
@@ -33,19 +34,15 @@ from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.select.refinement import Refinement
 from alpa_cfp.select.search_problem import Boundaries, find_boundaries
 from alpa_cfp.select.target_costs import target_costs
-from alpa_cfp.select.unused_axes import UsedAxes
 from alpa_cfp.select.whole_plan import best_whole
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import strategies_of
 from alpa_cfp.targets.target import Target
 
 logger = logging.getLogger(__name__)
 
 # The share of a search's limits for each baseline with which the plan of an approximate search is compared.
 _BASELINE_SHARE = 0.1
-# The same for each of the searches that tell which candidates are made, and how close they come to the best plan.
-_CANDIDATES_SHARE, _CLOSE = 0.05, 0.01
 
 
 def budget_of(request: PlanRequest, options: PlanOptions) -> int | None:
@@ -119,7 +116,7 @@ class _Planning:
             TIMED_UNITS if self.target is None else MODELLED_UNITS,
         )  # fmt: skip
         rates, communication = self._rates
-        boundaries = self._boundaries(candidates)
+        boundaries = find_boundaries(module, blocks, candidates, overlaps=self.target is not None)
         search = self._search(candidates, boundaries, rates, communication, programs)
         measured, tried = self._chosen(candidates, search, programs, budget)
         self._note_where_costs_are_from(rates)
@@ -154,37 +151,15 @@ class _Planning:
 
     def _candidates(self) -> Sequence[BlockCandidates]:
         """The candidates of all blocks; those of each kind that are measured first are prepared meanwhile."""
-        split_sums = bool(self.options.split_sums)
 
         def tell(block: ParallelBlock, candidates: Sequence[Candidate]) -> None:
             if self.profiles is not None and self.options.costs == "measure":
                 self._expect(first_measured(block, candidates, Rates()))
 
-        def find(strategies: Strategies) -> Sequence[BlockCandidates]:
-            return find_block_candidates(
-                self.program.subprograms, self.mesh, self.session.candidates, tell, strategies, split_sums=split_sums
-            )
-
-        def best(candidates: Sequence[BlockCandidates]) -> Solution:
-            rates, communication = self._rates
-            costs = CandidateCosts(
-                candidates, self._boundaries(candidates), rates,
-                micro_batches=self.request.num_micro_batches, communication=communication,
-            )  # fmt: skip
-            return search(
-                PlanSearch(costs).problem, None,
-                time_limit_s=_CANDIDATES_SHARE * self.options.search_limit_s,
-                memory_limit_bytes=self.options.search_memory_bytes, enough=_CLOSE, thorough=False,
-            )  # fmt: skip
-
-        shape = self.mesh.shape
-        by_hand = partial(needed_by_hand, self.mesh) if self.options.baselines else lambda block, every, given: ()
-        used = UsedAxes(shape, lambda block: strategies_of(block, shape, split_sums=split_sums), find, by_hand)
-        return used.candidates(best, self.options.pruning_margin)
-
-    def _boundaries(self, candidates: Sequence[BlockCandidates]) -> Boundaries:
-        module, blocks = self.program.module, self.program.blocks
-        return find_boundaries(module, blocks, candidates, overlaps=self.target is not None)
+        return PlanCandidates(
+            self.program, self.mesh, self.options, lambda: self._rates, self.request.num_micro_batches,
+            self.target is not None, self.session.candidates, tell,
+        ).find()  # fmt: skip
 
     @cached_property
     def _rates(self) -> tuple[Rates, CommunicationCosts | None]:
