@@ -158,6 +158,14 @@ class MicroBatchError(CFPError, ValueError):
     """A function cannot be computed in micro-batches."""
 
     @classmethod
+    def no_argument(cls, positions: Sequence[int], count: int) -> "MicroBatchError":
+        """A position is that of no positional argument."""
+        return cls(
+            f"batch_argnums={tuple(positions)} names arguments by their positions, of which there are {count}: what "
+            "has samples cannot be a keyword argument"
+        )
+
+    @classmethod
     def unequal(cls, numbers: Sequence[int]) -> "MicroBatchError":
         """There are no samples, or arguments have different numbers of them."""
         return cls(

@@ -25,6 +25,7 @@ from alpa_cfp.lazily import call
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlannedModule
 from alpa_cfp.plan.signature import Asked, MicroBatches, Placed, Signature
+from alpa_cfp.planner.new_plan import budget_of
 from alpa_cfp.planner.options import HasPlanOptions, PlanOptions
 from alpa_cfp.planner.planner import plan as plan_module
 from alpa_cfp.planner.request import PlanRequest
@@ -137,6 +138,7 @@ def autoshard(
         ReplayError: `costs="replay"`, and the database lacks profiles, or has those of several kinds of devices.
         ProfileDatabaseError: the profile database cannot be read while it is in use.
         MemoryBudgetError: no plan fits into the memory budget.
+        MicroBatchError: with a memory budget, `batch_argnums` names no arguments with samples.
         NoPlanError: each strategy of some block failed when it was profiled.
         NoRunnablePlanError: none of the best plans could be compiled and timed end to end.
         PlanError: `option.plan` is for another program or mesh, or is no plan.
@@ -171,7 +173,7 @@ def plan_function(
 
         program = traced(None, keeps_loops=False)
         budget = TimeBudget.of(options.planning_budget_s)
-        limited = options.memory_budget_bytes is not None and boundary.batch_argnums != ()
+        limited = budget_of(request, options) is not None and boundary.batch_argnums not in ((), [])
         possible = tuple(possible_parts(args, boundary.batch_argnums)) if limited else ()
 
         def make(request: PlanRequest) -> Plan:
@@ -188,7 +190,7 @@ def plan_function(
             if given is None:
                 first = partial(faster_form, program, partial(traced, None, keeps_loops=True), planned, budget)
                 whole = partial(fastest_form, program, first, planned, options, budget, mesh.size)
-                return _signed(*fastest_parts(whole, of_parts, possible, options, budget), mesh)
+                return _signed(*fastest_parts(whole, of_parts, possible, budget), mesh)
             form = program if given.signature is None else _form_of(given.signature, traced)
             return _signed(form, planned(form), mesh)
 

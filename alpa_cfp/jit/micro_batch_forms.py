@@ -15,10 +15,9 @@ import jax
 
 from alpa_cfp.errors import MicroBatchError, NoRunnablePlanError, ProfilingError, ReplayError
 from alpa_cfp.jit.faster import is_faster
-from alpa_cfp.jit.micro_batches import in_micro_batches, samples_of
+from alpa_cfp.jit.micro_batches import in_micro_batches, positions_of, samples_of
 from alpa_cfp.jit.recomputation import Made
 from alpa_cfp.plan.signature import MicroBatches
-from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import MemoryBudgetError, NoPlanError
 
@@ -26,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 # JAX computes dims of one element differently, so that a part of one sample may be another program.
 _LEAST_SAMPLES = 2
+# Recorded profiles may be those of the whole step alone.
+_NO_PLAN = (NoPlanError, NoRunnablePlanError, ProfilingError, ReplayError)
 
 
 def in_parts(fn: Callable[..., Any], parts: MicroBatches | None) -> Callable[..., Any]:
@@ -41,9 +42,9 @@ def possible_parts(args: Sequence[Any], batch_argnums: int | Sequence[int]) -> I
         batch_argnums: The positions of those with samples along their first dims.
 
     Raises:
-        MicroBatchError: these have no samples, or different numbers of them.
+        MicroBatchError: these have no samples, or different numbers of them, or there is no such argument.
     """
-    positions = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
+    positions = positions_of(batch_argnums, len(args))
     samples = samples_of([jax.numpy.shape(leaf) for position in positions for leaf in jax.tree.leaves(args[position])])
     count = 2
     while samples % count == 0 and samples >= _LEAST_SAMPLES * count:
@@ -55,7 +56,6 @@ def fastest_parts(
     whole: Callable[[], Made],
     of_parts: Callable[[MicroBatches], Made],
     possible: Sequence[MicroBatches],
-    options: PlanOptions,
     budget: TimeBudget,
 ) -> Made:
     """Plans a step, and in micro-batches, too, where the memory budget asks for it.
@@ -63,8 +63,7 @@ def fastest_parts(
     Args:
         whole: Plans it with all samples at once.
         of_parts: Plans it in micro-batches.
-        possible: The numbers of micro-batches that it may have, ascending.
-        options: How to plan.
+        possible: The numbers of micro-batches that it may have, ascending; none without a memory budget.
         budget: The time after which no other form is planned, if there is a plan.
 
     Returns:
@@ -73,32 +72,32 @@ def fastest_parts(
     Raises:
         MemoryBudgetError: no plan fits. It is the error of the form with the least bytes.
     """
-    if options.memory_budget_bytes is None or not possible:
-        return whole()
     best, errors = None, list[MemoryBudgetError]()
     try:
         best = whole()
     except MemoryBudgetError as error:
+        if not possible:
+            raise
         errors.append(error)
-    if best is not None and (not best[0].recomputed or budget.is_over):
+    if best is not None and not best[0].recomputed:
         return best
+    failure: Exception | None = None
     for parts in possible:
+        if best is not None and budget.is_over:
+            break
         logger.info("CFP: planning with %d micro-batches", parts.count)
         try:
             made = of_parts(parts)
         except MemoryBudgetError as error:
             errors.append(error)
             continue
-        except MicroBatchError as error:
+        except (MicroBatchError, *_NO_PLAN) as error:
             logger.warning("the samples do not go through the step in micro-batches: %s", error)
-            break
-        # Recorded profiles may be those of the whole step alone.
-        except (NoPlanError, NoRunnablePlanError, ProfilingError, ReplayError) as error:
-            logger.info("CFP: in %d micro-batches there is no plan: %s", parts.count, error)
+            failure = error
             break
         if best is None or is_faster(made[1].plan, best[1].plan):
             best = made
         break
     if best is None:
-        raise min(errors, key=lambda error: error.least_bytes)
+        raise min(errors, key=lambda error: error.least_bytes) from failure
     return best

@@ -56,12 +56,12 @@ def in_micro_batches(
     count = num_micro_batches
     if not isinstance(count, int) or count < 1:
         raise OptionError.not_whole("in_micro_batches", "num_micro_batches", count, 1)
-    positions = {batch_argnums} if isinstance(batch_argnums, int) else set(batch_argnums)
 
     @functools.wraps(fn)
     def stepwise(*args: Any, **kwargs: Any) -> Any:
         if count == 1:
             return fn(*args, **kwargs)
+        positions = positions_of(batch_argnums, len(args))
         flags = [number in positions for number, arg in enumerate(args) for _ in jax.tree.leaves(arg)]
         leaves, tree = jax.tree.flatten((args, kwargs))
         flags += [False] * (len(leaves) - len(flags))
@@ -79,11 +79,29 @@ def in_micro_batches(
         whole, structure = _traced(fn, tree, types)
         try:
             part, _ = _traced(fn, tree, parts)
-        except (TypeError, ValueError) as error:
+        except MicroBatchError:
+            raise
+        except Exception as error:  # of the function itself, which may look at the number of samples
             raise MicroBatchError.not_separate("it cannot be computed for fewer samples") from error
         return jax.tree.unflatten(structure, _Step.of(whole, part, count, samples).run(leaves))
 
     return stepwise
+
+
+def positions_of(batch_argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
+    """Returns the positions of arguments with samples, counted from the first one.
+
+    Args:
+        batch_argnums: The positions; negative ones count from the last argument.
+        count: The number of positional arguments.
+
+    Raises:
+        MicroBatchError: there is no such argument.
+    """
+    given = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
+    if any(not -count <= each < count for each in given):
+        raise MicroBatchError.no_argument(given, count)
+    return tuple(dict.fromkeys(each % count for each in given))
 
 
 def samples_of(shapes: Sequence[tuple[int, ...]]) -> int:

@@ -158,7 +158,8 @@ class _Planning:
 
         return PlanCandidates(
             self.program, self.mesh, self.options, lambda: self._rates, self.request.num_micro_batches,
-            self.target is not None, self.session.candidates, tell,
+            self.target is not None, self.session.candidates, tell, budget_of(self.request, self.options),
+            lambda: self.time_budget.is_over,
         ).find()  # fmt: skip
 
     @cached_property

@@ -35,7 +35,8 @@ class PlanOptions:
             None: only if no plan fits into the memory otherwise, and not in stages of a pipeline. It needs about half
             as many candidates more. Costs of stages that are composed have none of them.
         pruning_margin: A candidate is measured only if a plan with it would be among the best, were the candidate this
-            many times faster than estimated; inf measures all.
+            many times faster than estimated; one that leaves mesh axes unused is there only if so. inf has and measures
+            all.
         planning_budget_s: The time after which nothing more is measured: the best plan so far is taken, and a caveat
             says what is not certain of it. Logical mesh shapes that are planned for share it equally; each stage of a
             pipeline has as much. None without limit.

@@ -40,6 +40,8 @@ class PlanCandidates:
         overlaps: Whether collectives that can run beside contractions are told apart.
         cache: The kinds of blocks that were seen before; new ones are added.
         tell: Called with each kind of block and its candidates as soon as there are.
+        budget_bytes: The memory that a device may hold; None without limit.
+        is_over: Whether the time for planning is over.
     """
 
     program: AnalysedProgram
@@ -50,6 +52,8 @@ class PlanCandidates:
     overlaps: bool = False
     cache: CandidateCache | None = None
     tell: Callable[[ParallelBlock, Sequence[Candidate]], None] = lambda block, candidates: None
+    budget_bytes: int | None = None
+    is_over: Callable[[], bool] = lambda: False
 
     def find(self) -> Sequence[BlockCandidates]:
         """Returns the candidates of each block."""
@@ -64,7 +68,7 @@ class PlanCandidates:
             return strategies_of(block, self.mesh.shape, split_sums=split_sums)
 
         by_hand = partial(needed_by_hand, self.mesh) if self.options.baselines else lambda block, every, given: ()
-        used = UsedAxes(self.mesh.shape, strategies, find, by_hand)
+        used = UsedAxes(self.mesh.shape, strategies, find, by_hand, self.budget_bytes, self.is_over)
         return used.candidates(self._best, self.options.pruning_margin)
 
     def _best(self, candidates: Sequence[BlockCandidates]) -> Solution:

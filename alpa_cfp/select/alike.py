@@ -22,6 +22,10 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.partition.stand_ins import without_communication
 
+_SAMPLES = (Side.LEFT, Side.BATCH)
+# The program of data parallelism is not among the first if it is estimated to take so many times as long as another.
+_MUCH_SLOWER = 1.5
+
 
 def candidate_numbers(block_candidates: Sequence[BlockCandidates]) -> list[list[int]]:
     """For each block the indices of its candidates in `distinct(block_candidates)`."""
@@ -110,11 +114,17 @@ def first_numbers(numbers: Sequence[Sequence[int]], targets: Sequence[int], esti
 
 def first_measured(block: ParallelBlock, candidates: Sequence[Candidate], rates: Rates) -> list[HloModule]:
     """The programs that are measured first of the candidates of one kind of block: the one that is the fastest, as
-    estimated, and then nearly always that of data parallelism.
+    estimated, and that of data parallelism, unless what it communicates makes it much slower.
     """
     targets = first_alike([0] * len(candidates), candidates)
-    first = min(targets, key=lambda number: (estimated_s(measured_work(candidates[number]), rates), number))
-    by_samples = (target for target, each in zip(targets, candidates, strict=True) if _is_data_parallel(block, each))
+    computing_s = [estimated_s(measured_work(each), rates) for each in candidates]
+    first = min(set(targets), key=lambda number: (computing_s[number], number))
+    limit_s = _MUCH_SLOWER * min(estimated_s(each.work, rates) for each in candidates)
+    by_samples = (
+        target
+        for target, each in zip(targets, candidates, strict=True)
+        if _is_data_parallel(block, each) and estimated_s(each.work, rates) <= limit_s
+    )
     return [measured_program(candidates[number]) for number in dict.fromkeys((first, *itertools.islice(by_samples, 1)))]
 
 
@@ -122,4 +132,4 @@ def _is_data_parallel(block: ParallelBlock, candidate: Candidate) -> bool:
     """Whether a candidate splits one factor of samples along all mesh axes."""
     shape = (*candidate.inputs, *candidate.outputs)[0].mesh.shape
     used = {factor for factor, size in zip(candidate.strategy.factors, shape, strict=True) if size > 1}
-    return len(used) == 1 and all(each is not None and block.factors[each].side is Side.LEFT for each in used)
+    return len(used) == 1 and all(each is not None and block.factors[each].side in _SAMPLES for each in used)

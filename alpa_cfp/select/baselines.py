@@ -122,6 +122,8 @@ def needed_by_hand(
 ) -> list[BlockStrategy]:
     """Strategies of a block that baselines need for which none of the given ones can be taken.
 
+    Those that replicate blocks where it pays can do without: they choose among what is given.
+
     Args:
         mesh: The logical mesh.
         block: The block.

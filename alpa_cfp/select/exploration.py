@@ -25,8 +25,6 @@ _FINDING, _COMPARING = 8, 48
 # The most plans that differ from the fastest one in one kind of block, and the most programs that are looked at for
 # each plan that may be chosen.
 _NEIGHBOURS, _LOOKS = 16, 2
-# The least share of the step time by which a plan has to be expected to be faster.
-_LEAST_GAIN = 0.01
 # The standard deviation of a plan's time that no part of it explains, relative to it: what is left of that in
 # `time_model` without the noise of measuring, from which nothing can be gained (times of one plan in two groups of 5 to
 # 7 runs deviate by 0.03 on 8 CPU devices).
@@ -56,7 +54,7 @@ def prospects(
     failed: Collection[Choices] = (),
     *,
     searches: bool = True,
-    least_gain: float = _LEAST_GAIN,
+    least_gain: float,
 ) -> Prospects:
     """The plans that are worth running next.
 

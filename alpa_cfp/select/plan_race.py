@@ -66,7 +66,7 @@ class PlanRace:
         while len(racing) > 1 and len(rounds) < _ROUNDS:
             rounds.append(self._round(trials, racing))
             racing, loss = _not_slower([n for n in racing if n in rounds[-1]], rounds)
-            takes_s = self.timing.samples * sum(self.timing.step_s(trials[n]) for n in racing)
+            takes_s = sum(sum(each.samples_s) for n in racing for each in trials[n].profiles if each is not None)
             if loss < min(max(_LOSS_A_SECOND * takes_s, _LEAST_LOSS), _MOST_LOSS):
                 break
         times = rounds or [before]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from alpa_cfp import Plan, PlanOptions, autoshard
+from alpa_cfp import Plan, PlanOptions, autoshard, target
 from alpa_cfp.errors import MicroBatchError
 from alpa_cfp.search import MemoryBudgetError
 from integration.serial import assert_equal_up_to_rounding, run_serially
@@ -105,3 +105,12 @@ def test_a_loop_over_time_steps_within_a_budget_has_whole_sums() -> None:
         autoshard(recurrent, mesh(), weights, x, option=replace(ESTIMATED, memory_budget_bytes=1))
     plan = autoshard(recurrent, mesh(), weights, x, option=replace(ESTIMATED, split_sums=True))
     assert_equal_up_to_rounding(np.asarray(plan.jit(recurrent)(weights, x)), run_serially(recurrent, weights, x))
+
+
+def test_the_memory_of_a_target_is_a_budget_too() -> None:
+    """Where nothing is said, a plan for devices that are not here has to fit into their memory."""
+    chip = target("h100:1x2")
+    assert chip.chip.memory_bytes > 0
+    small = replace(chip, chip=replace(chip.chip, memory_bytes=1))
+    with pytest.raises(MicroBatchError, match="name arguments whose arrays all have the same number"):
+        autoshard(step, small.mesh(), *arguments(), batch_argnums=0, option=ESTIMATED)

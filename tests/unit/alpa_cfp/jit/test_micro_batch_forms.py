@@ -15,7 +15,6 @@ from alpa_cfp.jit.tracing import TracedFunction, trace
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlannedModule
 from alpa_cfp.plan.signature import MicroBatches, Recomputed
-from alpa_cfp.planner.options import PlanOptions
 from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import MemoryBudgetError, MemoryUse
 
@@ -55,8 +54,8 @@ class Planner:
         return program, PlannedModule(plan, program.module)
 
     def chosen(self, possible: Sequence[MicroBatches] = PARTS, time: TimeBudget | None = None) -> TracedFunction:
-        options = PlanOptions(memory_budget_bytes=self.budget)
-        return fastest_parts(self.whole, self.of_parts, possible, options, time or TimeBudget())[0]
+        possible = possible if self.budget is not None else ()
+        return fastest_parts(self.whole, self.of_parts, possible, time or TimeBudget())[0]
 
 
 @pytest.mark.parametrize("budget", [None, 100 * MB])
@@ -89,8 +88,9 @@ def test_where_nothing_fits_the_error_is_that_of_the_least_bytes() -> None:
 
 def test_a_step_that_cannot_be_divided_is_told_and_does_not_fit(caplog: pytest.LogCaptureFixture) -> None:
     planner = Planner(60 * MB, fails=MicroBatchError.not_separate("it has a norm over the batch"))
-    with caplog.at_level(logging.WARNING), pytest.raises(MemoryBudgetError):
+    with caplog.at_level(logging.WARNING), pytest.raises(MemoryBudgetError) as caught:
         planner.chosen()
+    assert caught.value.__cause__ is planner.fails
     assert "the samples do not go through the step in micro-batches: " in caplog.text
     assert planner.tried == [2]
 
@@ -112,5 +112,20 @@ def test_arguments_with_different_numbers_of_samples_are_an_error() -> None:
         list(possible_parts((jnp.zeros(3), jnp.zeros(4)), (0, 1)))
 
 
-def test_a_step_of_one_part_is_the_function_itself() -> None:
-    assert in_parts(jnp.sin, None) is jnp.sin
+@pytest.mark.parametrize("positions", [2, -3, (0, 5)])
+def test_a_position_without_an_argument_is_an_error(positions: int | tuple[int, ...]) -> None:
+    with pytest.raises(MicroBatchError, match="names arguments by their positions, of which there are 2"):
+        list(possible_parts((jnp.zeros(4), jnp.zeros(4)), positions))
+
+
+def test_a_negative_position_counts_from_the_last_argument() -> None:
+    assert [each.batch_argnums for each in possible_parts((jnp.zeros(3), jnp.zeros(4)), -1)] == [(1,)]
+
+
+def test_a_function_that_asserts_how_many_samples_it_has_is_not_divided() -> None:
+    def fixed(x: jax.Array) -> jax.Array:
+        assert x.shape[0] == 8
+        return x.sum()
+
+    with pytest.raises(MicroBatchError, match="it cannot be computed for fewer samples"):
+        in_parts(fixed, MicroBatches(2, (0,)))(jnp.zeros((8, 2)))

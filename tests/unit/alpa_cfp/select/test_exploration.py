@@ -31,22 +31,22 @@ def slowest() -> Choices:
 
 
 def test_of_a_plan_that_is_far_from_the_best_others_are_expected_to_be_much_faster() -> None:
-    found = prospects(tried(slowest()), [slowest()], None, 8)
+    found = prospects(tried(slowest()), [slowest()], None, 8, least_gain=0.01)
     assert found.plans
     assert found.gain > 0.05
 
 
 def test_plans_that_have_run_are_not_proposed_again() -> None:
-    first = prospects(tried(slowest()), [slowest()], None, 8)
+    first = prospects(tried(slowest()), [slowest()], None, 8, least_gain=0.01)
     known = [slowest(), *first.plans]
-    assert not set(prospects(tried(*known), known, None, 8).plans) & set(known)
+    assert not set(prospects(tried(*known), known, None, 8, least_gain=0.01).plans) & set(known)
 
 
 def test_the_more_plans_have_run_the_less_there_is_to_gain() -> None:
     known, gains = [search().best(1, None)[0].choices], []
     searched = tried(*known)
     for _ in range(6):
-        found = prospects(searched, known, None, 16)
+        found = prospects(searched, known, None, 16, least_gain=0.01)
         gains.append(found.gain)
         for choices in found.plans[:4]:
             searched.observe(choices, searched.predicted(choices).time_s)
@@ -55,16 +55,16 @@ def test_the_more_plans_have_run_the_less_there_is_to_gain() -> None:
 
 
 def test_the_same_measurements_give_the_same_plans() -> None:
-    first, second = (prospects(tried(slowest()), [slowest()], None, 8) for _ in range(2))
+    first, second = (prospects(tried(slowest()), [slowest()], None, 8, least_gain=0.01) for _ in range(2))
     assert first == second
 
 
 def test_a_given_plan_that_the_search_would_not_find_is_proposed_if_it_could_be_the_fastest() -> None:
     best = search().best(1, None)[0].choices
     slow = tried(slowest())
-    assert best in prospects(slow, [slowest()], None, 8, [best]).plans
+    assert best in prospects(slow, [slowest()], None, 8, [best], least_gain=0.01).plans
     fast = tried(best)
-    assert slowest() not in prospects(fast, [best], None, 8, [slowest()]).plans
+    assert slowest() not in prospects(fast, [best], None, 8, [slowest()], least_gain=0.01).plans
 
 
 def test_plans_that_differ_from_the_fastest_one_in_a_kind_of_block_are_compared(
@@ -105,13 +105,13 @@ def looking(monkeypatch: pytest.MonkeyPatch, *, slower: float) -> tuple[PlanSear
 
 def test_few_programs_are_looked_at_where_each_turns_out_to_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     searched, looked_at = looking(monkeypatch, slower=100.0)
-    assert not prospects(searched, [slowest()], None, 2).plans
+    assert not prospects(searched, [slowest()], None, 2, least_gain=0.01).plans
     assert len(looked_at) == 4
 
 
 def test_plans_that_were_looked_at_are_chosen_though_no_more_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     searched, looked_at = looking(monkeypatch, slower=3.0)
-    found = prospects(searched, [slowest()], None, 2).plans
+    found = prospects(searched, [slowest()], None, 2, least_gain=0.01).plans
     assert len(looked_at) == 4
     assert len(found) == 2
     assert set(found) <= set(looked_at)

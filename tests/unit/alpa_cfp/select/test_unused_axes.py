@@ -37,13 +37,14 @@ def program(name: str) -> AnalysedProgram:
 CACHE: CandidateCache = {}
 
 
-def problem(name: str, rates: Rates, candidates: Sequence[BlockCandidates]) -> SearchProblem:
+def problem(name: str, rates: Rates, candidates: Sequence[BlockCandidates], micro_batches: int = 1) -> SearchProblem:
     of = program(name)
-    return PlanSearch(CandidateCosts(candidates, find_boundaries(of.module, of.blocks, candidates), rates)).problem
+    boundaries = find_boundaries(of.module, of.blocks, candidates)
+    return PlanSearch(CandidateCosts(candidates, boundaries, rates, micro_batches=micro_batches)).problem
 
 
-def best(name: str, rates: Rates, candidates: Sequence[BlockCandidates]) -> Solution:
-    return search(problem(name, rates, candidates), None)
+def best(name: str, rates: Rates, candidates: Sequence[BlockCandidates], micro_batches: int = 1) -> Solution:
+    return search(problem(name, rates, candidates, micro_batches), None)
 
 
 def find(name: str, mesh: LogicalMesh, strategies: Strategies | None = None) -> Sequence[BlockCandidates]:
@@ -51,15 +52,30 @@ def find(name: str, mesh: LogicalMesh, strategies: Strategies | None = None) -> 
 
 
 def made(
-    name: str, rates: Rates, mesh: LogicalMesh = LONG, margin: float = 1.0, *, has_baselines: bool = False
+    name: str,
+    rates: Rates,
+    mesh: LogicalMesh = LONG,
+    margin: float = 1.0,
+    *,
+    has_baselines: bool = False,
+    micro_batches: int = 1,
+    budget: int | None = None,
+    is_over: bool = False,
+    gap_s: float = 0.0,
 ) -> Sequence[BlockCandidates]:
     used = UsedAxes(
         mesh.shape,
         lambda block: strategies_of(block, mesh.shape),
         partial(find, name, mesh),
         partial(needed_by_hand, mesh) if has_baselines else lambda block, every, given: (),
+        budget,
+        lambda: is_over,
     )
-    return used.candidates(partial(best, name, rates), margin)
+
+    def plan(candidates: Sequence[BlockCandidates]) -> Solution:
+        return replace(best(name, rates, candidates, micro_batches), gap_s=gap_s)
+
+    return used.candidates(plan, margin)
 
 
 def leaves_unused(strategy: BlockStrategy) -> bool:
@@ -74,11 +90,37 @@ def count(candidates: Sequence[BlockCandidates]) -> int:
     return len({(each.kind, candidate.strategy) for each in candidates for candidate in each.candidates})
 
 
+@pytest.mark.parametrize("micro_batches", [1, 8])
 @pytest.mark.parametrize("rates", RATES)
 @pytest.mark.parametrize(("name", "mesh"), [("mlp", LONG), ("gpt", LONG), ("conv", LONG), ("moe", LONG), ("mlp", CUBE)])
-def test_the_best_plan_of_all_candidates_is_among_those_that_are_made(name: str, mesh: LogicalMesh, rates: str) -> None:
-    found = best(name, RATES[rates], made(name, RATES[rates], mesh, margin=1.5))
-    assert found.time_s == pytest.approx(best(name, RATES[rates], find(name, mesh)).time_s)
+def test_the_best_plan_of_all_candidates_is_among_those_that_are_made(
+    name: str, mesh: LogicalMesh, rates: str, micro_batches: int
+) -> None:
+    found = made(name, RATES[rates], mesh, margin=1.5, micro_batches=micro_batches)
+    every = find(name, mesh)
+    expected_s = best(name, RATES[rates], every, micro_batches).time_s
+    assert best(name, RATES[rates], found, micro_batches).time_s == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize("share", [0.6, 0.9, 1.5])
+def test_with_a_memory_budget_that_the_best_plan_may_not_fit_into_all_are_made(share: float) -> None:
+    every = find("gpt", LONG)
+    budget = int(share * best("gpt", SLOW_TO_COMPUTE, every).memory.total)
+    assert made("gpt", SLOW_TO_COMPUTE, budget=budget) == every
+
+
+def test_a_memory_budget_that_the_best_plan_surely_fits_into_changes_nothing() -> None:
+    budget = 4 * best("gpt", SLOW_TO_COMPUTE, find("gpt", LONG)).memory.total
+    assert made("gpt", SLOW_TO_COMPUTE, budget=budget) == made("gpt", SLOW_TO_COMPUTE)
+
+
+def test_where_a_search_meets_its_limit_all_are_made() -> None:
+    assert made("gpt", SLOW_TO_COMPUTE, gap_s=1e9) == find("gpt", LONG)
+
+
+def test_when_the_time_for_planning_is_over_no_more_are_made() -> None:
+    found = made("gpt", Rates(), is_over=True)
+    assert count(found) < count(made("gpt", Rates()))
 
 
 @pytest.mark.parametrize("name", ["mlp", "gpt"])
