@@ -22,15 +22,16 @@ def splits_samples(candidate: Candidate) -> bool:
 
 
 def test_the_fastest_is_measured_first_and_then_that_of_data_parallelism() -> None:
-    """Where writing takes all the time, splitting samples alone is not the fastest."""
+    """Where communication takes no time, and splitting samples alone is not the fastest."""
+    rates = Rates(latency_s=1e-12, link_bytes_per_s=1e18)
     others = [each for each in CANDIDATES if not splits_samples(each)]
-    slow = [replace(each, work=replace(each.work, memory_bytes=1.4 * each.work.memory_bytes)) for each in CANDIDATES]
-    samples = next(each for each in slow if splits_samples(each))
-    first, second = first_measured(BLOCK, [*others, samples], Rates())
-    assert second == measured_program(samples)
-    fastest_s = min(estimated_s(measured_work(each), Rates()) for each in others)
-    fastest = [each for each in others if estimated_s(measured_work(each), Rates()) == fastest_s]
+    fastest_s = min(estimated_s(measured_work(each), rates) for each in others)
+    samples = next(each for each in CANDIDATES if splits_samples(each))
+    slower = replace(samples, work=Work(0.0, 1.2 * fastest_s * rates.bytes_per_s, ()))
+    first, second = first_measured(BLOCK, [*others, slower], rates)
+    fastest = [each for each in others if estimated_s(measured_work(each), rates) == fastest_s]
     assert first in [measured_program(each) for each in fastest]
+    assert second == measured_program(slower)
 
 
 def test_of_data_parallelism_that_communicates_far_more_than_others_nothing_is_measured_first() -> None:
