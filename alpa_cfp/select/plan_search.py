@@ -7,8 +7,10 @@ were timed took, corrects the costs, and the next search knows of it. Invariant:
 unless a search meets its time limit.
 """
 
+import itertools
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -28,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 # How often possible times are drawn to see what more measurements could gain.
 _DRAWS = 6
+# The share of the gain that is expected of measuring which is measured at once.
+_MOST_OF_GAIN = 0.7
 # A plan of measured candidates is taken if no other one could be faster by more than this factor.
 _ENOUGH = 1.01
 # The plans whose programs are looked at for one search, at most: the first number, or the second if they have more
@@ -254,13 +258,14 @@ class PlanSearch:
             return found
 
     def _worth_measuring(self, budget_bytes: int | None) -> set[int]:
-        """The candidates by which the best plan could become faster by more than a share that is worth it; none if
-        the gain that is expected of all of them is less, and until others have been measured.
+        """The candidates by which the best plan could become faster by more than a share that is worth it: those from
+        which most of the gain is expected. None if the gain that is expected of all of them is less, and until others
+        have been measured.
         """
         state = self.costs.measured, budget_bytes
         if state == self._enough_measured:
             return set()
-        random, gain, found = np.random.default_rng(self.costs.measured), 0.0, set[int]()
+        random, gain, of = np.random.default_rng(self.costs.measured), 0.0, Counter[int]()
         for _ in range(_DRAWS):
             known = self.costs.drawn(random, alone=True)
             best = self._search_drawn(self._problem(margin=1.0, known=known), budget_bytes)
@@ -269,11 +274,13 @@ class PlanSearch:
                 other = self._search_drawn(self._problem(only_measured=True, known=known), budget_bytes)
                 own = max(1 - best.time_s / other.time_s, 0.0)
                 gain += own / _DRAWS
-                if own > 0:
-                    found |= wanted
+                for number in wanted if own > 0 else ():
+                    of[number] += own / _DRAWS / len(wanted)
         logger.info("CFP: candidates that are not measured could make plans %.1f%% faster", 100 * gain)
         if gain > _ENOUGH - 1:
-            return found
+            ranked = sorted(of, key=lambda number: (-of[number], number))
+            before = itertools.accumulate((of[number] for number in ranked), initial=0.0)
+            return {number for number, so_far in zip(ranked, before, strict=False) if so_far < _MOST_OF_GAIN * gain}
         self._enough_measured = state
         return set()
 

@@ -10,7 +10,7 @@ plan.
 import logging
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from alpa_cfp.analysis.blocks import Blocks
@@ -43,7 +43,7 @@ _CORRECTIONS, _AT_ONCE = 4, 3
 # compile and time one, and its bounds: found and partitioned by itself it takes longer than one that is timed at first.
 _WORTH_A_SECOND, _LEAST_GAIN, _MOST_GAIN = 0.01, 0.004, 0.02
 # The same of plans that are timed at first, when it is not known yet how long that takes.
-_FIRST_GAIN = 0.015
+_FIRST_GAIN = 0.02
 _ATTEMPTS = 4
 # The baselines that are compiled before it is said that no plan fits.
 _SMALLEST = 3
@@ -212,14 +212,17 @@ class Refinement:
                 self.search, list(trials), budget_bytes, most, plans, searches=searches, least_gain=_FIRST_GAIN
             )
             new += self._more_trials(more.plans, trials, names, lambda rank: _rank_name(len(found) + rank))
+        misses = 0
         for number in range(_CORRECTIONS + 1):
+            before_s = self._fastest_s(timing, trials.values())
             self._time(timing, new, next(iter(trials.values())))
+            misses = misses + 1 if number and self._fastest_s(timing, trials.values()) >= before_s else 0
             if self.search.costs.budget.is_over:
                 warn_of_time(self.search.caveats, _NO_TIME)
                 break
             if number == _CORRECTIONS:
                 break
-            better = self._better(timing, trials, plans, budget_bytes)
+            better = self._better(timing, trials, plans, budget_bytes, misses)
             if not better:
                 break
             since = f"from {len(trials)} timed plans"
@@ -262,8 +265,13 @@ class Refinement:
         trials: Mapping[Choices, PlanTrial],
         others: Collection[Choices],
         budget_bytes: int | None,
+        misses: int,
     ) -> Sequence[Choices]:
-        """Plans to be run next, of `others` and of those that the search finds, knowing what those of `trials` take."""
+        """Plans to be run next, of `others` and of those that the search finds, knowing what those of `trials` take.
+
+        What is expected was too much if plans that have run for that were not faster: the next ones have to promise
+        twice as much for each time in a row (`misses`).
+        """
         able = [choices for choices, trial in trials.items() if timing.is_timed(trial)]
         if not able:
             try:
@@ -272,12 +280,17 @@ class Refinement:
                 return []
         failed = [choices for choices in trials if choices not in able]
         taken_s = statistics.median(trials[choices].taken_s for choices in able)
-        gain = min(max(_WORTH_A_SECOND * taken_s, _LEAST_GAIN), _MOST_GAIN)
+        gain = 2**misses * min(max(_WORTH_A_SECOND * taken_s, _LEAST_GAIN), _MOST_GAIN)
         worthy = prospects(self.search, able, budget_bytes, _AT_ONCE, others, failed, least_gain=gain)
         best_s = min(timing.whole_s(trials[choices]) for choices in able)
         text = "CFP: of %d timed plans the fastest takes %.1f ms; %d others are expected to be %.2f%% faster"
         logger.info(text, len(able), 1e3 * best_s, len(worthy.plans), 100 * worthy.gain)
         return worthy.plans
+
+    @staticmethod
+    def _fastest_s(timing: PlanTrials, trials: Iterable[PlanTrial]) -> float:
+        """The time of the fastest plan that was timed."""
+        return min((timing.whole_s(each) for each in trials if timing.is_timed(each)), default=math.inf)
 
     def _time(self, timing: PlanTrials, trials: Sequence[PlanTrial], first: PlanTrial) -> None:
         """Times plans, few at once if the time is limited, and corrects the times of the search by theirs.

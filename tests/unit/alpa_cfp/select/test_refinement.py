@@ -15,6 +15,7 @@ from alpa_cfp.search import MemoryBudgetError, Solution
 from alpa_cfp.select import refinement as refining
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.candidate_costs import CandidateCosts
+from alpa_cfp.select.exploration import Prospects
 from alpa_cfp.select.measured_plan import MeasuredPlan
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import Samples
@@ -377,6 +378,32 @@ def test_a_baseline_that_is_predicted_to_be_close_is_tried_only_if_it_is_expecte
     assert close
     assert close <= run[0.0]
     assert not close & run[1.0]
+
+
+@pytest.mark.parametrize(("slower", "expected"), [(2.0, [1, 2, 4, 8]), (0.5, [1, 1, 1, 1])])
+def test_plans_have_to_promise_twice_as_much_for_each_time_that_those_before_were_not_faster(
+    slower: float, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the plans after the first, each takes so many times as long as the one before."""
+    asked, order = list[float](), dict[Choices, float]()
+    problem = Machine().predictions
+    first = Machine().choosing.best(1, None)[0].choices
+    others = iter([(number, *first[1:]) for number in range(len(problem.variables[0].time_s)) if number != first[0]])
+
+    def prospects(*args: object, least_gain: float, **kwargs: object) -> Prospects:
+        asked.append(least_gain)
+        return Prospects((next(others),), least_gain)
+
+    machine = Machine()
+    monkeypatch.setattr(machine, "_profile", lambda choices, samples: _taking(order, choices, slower, samples))
+    monkeypatch.setattr(refining, "prospects", prospects)
+    replace(machine.refinement(count=1), has_baselines=False).best(None)
+    assert [each / asked[0] for each in asked] == expected
+
+
+def _taking(order: dict[Choices, float], choices: Choices, factor: float, samples: int) -> Profile:
+    seconds = order.setdefault(choices, 1e-3 * factor ** len(order))
+    return measured((seconds,) * samples)
 
 
 def test_data_parallelism_is_expected_before_the_search_looks_at_plans(monkeypatch: pytest.MonkeyPatch) -> None:
