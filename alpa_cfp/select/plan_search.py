@@ -10,7 +10,6 @@ unless a search meets its time limit.
 import itertools
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -265,7 +264,7 @@ class PlanSearch:
         state = self.costs.measured, budget_bytes
         if state == self._enough_measured:
             return set()
-        random, gain, of = np.random.default_rng(self.costs.measured), 0.0, Counter[int]()
+        random, gain, of = np.random.default_rng(self.costs.measured), 0.0, dict[int, float]()
         for _ in range(_DRAWS):
             known = self.costs.drawn(random, alone=True)
             best = self._search_drawn(self._problem(margin=1.0, known=known), budget_bytes)
@@ -275,7 +274,7 @@ class PlanSearch:
                 own = max(1 - best.time_s / other.time_s, 0.0)
                 gain += own / _DRAWS
                 for number in wanted if own > 0 else ():
-                    of[number] += own / _DRAWS / len(wanted)
+                    of[number] = of.get(number, 0.0) + own / _DRAWS / len(wanted)
         logger.info("CFP: candidates that are not measured could make plans %.1f%% faster", 100 * gain)
         if gain > _ENOUGH - 1:
             ranked = sorted(of, key=lambda number: (-of[number], number))
