@@ -17,6 +17,7 @@ from alpa_cfp.errors import MicroBatchError, NoRunnablePlanError, ProfilingError
 from alpa_cfp.jit.faster import is_faster
 from alpa_cfp.jit.micro_batches import in_micro_batches, positions_of, samples_of
 from alpa_cfp.jit.recomputation import Made
+from alpa_cfp.jit.tracing import shape_and_dtype
 from alpa_cfp.plan.signature import MicroBatches
 from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import MemoryBudgetError, NoPlanError
@@ -45,7 +46,8 @@ def possible_parts(args: Sequence[Any], batch_argnums: int | Sequence[int]) -> I
         MicroBatchError: these have no samples, or different numbers of them, or there is no such argument.
     """
     positions = positions_of(batch_argnums, len(args))
-    samples = samples_of([jax.numpy.shape(leaf) for position in positions for leaf in jax.tree.leaves(args[position])])
+    leaves = [leaf for position in positions for leaf in jax.tree.leaves(args[position])]
+    samples = samples_of([shape_and_dtype(leaf)[0] for leaf in leaves])
     count = 2
     while samples % count == 0 and samples >= _LEAST_SAMPLES * count:
         yield MicroBatches(count, positions)
