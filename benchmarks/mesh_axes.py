@@ -13,10 +13,12 @@ import jax
 import numpy as np
 
 from alpa_cfp.candidates import kind_candidates
-from alpa_cfp.candidates.block_candidates import distinct, find_block_candidates
+from alpa_cfp.candidates.block_candidates import BlockCandidates, distinct, find_block_candidates
 from alpa_cfp.costs import Rates
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.jit.tracing import trace
+from alpa_cfp.planner.options import PlanOptions
+from alpa_cfp.planner.plan_candidates import PlanCandidates
 from alpa_cfp.search import search
 from alpa_cfp.search.limits import Deadline
 from alpa_cfp.search.prune import prune
@@ -26,22 +28,23 @@ from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp.strategies.block_strategy import StateSharding
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
-from alpa_cfp_bench.workloads.sizes import TINY, mesh_shape
+from alpa_cfp_bench.workloads.sizes import SIZES, mesh_shape
 from benchmarks import runner
 from benchmarks.runner import Benchmark, one_row
 
 MODELS, MESHES = ("gpt", "llama"), ("1x8", "2x4", "2x2x2", "2x2x2x2")
 _HEADER = (
-    "model", "mesh", "candidates", "strategies", "partitioned", "measured at most", "choices", "pairs",
+    "model", "mesh", "candidates", "strategies", "planner's", "partitioned", "measured at most", "choices", "pairs",
     "pairs by class", "choices left", "planning, s", "search, s",
 )  # fmt: skip
 
 _TEXT = (
-    "Training steps of tiny models, planned by estimates. `candidates`: of all kinds of blocks; `strategies`: those "
-    "with state as it is used; `partitioned`: programs that are partitioned for them, as strategies that differ by the "
-    "order of equal axes share one; `measured at most`: programs that compute differently; `choices`: of a block, at "
-    "most; `pairs`: entries of the tables of two blocks if each pair of choices had one; `pairs by class`: those that "
-    "are computed; `choices left`: of a block, at most, when the search begins; `planning`: seconds up to the search."
+    "Training steps of the race's sizes, planned by estimates. `candidates`: of all kinds of blocks; `strategies`: "
+    "those with state as it is used; `planner's`: those that the planner makes; `partitioned`: programs that are "
+    "partitioned for all, as strategies that differ by the order of equal axes share one; `measured at most`: programs "
+    "that compute differently; `choices`: of a block, at most; `pairs`: entries of the tables of two blocks if each "
+    "pair of choices had one; `pairs by class`: those that are computed; `choices left`: of a block, at most, when the "
+    "search begins; `planning`: seconds up to the search."
 )
 
 
@@ -55,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _of_model(model: str, meshes: Sequence[str]) -> Iterator[dict[str, Any]]:
-    built = build(model, TINY)
+    built = build(model, SIZES[model])
     traced = trace(train_step(built, jax.value_and_grad), (built.state, built.batch), {}, 0, "cpu")
     program = AnalysedProgram(traced.module)
     for mesh in meshes:
@@ -82,12 +85,16 @@ def measure(program: AnalysedProgram, mesh: LogicalMesh) -> dict[str, Any]:
     own = costs.costs()
     problem = make_problem(blocks, boundaries, [[own[i] for i in each] for each in costs.numbers], costs.between_s())
     planned = time.perf_counter()
+    options = PlanOptions(costs="estimate")
+    made = PlanCandidates(program, mesh, options, lambda: (Rates(), None)).find()
+    began_search = time.perf_counter()
     kept = prune(problem, Deadline(), memory=False).problem
     search(problem, None)
     candidates = distinct(blocks)
     return {
         "candidates": len(candidates),
-        "strategies": sum(each.strategy.state_sharding is StateSharding.REPLICATED for each in candidates),
+        "strategies": _replicated(blocks),
+        "planners": _replicated(made),
         "partitioned": partitioned,
         "measured": len({costs.target(number) for number in range(len(candidates))}),
         "choices": max(variable.choices for variable in problem.variables),
@@ -95,8 +102,13 @@ def measure(program: AnalysedProgram, mesh: LogicalMesh) -> dict[str, Any]:
         "pairs_by_class": sum(edge.table.size for edge in problem.edges),
         "choices_left": max(variable.choices for variable in kept.variables),
         "planning_s": planned - began,
-        "search_s": time.perf_counter() - planned,
+        "search_s": time.perf_counter() - began_search,
     }
+
+
+def _replicated(blocks: Sequence[BlockCandidates]) -> int:
+    """The number of candidates whose state is as it is used."""
+    return sum(each.strategy.state_sharding is StateSharding.REPLICATED for each in distinct(blocks))
 
 
 def _verdict(results: Sequence[dict[str, Any]]) -> str:
@@ -111,6 +123,7 @@ def _cells(result: dict[str, Any]) -> list[str]:
     names = (
         "candidates",
         "strategies",
+        "planners",
         "partitioned",
         "measured",
         "choices",

@@ -32,10 +32,20 @@ def section(outcomes: Sequence[dict[str, Any]], repositories: dict[str, str]) ->
     ]
     for outcome in outcomes:
         program = f"`{outcome['program']}` ({repositories[outcome['program']]})"
-        mesh = f"({outcome['mesh'].replace('x', ', ')}{',' if 'x' not in outcome['mesh'] else ''})"
-        cells = [program, f"`{outcome['commit'][:8]}`", mesh, _METHODS[outcome["method"]], _equality(outcome)]
+        cells = [
+            program,
+            f"`{outcome['commit'][:8]}`",
+            _mesh(outcome["mesh"]),
+            _METHODS[outcome["method"]],
+            _equality(outcome),
+        ]
         lines.append(f"| {' | '.join([*cells, *_times(outcome)])} |")
     return "\n".join([*lines, "", _medians(outcomes)]).rstrip()
+
+
+def _mesh(shape: str) -> str:
+    """The mesh of "2x4": "(2, 4)"."""
+    return f"({shape.replace('x', ', ')}{',' if 'x' not in shape else ''})"
 
 
 def _equality(outcome: dict[str, Any]) -> str:
@@ -64,10 +74,14 @@ def _medians(outcomes: Sequence[dict[str, Any]]) -> str:
     measured = [outcome for outcome in outcomes if outcome["costs"] == "measure" and outcome["step_ratio"] is not None]
     if not measured:
         return ""
-    by_compile = median(outcome["planning_s"] / outcome["jit_s"] for outcome in measured)
+    by_compile = [outcome["planning_s"] / outcome["jit_s"] for outcome in measured]
+    of_mesh = {outcome["mesh"]: list[float]() for outcome in measured}
+    for outcome, own in zip(measured, by_compile, strict=True):
+        of_mesh[outcome["mesh"]].append(own)
+    meshes = ", ".join(f"{median(own):.1f} on {_mesh(mesh)}" for mesh, own in of_mesh.items())
     ratios = [outcome["step_ratio"] for outcome in measured]
     return (
-        f"Of {len(measured)}: planning takes {by_compile:.1f} times a compile in the median, a step "
+        f"Of {len(measured)}: planning takes {median(by_compile):.1f} times a compile in the median ({meshes}), a step "
         f"{median(ratios):.2f} times that of data parallelism in the median and {max(ratios):.2f} times at most."
     )
 

@@ -32,6 +32,10 @@ class Side(Enum):
         return {Side.LEFT: Side.RIGHT, Side.RIGHT: Side.LEFT}.get(self, self)
 
 
+# Sides along which each device computes gradients of its own samples.
+SAMPLES = (Side.LEFT, Side.BATCH)
+
+
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """A dot, a convolution or a gather of rows.

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from alpa_cfp.analysis.blocks import ParallelBlock
-from alpa_cfp.analysis.contractions import Side
+from alpa_cfp.analysis.contractions import SAMPLES
 from alpa_cfp.analysis.graph import Graph, itemsize
 from alpa_cfp.analysis.updates import Update
 from alpa_cfp.costs import Work
@@ -18,8 +18,6 @@ from alpa_cfp.spmd.shardings.sharding import ArraySharding, LogicalMesh
 from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 from alpa_cfp.strategies.state_sharding import StateShardings
 
-# Sides along which each device computes gradients of its own samples.
-_SAMPLES = (Side.LEFT, Side.BATCH)
 # The least share of a measured micro-batch, which includes the per-step work, that each further one takes.
 MIN_MICRO_BATCH_SHARE = 0.2
 
@@ -47,7 +45,7 @@ def per_step_work(
     samples = {
         axis.index
         for axis in mesh.axes
-        if (factor := strategy.factors[axis.index]) is not None and block.factors[factor].side in _SAMPLES
+        if (factor := strategy.factors[axis.index]) is not None and block.factors[factor].side in SAMPLES
     }
     written, summed, scattered = 0.0, Counter[int](), Counter[int]()
     for update in updates:

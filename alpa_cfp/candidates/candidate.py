@@ -25,7 +25,7 @@ class Candidate:
         work: The work of a device.
         memory: The memory of a device.
         lower_bound: A lower bound of `work`; less than it only if that is a prediction.
-        per_step: The subprogram of `work` that is done once a step, however many micro-batches there are.
+        per_step: The part of `work` that is done once a step, however many micro-batches there are.
         make: Makes `module`.
         predicted: The reason why `work` is predicted, for a program that XLA partitions; "" if it is its program's.
         unread: The reason why its communication is unknown, and counts as none; "" if it is known.

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from alpa_cfp.analysis.blocks import ParallelBlock
-from alpa_cfp.analysis.updates import Update, find_updates
+from alpa_cfp.analysis.updates import find_updates
 from alpa_cfp.candidates.accumulation import per_step_work
 from alpa_cfp.candidates.axis_order import AxisPermutation, order_key
 from alpa_cfp.candidates.block_program import partitioned
@@ -59,109 +59,93 @@ class KindCandidates:
     def _all_of(self, strategy: BlockStrategy) -> Iterable[Candidate]:
         """The candidates of a strategy, one for each `StateSharding` that is another program."""
         candidate = self._replicated(strategy)
-        if strategy.sums_along is not None:
-            whole = self._replicated(replace(strategy, sums_along=None))
-            if _is_alike(candidate, whole):
-                return
+        whole = replace(strategy, sums_along=None)
+        if strategy != whole and _is_alike(candidate, self._replicated(whole)):
+            return
         yield candidate
         distinct_inputs = {candidate.inputs}
         for state_sharding in (StateSharding.ZERO2, StateSharding.ZERO3):
-            variant = _with_state_sharding(self._subprogram, self._mesh, self._updates, candidate, state_sharding)
+            variant = self._with_state_sharding(candidate, state_sharding)
             if variant.inputs not in distinct_inputs:
                 distinct_inputs.add(variant.inputs)
                 yield variant
 
     def _replicated(self, strategy: BlockStrategy) -> Candidate:
         """The candidate of a strategy with `StateSharding.REPLICATED`."""
-        names_axes = self._subprogram.blocks.graph.names_axes
-        key = order_key(self._mesh, strategy, names_axes=names_axes)
+        key = order_key(self._mesh, strategy, names_axes=self._subprogram.blocks.graph.names_axes)
         known = self._evaluated.get(key)
         if known is None:
-            made = _candidate(self._subprogram, self._backward_inputs, self._mesh, self._updates, strategy)
-            known = self._evaluated[key] = replace(made, names_axes=names_axes)
-        return known if known.strategy == strategy else _permuted(self._subprogram, self._mesh, known, strategy)
+            known = self._evaluated[key] = self._evaluate(strategy)
+        return known if known.strategy == strategy else self._permuted(known, strategy)
+
+    def _evaluate(self, strategy: BlockStrategy) -> Candidate:
+        """The candidate of a strategy with `StateSharding.REPLICATED`, from its own program."""
+        module = partitioned(self._subprogram, self._mesh, strategy)
+        program = module.partitioned
+        assert program is not None
+        local = read_local(program.counted)
+        in_place = [result for result, _ in donation_pairs(self._subprogram.module)]
+        kept = self._backward_inputs
+        work = work_of(program.counted, local)
+        is_predicted, reason = program.prediction is not None, program.fallback_reason
+        return Candidate(
+            strategy,
+            program.input_shardings,
+            program.output_shardings,
+            work,
+            memory_of(local, kept.inputs, kept.rematerialised, in_place),
+            # XLA mostly partitions better than is predicted.
+            lower_bound=work_of(program, read_local(program)) if is_predicted else work,
+            per_step=self._per_step_work(strategy, program.input_shardings),
+            make=lambda: module,
+            # For a program of Shardy's passes there is no reason.
+            predicted=reason if is_predicted else "",
+            unread="" if is_predicted else reason,
+            names_axes=self._subprogram.blocks.graph.names_axes,
+        )
+
+    def _permuted(self, candidate: Candidate, strategy: BlockStrategy) -> Candidate:
+        """The candidate of a strategy, from one with another order of axes. Its program is made on demand."""
+        permutation = AxisPermutation.between(self._mesh, candidate.strategy, strategy)
+        return replace(
+            candidate,
+            strategy=strategy,
+            inputs=permutation.of_shardings(candidate.inputs),
+            outputs=permutation.of_shardings(candidate.outputs),
+            make=partial(partitioned, self._subprogram, self._mesh, strategy),
+        )
+
+    def _with_state_sharding(self, candidate: Candidate, state_sharding: StateSharding) -> Candidate:
+        """The same candidate with another `StateSharding`. Its program is made on demand."""
+        blocks, used = self._subprogram.blocks, candidate.inputs
+        strategy = replace(candidate.strategy, state_sharding=state_sharding)
+        state_shardings = find_state_shardings(blocks, self._updates, [strategy], used)
+        inputs = tuple(state_shardings.parameters.get(number, sharding) for number, sharding in enumerate(used))
+        outputs = list(candidate.outputs)
+        for result, parameter in donation_pairs(self._subprogram.module):
+            outputs[result] = inputs[parameter]
+        work, lower_bound = (
+            work_with_sharded_state(blocks.graph, self._updates, used, state_shardings, each)
+            for each in (candidate.work, candidate.lower_bound)
+        )
+        return replace(
+            candidate,
+            strategy=strategy,
+            inputs=inputs,
+            outputs=tuple(outputs),
+            work=work,
+            lower_bound=lower_bound,
+            per_step=self._per_step_work(strategy, used, state_shardings),
+            make=partial(partitioned, self._subprogram, self._mesh, strategy, used, candidate.outputs),
+        )
+
+    def _per_step_work(
+        self, strategy: BlockStrategy, used: Sequence[ArraySharding], state_shardings: StateShardings | None = None
+    ) -> Work:
+        graph = self._subprogram.blocks.graph
+        return per_step_work(graph, self.block, strategy, self._mesh, self._updates, used, state_shardings)
 
 
 def _is_alike(candidate: Candidate, other: Candidate) -> bool:
     """Whether two candidates have the same boundaries and the same work."""
     return (candidate.inputs, candidate.outputs, candidate.work) == (other.inputs, other.outputs, other.work)
-
-
-def _candidate(
-    subprogram: Subprogram,
-    backward_inputs: BackwardInputs,
-    mesh: LogicalMesh,
-    updates: Sequence[Update],
-    strategy: BlockStrategy,
-) -> Candidate:
-    """The candidate of a strategy with `StateSharding.REPLICATED`."""
-    module = partitioned(subprogram, mesh, strategy)
-    program = module.partitioned
-    assert program is not None
-    local = read_local(program.counted)
-    in_place = [result for result, _ in donation_pairs(subprogram.module)]
-    memory = memory_of(local, backward_inputs.inputs, backward_inputs.rematerialised, in_place)
-    work = work_of(program.counted, local)
-    # XLA mostly partitions better than is predicted.
-    lower_bound = work if program.prediction is None else work_of(program, read_local(program))
-    per_step = _per_step_work(subprogram, mesh, updates, strategy, program.input_shardings)
-    # For a program of Shardy's passes there is no reason.
-    predicted, unread = ("", program.fallback_reason) if program.prediction is None else (program.fallback_reason, "")
-    inputs, outputs = program.input_shardings, program.output_shardings
-    return Candidate(strategy, inputs, outputs, work, memory, lower_bound, per_step, lambda: module, predicted, unread)
-
-
-def _permuted(subprogram: Subprogram, mesh: LogicalMesh, candidate: Candidate, strategy: BlockStrategy) -> Candidate:
-    """The candidate of a strategy, from one with another order of axes. Its program is made on demand."""
-    permutation = AxisPermutation.between(mesh, candidate.strategy, strategy)
-    return replace(
-        candidate,
-        strategy=strategy,
-        inputs=permutation.of_shardings(candidate.inputs),
-        outputs=permutation.of_shardings(candidate.outputs),
-        make=partial(partitioned, subprogram, mesh, strategy),
-    )
-
-
-def _with_state_sharding(
-    subprogram: Subprogram,
-    mesh: LogicalMesh,
-    updates: Sequence[Update],
-    candidate: Candidate,
-    state_sharding: StateSharding,
-) -> Candidate:
-    """The same candidate with another `StateSharding`. Its program is made on demand."""
-    strategy = replace(candidate.strategy, state_sharding=state_sharding)
-    state_shardings = find_state_shardings(subprogram.blocks, updates, [strategy], candidate.inputs)
-    inputs = tuple(state_shardings.parameters.get(number, sharding) for number, sharding in enumerate(candidate.inputs))
-    outputs = list(candidate.outputs)
-    for result, parameter in donation_pairs(subprogram.module):
-        outputs[result] = inputs[parameter]
-    work, lower_bound = (
-        work_with_sharded_state(subprogram.blocks.graph, updates, candidate.inputs, state_shardings, each)
-        for each in (candidate.work, candidate.lower_bound)
-    )
-    per_step = _per_step_work(subprogram, mesh, updates, strategy, candidate.inputs, state_shardings)
-    make = partial(partitioned, subprogram, mesh, strategy, candidate.inputs, candidate.outputs)
-    return replace(
-        candidate,
-        strategy=strategy,
-        inputs=inputs,
-        outputs=tuple(outputs),
-        work=work,
-        lower_bound=lower_bound,
-        per_step=per_step,
-        make=make,
-    )
-
-
-def _per_step_work(
-    subprogram: Subprogram,
-    mesh: LogicalMesh,
-    updates: Sequence[Update],
-    strategy: BlockStrategy,
-    used: Sequence[ArraySharding],
-    state_shardings: StateShardings | None = None,
-) -> Work:
-    (block,) = subprogram.blocks.blocks
-    return per_step_work(subprogram.blocks.graph, block, strategy, mesh, updates, used, state_shardings)

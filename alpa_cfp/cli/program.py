@@ -50,6 +50,11 @@ def add_program(parser: argparse.ArgumentParser) -> None:
         "--donate", nargs="+", type=int, default=[], metavar="N",
         help="with MODULE:FUNCTION: the positions of the arguments that are donated",
     )  # fmt: skip
+    parser.add_argument(
+        "--batch-argnums", nargs="+", type=int, default=[], metavar="N",
+        help="with MODULE:FUNCTION: the positions of the arguments with samples; a step that does not fit into the "
+        "memory budget may then run in micro-batches",
+    )  # fmt: skip
 
 
 def check_is_model(arguments: argparse.Namespace) -> None:
@@ -58,9 +63,10 @@ def check_is_model(arguments: argparse.Namespace) -> None:
     Raises:
         UserError: it has.
     """
-    for name, value in (("--args", arguments.args), ("--donate", arguments.donate)):
-        if value:
-            raise UserError(f"{name} is for a program of your own: name it first, as {FORM}")
+    for name in ("args", "donate", "batch_argnums"):
+        if getattr(arguments, name):
+            option = name.replace("_", "-")
+            raise UserError(f"--{option} is for a program of your own: name it first, as {FORM}")
 
 
 def plan_for_program(arguments: argparse.Namespace, memory_budget_bytes: int | None) -> "Plan":
@@ -90,8 +96,9 @@ def plan_for_program(arguments: argparse.Namespace, memory_budget_bytes: int | N
     check_database(arguments.database)
     function = _function(arguments.program, function_path)
     args, kwargs = _arguments(arguments.args, args_path, function)
-    if wrong := [number for number in arguments.donate if not 0 <= number < len(args)]:
-        raise UserError(f"--donate {wrong[0]}: the positional arguments in {arguments.args} are 0 to {len(args) - 1}")
+    for name, numbers in (("--donate", arguments.donate), ("--batch-argnums", arguments.batch_argnums)):
+        if wrong := [number for number in numbers if not 0 <= number < len(args)]:
+            raise UserError(f"{name} {wrong[0]}: the positional arguments in {arguments.args} are 0 to {len(args) - 1}")
     return _planned(arguments, function, args, kwargs, named, memory_budget_bytes)
 
 
@@ -142,7 +149,8 @@ def _planned(
             progress=progress.is_bar,
         )
         try:
-            return plan_function(function, mesh, args, kwargs, Boundary(tuple(arguments.donate)), options)
+            boundary = Boundary(tuple(arguments.donate), batch_argnums=tuple(arguments.batch_argnums))
+            return plan_function(function, mesh, args, kwargs, boundary, options)
         except MemoryBudgetError as error:
             raise UserError(str(error)) from error
 

@@ -17,10 +17,10 @@ from alpa_cfp.evidence.plan_evidence import signed
 from alpa_cfp.jit.constraints import asked_by_plan, asked_by_user, require_obeyed
 from alpa_cfp.jit.loops_as_written import faster_form
 from alpa_cfp.jit.meshes import AnyMesh, axis_types_of, dims_of, of_whole_axes, platform_of, request_for
-from alpa_cfp.jit.micro_batch_forms import fastest_parts, in_parts, possible_parts
+from alpa_cfp.jit.micro_batch_forms import fastest_parts, possible_parts, trace_in_parts
 from alpa_cfp.jit.processes import planning_together
 from alpa_cfp.jit.recomputation import Made, fastest_form, recomputing
-from alpa_cfp.jit.tracing import Leaf, TracedFunction, trace
+from alpa_cfp.jit.tracing import Leaf, TracedFunction
 from alpa_cfp.lazily import call
 from alpa_cfp.plan.plan import Plan
 from alpa_cfp.plan.plan_cache import PlannedModule
@@ -168,13 +168,12 @@ def plan_function(
         @cache
         def traced(parts: MicroBatches | None, *, keeps_loops: bool) -> TracedFunction:
             donated, platform = boundary.donate_argnums, platform_of(mesh)
-            program = trace(in_parts(fn, parts), args, kwargs, donated, platform, asked, keeps_loops=keeps_loops)
-            return replace(program, micro_batches=parts)
+            return trace_in_parts(parts, fn, args, kwargs, donated, platform, asked, keeps_loops=keeps_loops)
 
         program = traced(None, keeps_loops=False)
         budget = TimeBudget.of(options.planning_budget_s)
-        limited = budget_of(request, options) is not None and boundary.batch_argnums not in ((), [])
-        possible = tuple(possible_parts(args, boundary.batch_argnums)) if limited else ()
+        is_limited = budget_of(request, options) is not None
+        possible = tuple(possible_parts(args, boundary.batch_argnums)) if is_limited else ()
 
         def make(request: PlanRequest) -> Plan:
             given = options.read_plan()
@@ -243,8 +242,7 @@ def planned_for(
 
     def traced(parts: MicroBatches | None, *, keeps_loops: bool) -> TracedFunction:
         platform = platform_of(mesh)
-        program = trace(in_parts(fn, parts), args, kwargs, (), platform, asked, donated, keeps_loops=keeps_loops)
-        return replace(program, micro_batches=parts)
+        return trace_in_parts(parts, fn, args, kwargs, (), platform, asked, donated, keeps_loops=keeps_loops)
 
     program = _form_of(signature, traced)
     made = plan_module(program.module, request_for(mesh), PlanOptions(costs="estimate", plan=plan))

@@ -9,6 +9,7 @@ gives the function of a saved plan again.
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from alpa_cfp.errors import MicroBatchError, NoRunnablePlanError, ProfilingError
 from alpa_cfp.jit.faster import is_faster
 from alpa_cfp.jit.micro_batches import in_micro_batches, positions_of, samples_of
 from alpa_cfp.jit.recomputation import Made
-from alpa_cfp.jit.tracing import shape_and_dtype
+from alpa_cfp.jit.tracing import TracedFunction, shape_and_dtype, trace
 from alpa_cfp.plan.signature import MicroBatches
 from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import MemoryBudgetError, NoPlanError
@@ -35,6 +36,11 @@ def in_parts(fn: Callable[..., Any], parts: MicroBatches | None) -> Callable[...
     return fn if parts is None else in_micro_batches(fn, parts.count, parts.batch_argnums)
 
 
+def trace_in_parts(parts: MicroBatches | None, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> TracedFunction:
+    """As `tracing.trace`, of a function as a plan runs it; see there."""
+    return replace(trace(in_parts(fn, parts), *args, **kwargs), micro_batches=parts)
+
+
 def possible_parts(args: Sequence[Any], batch_argnums: int | Sequence[int]) -> Iterator[MicroBatches]:
     """Gives the numbers of micro-batches that a step may have, ascending.
 
@@ -43,9 +49,11 @@ def possible_parts(args: Sequence[Any], batch_argnums: int | Sequence[int]) -> I
         batch_argnums: The positions of those with samples along their first dims.
 
     Raises:
-        MicroBatchError: these have no samples, or different numbers of them, or there is no such argument.
+        MicroBatchError: these have no arrays, or different numbers of them, or there is no such argument.
     """
     positions = positions_of(batch_argnums, len(args))
+    if not positions:
+        return
     leaves = [leaf for position in positions for leaf in jax.tree.leaves(args[position])]
     samples = samples_of([shape_and_dtype(leaf)[0] for leaf in leaves])
     count = 2

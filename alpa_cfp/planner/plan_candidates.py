@@ -5,7 +5,7 @@ Takes an analysed program, a mesh and what is known of it; gives the candidates 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from alpa_cfp.analysis.blocks import ParallelBlock
@@ -50,19 +50,20 @@ class PlanCandidates:
     costs: Callable[[], tuple[Rates, CommunicationCosts | None]]
     micro_batches: int = 1
     overlaps: bool = False
-    cache: CandidateCache | None = None
+    cache: CandidateCache = field(default_factory=dict)
     tell: Callable[[ParallelBlock, Sequence[Candidate]], None] = lambda block, candidates: None
     budget_bytes: int | None = None
     is_over: Callable[[], bool] = lambda: False
 
     def find(self) -> Sequence[BlockCandidates]:
         """Returns the candidates of each block."""
-        cache: CandidateCache = {} if self.cache is None else self.cache
         split_sums = bool(self.options.split_sums)
 
         def find(strategies: Strategies) -> Sequence[BlockCandidates]:
             subprograms = self.program.subprograms
-            return find_block_candidates(subprograms, self.mesh, cache, self.tell, strategies, split_sums=split_sums)
+            return find_block_candidates(
+                subprograms, self.mesh, self.cache, self.tell, strategies, split_sums=split_sums
+            )
 
         def strategies(block: ParallelBlock) -> Sequence[BlockStrategy]:
             return strategies_of(block, self.mesh.shape, split_sums=split_sums)

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from alpa_cfp.analysis.blocks import ParallelBlock
-from alpa_cfp.analysis.contractions import Side
+from alpa_cfp.analysis.contractions import SAMPLES
 from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.costs import Rates, Work, estimated_s
@@ -22,7 +22,6 @@ from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
 from alpa_cfp.spmd.partition.stand_ins import without_communication
 
-_SAMPLES = (Side.LEFT, Side.BATCH)
 # The program of data parallelism is not among the first if it is estimated to take so many times as long as another.
 _MUCH_SLOWER = 1.5
 
@@ -132,4 +131,4 @@ def _is_data_parallel(block: ParallelBlock, candidate: Candidate) -> bool:
     """Whether a candidate splits one factor of samples along all mesh axes."""
     shape = (*candidate.inputs, *candidate.outputs)[0].mesh.shape
     used = {factor for factor, size in zip(candidate.strategy.factors, shape, strict=True) if size > 1}
-    return len(used) == 1 and all(each is not None and block.factors[each].side in _SAMPLES for each in used)
+    return len(used) == 1 and all(each is not None and block.factors[each].side in SAMPLES for each in used)

@@ -18,9 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from alpa_cfp.analysis.blocks import ParallelBlock
-from alpa_cfp.analysis.contractions import Side
+from alpa_cfp.analysis.contractions import SAMPLES, Side
 from alpa_cfp.candidates.block_candidates import BlockCandidates
-from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.search import MEMORY_BYTES, NoPlanError, SearchProblem, Solution, Variable, search
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
@@ -28,7 +27,6 @@ from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding
 
 # The name of the plainest plan.
 DATA_PARALLEL = "data parallel"
-_SAMPLES = (Side.LEFT, Side.BATCH)
 _PARAMETERS = (Side.RIGHT, Side.REDUCTION, Side.BATCH)
 # How much more moving a value counts than computing it, where a plan is to move least.
 _MOVING = 1000.0
@@ -62,7 +60,7 @@ class _Kind:
     def splits(self, block: ParallelBlock, small: bool, strategy: BlockStrategy) -> bool:
         """Whether this baseline allows what a strategy of a block splits."""
         sides = [None if factor is None else block.factors[factor].side for factor in strategy.factors]
-        samples = (*_SAMPLES, None) if small else _SAMPLES
+        samples = (*SAMPLES, None) if small else SAMPLES
         parameters = (*_PARAMETERS, None) if small or self.cheapest else _PARAMETERS
         return (
             strategy.sums_along is None
@@ -102,7 +100,7 @@ def baselines(
             continue
         try:
             plan = search(
-                _restricted(blocks, block_candidates, problem, kind, mesh),
+                _restricted(blocks, block_candidates, problem, kind),
                 None,
                 time_limit_s=limit_s,
                 memory_limit_bytes=memory_bytes,
@@ -163,19 +161,15 @@ def _tensor_axes(axes: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _restricted(
-    blocks: Sequence[ParallelBlock],
-    block_candidates: Sequence[BlockCandidates],
-    problem: SearchProblem,
-    kind: _Kind,
-    mesh: LogicalMesh,
+    blocks: Sequence[ParallelBlock], block_candidates: Sequence[BlockCandidates], problem: SearchProblem, kind: _Kind
 ) -> SearchProblem:
     """`problem` without the choices that `kind` does not allow; values hardly want to be moved, unless it is to be the
     cheapest plan.
     """
-    flops = [_whole_flops(each.candidates[0], mesh) for each in block_candidates]
+    flops = [each.candidates[0].work.flops for each in block_candidates]
     limit, variables = _SMALL * float(np.median(flops)), []
     for each, variable in zip(block_candidates, problem.variables, strict=True):
-        block, small = blocks[each.block], _whole_flops(each.candidates[0], mesh) < limit
+        block, small = blocks[each.block], each.candidates[0].work.flops < limit
         allowed = np.array([kind.allows(block, small, candidate.strategy) for candidate in each.candidates])
         allowed &= np.isfinite(variable.time_s)
         times = np.where(allowed, variable.time_s, math.inf) if allowed.any() else variable.time_s
@@ -183,12 +177,6 @@ def _restricted(
     if kind.cheapest:
         return SearchProblem(tuple(variables), problem.edges)
     return SearchProblem(tuple(variables), tuple(each.mapped(_counted_more) for each in problem.edges))
-
-
-def _whole_flops(candidate: Candidate, mesh: LogicalMesh) -> float:
-    """What all devices together would contract if each part was computed once."""
-    sizes = zip(candidate.strategy.factors, mesh.shape, strict=True)
-    return candidate.work.flops * math.prod(size for factor, size in sizes if factor is not None)
 
 
 def _counted_more(seconds: np.ndarray) -> np.ndarray:

@@ -282,7 +282,7 @@ class Refinement:
         taken_s = statistics.median(trials[choices].taken_s for choices in able)
         gain = 2**misses * min(max(_WORTH_A_SECOND * taken_s, _LEAST_GAIN), _MOST_GAIN)
         worthy = prospects(self.search, able, budget_bytes, _AT_ONCE, others, failed, least_gain=gain)
-        best_s = min(timing.whole_s(trials[choices]) for choices in able)
+        best_s = self._fastest_s(timing, trials.values())
         text = "CFP: of %d timed plans the fastest takes %.1f ms; %d others are expected to be %.2f%% faster"
         logger.info(text, len(able), 1e3 * best_s, len(worthy.plans), 100 * worthy.gain)
         return worthy.plans

@@ -124,16 +124,19 @@ class UsedAxes:
         """What is known of a candidate from those that split something along its unused axes, too.
 
         Its boundary is theirs without these axes. It computes and writes no less than any of them, and no less than an
-        equal part of the whole block. It communicates nothing, and all that it writes may be written once a step.
+        equal part of the whole block; but of the update of state each device may do an equal part (ZeRO). It
+        communicates nothing, and all that it writes may be written once a step.
         """
         axes = self._unused(strategy)
         more = [each for each in made if _splits_more(each.strategy, strategy, axes)]
-        whole, work = made[0].work, _NOTHING
-        if not any(each.predicted or each.unread for each in (made[0], *more)):
-            parts = math.prod(size for axis, size in enumerate(self.mesh_shape) if axis not in axes)
-            flops = max(whole.flops / parts, max(each.work.flops for each in more))
+        whole, work = made[0], _NOTHING
+        if not any(each.predicted or each.unread for each in (whole, *more)):
+            devices = math.prod(self.mesh_shape)
+            parts = devices // math.prod(self.mesh_shape[axis] for axis in axes)
+            flops = max(whole.work.flops / parts, max(each.work.flops for each in more))
             # Results of collectives count as written, and this one may need none.
-            memory = max(whole.memory_bytes / parts, min(each.work.memory_bytes for each in more))
+            memory = max(_micro_batch_bytes(whole) / parts, min(map(_micro_batch_bytes, more)))
+            memory += whole.per_step.memory_bytes / devices
             work = Work(flops / margin, memory / margin, ())
         first = more[0]
         inputs, outputs = (tuple(_without(each, axes) for each in own) for own in (first.inputs, first.outputs))
@@ -164,6 +167,11 @@ def _splits_more(strategy: BlockStrategy, other: BlockStrategy, axes: frozenset[
     """Whether a strategy splits what another one splits, and something along each of the axes."""
     pairs = enumerate(zip(strategy.factors, other.factors, strict=True))
     return all(own is not None if axis in axes else own == others for axis, (own, others) in pairs)
+
+
+def _micro_batch_bytes(candidate: Candidate) -> float:
+    """What a candidate writes and reads but for what is done once a step."""
+    return candidate.work.memory_bytes - candidate.per_step.memory_bytes
 
 
 def _without(sharding: ArraySharding, axes: frozenset[int]) -> ArraySharding:

@@ -16,6 +16,7 @@ from alpa_cfp.candidates import block_candidates as candidates
 from alpa_cfp.candidates import block_program, kind_candidates
 from alpa_cfp.candidates.block_candidates import find_block_candidates
 from alpa_cfp.candidates.candidate import Candidate
+from alpa_cfp.candidates.kind_candidates import KindCandidates
 from alpa_cfp.costs import Work, read_local, work_of
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.jit.constraints import asked_by_user
@@ -96,8 +97,8 @@ def test_programs_are_made_for_one_of_the_orders_of_equal_axes(
     mesh: LogicalMesh, least: float, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[object] = []
-    original = kind_candidates._candidate
-    monkeypatch.setattr(kind_candidates, "_candidate", lambda *args: made.append(args) or original(*args))
+    original = KindCandidates._evaluate
+    monkeypatch.setattr(KindCandidates, "_evaluate", lambda *args: made.append(args) or original(*args))
     every = found(model_module("mlp"), mesh)
     base = [each for each in every if each.strategy.state_sharding is StateSharding.REPLICATED]
     assert least * len(base) <= len(made) < most * len(base)

@@ -36,6 +36,7 @@ class Steps:
 
 example = jax.ShapeDtypeStruct((32, 64), "float32"), jax.ShapeDtypeStruct((256, 32), "float32")
 pair = example, {"rate": 0.1}
+many_samples = example[0], jax.ShapeDtypeStruct((4096, 32), "float32")
 too_many = (*example, 1.0)
 of_lists = list(example)
 
@@ -115,6 +116,18 @@ ARGS = "--args mine:example"
 MESH = "--mesh data=2,model=2 --costs estimate"
 
 
+def test_a_step_whose_samples_are_named_goes_in_micro_batches_where_it_does_not_fit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "mine:train_step --args mine:many_samples --mesh data=2 --memory-mb 0.6"
+    assert main(["plan", *f"{words} --costs estimate --out plan.json".split()]) == 2
+    assert "no plan fits" in capsys.readouterr().err
+    plan = planned(f"{words} --batch-argnums 1")
+    assert plan.signature is not None
+    assert plan.signature.micro_batches is not None
+    assert plan.signature.micro_batches.batch_argnums == (1,)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -138,6 +151,10 @@ MESH = "--mesh data=2,model=2 --costs estimate"
             f"mine:train_step {ARGS} {MESH} --donate 2",
             "--donate 2: the positional arguments in mine:example are",
         ),
+        (
+            f"mine:train_step {ARGS} {MESH} --batch-argnums 1 2",
+            "--batch-argnums 2: the positional arguments in mine:example are",
+        ),
         (f"mine:train_step {ARGS} {MESH} --model gpt", "--model is for the bench's models: leave it out"),
         (f"mine:train_step {ARGS} {MESH} --micro-batches 2", "--micro-batches is for the bench's models"),
         (f"mine:train_step {ARGS} {MESH} --ray local", "--ray is for the bench's models"),
@@ -148,6 +165,7 @@ MESH = "--mesh data=2,model=2 --costs estimate"
         ),
         ("--args mine:example", "--args is for a program of your own: name it first, as MODULE:NAME"),
         ("--donate 0", "--donate is for a program of your own"),
+        ("--batch-argnums 0", "--batch-argnums is for a program of your own"),
     ],
 )
 def test_wrong_use_is_one_line_that_says_what_to_do(

@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import cache, partial
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from alpa_cfp.candidates.block_candidates import BlockCandidates, CandidateCache, Strategies, find_block_candidates
 from alpa_cfp.costs import Rates
@@ -17,7 +19,7 @@ from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.search_problem import find_boundaries
 from alpa_cfp.select.unused_axes import UsedAxes
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
-from alpa_cfp.strategies.block_strategy import BlockStrategy, strategies_of
+from alpa_cfp.strategies.block_strategy import BlockStrategy, StateSharding, strategies_of
 from alpa_cfp_bench.workloads.sizes import TINY
 from unit.alpa_cfp.training_steps import model_module
 
@@ -142,6 +144,57 @@ def test_fewer_are_made_the_better_estimates_are_known() -> None:
     counts = [count(made("gpt", Rates(), margin=margin)) for margin in (1.0, 4.0, math.inf)]
     assert counts == sorted(counts)
     assert counts[0] < counts[-1] == count(find("gpt", LONG))
+
+
+def power_of_ten(low: int, high: int) -> st.SearchStrategy[float]:
+    return st.floats(low, high).map(lambda exponent: 10.0**exponent)
+
+
+@given(
+    name=st.sampled_from(["mlp", "gpt", "conv", "moe"]),
+    rates=st.builds(
+        Rates,
+        flops_per_s=power_of_ten(6, 12),
+        bytes_per_s=power_of_ten(6, 12),
+        latency_s=power_of_ten(-8, -2),
+        link_bytes_per_s=power_of_ten(6, 12),
+    ),
+)
+@settings(max_examples=40, deadline=None)
+def test_if_estimates_are_right_the_best_plan_is_never_missed_however_fast_a_mesh_is(name: str, rates: Rates) -> None:
+    found, every = made(name, rates), find(name, LONG)
+    assert best(name, rates, found).time_s == pytest.approx(best(name, rates, every).time_s, rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "mesh"), [("mlp", LONG), ("gpt", LONG), ("conv", LONG), ("moe", LONG), ("mlp", CUBE)])
+def test_a_stand_in_does_no_more_than_each_candidate_of_its_strategy_and_lies_as_it_does(
+    name: str, mesh: LogicalMesh
+) -> None:
+    """Also than those whose state is split further (ZeRO), which share the update."""
+    every, compared = find(name, mesh), 0
+
+    def with_stand_ins(candidates: Sequence[BlockCandidates]) -> Solution:
+        nonlocal compared
+        for each in candidates:
+            real = [one for one in every[each.block].candidates if one not in each.candidates]
+            for one in real:
+                base = replace(one.strategy, state_sharding=StateSharding.REPLICATED)
+                (stand_in,) = (other for other in each.candidates if other.strategy == base)
+                assert stand_in.work.flops <= one.work.flops * (1 + 1e-9)
+                assert stand_in.work.memory_bytes <= one.work.memory_bytes * (1 + 1e-9)
+                assert stand_in.work.collectives == ()
+                if one.strategy == base:
+                    assert (stand_in.inputs, stand_in.outputs) == (one.inputs, one.outputs)
+                compared += 1
+        return best(name, Rates(), candidates)
+
+    UsedAxes(
+        mesh.shape,
+        lambda block: strategies_of(block, mesh.shape),
+        partial(find, name, mesh),
+        lambda block, every, given: (),
+    ).candidates(with_stand_ins, 1.0)
+    assert compared > 0
 
 
 def test_candidates_of_a_kind_stay_in_the_order_of_its_strategies() -> None:
