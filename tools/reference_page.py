@@ -47,9 +47,10 @@ OBJECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("targets.chips.Chip", ("from_file",)),
     ("plan_stages", ()),
     ("alpa.target_stages.TargetStages", ("latency_s",)),
-    ("alpa.target_stages.StageCost", ()),
+    ("alpa.stage_table.StageCost", ()),
     ("CFPShardParallel", ()),
     ("CFPPipeshardParallel", ()),
+    ("alpa.pipelines.ExtendedPipeshardParallel", ()),
     ("CFPOption", ()),
 )
 ERRORS = tuple(f"alpa_{name}.errors" for name in ("cfp", "cfp.search", "cfp.database", "cfp.targets", "on_jax"))
@@ -60,6 +61,7 @@ _CONFIG: ConfigDict = {
     **default_config,
     "docstring_section_style": "list",
     "heading_level": 3,
+    "inherited_members": False,
     "members_order": "source",
     "show_if_no_docstring": False,
     "show_root_full_path": False,

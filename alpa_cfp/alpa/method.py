@@ -6,6 +6,7 @@ from typing import Any
 import alpa
 
 from alpa_cfp.alpa.option import CFPOption
+from alpa_cfp.alpa.pipelines import ExtendedPipeshardParallel
 from alpa_cfp.errors import OptionError
 
 
@@ -33,18 +34,22 @@ class CFPShardParallel(alpa.ShardParallel):
         super().__init__(devices, num_micro_batches, option, manual_sharding_option)
 
 
-class CFPPipeshardParallel(alpa.PipeshardParallel):
+class CFPPipeshardParallel(ExtendedPipeshardParallel):
     """Pipeline parallelism of alpa, with stages that CFP plans.
 
     Args:
         devices: The devices, as alpa's `VirtualPhysicalMesh`; None for all of the cluster, or of this process.
         num_micro_batches: The number of micro-batches of a step.
         default_auto_sharding_option: How to plan; None for `CFPOption()`.
+        pipeline_schedule: The order in which micro-batches run: one of alpa's, "interleaved_1f1b", "zero_bubble" or
+            "auto"; see `ExtendedPipeshardParallel`.
+        virtual_stages: With "interleaved_1f1b", the number of stages of each mesh; None for the fastest.
 
     The other arguments are those of `alpa.PipeshardParallel`.
 
     Raises:
-        OptionError: the option is not a `CFPOption`.
+        OptionError: the option is not a `CFPOption`, or the number of virtual stages is wrong; as the function is
+            compiled: it has fewer layers than there are to be stages.
     """
 
     def __init__(
@@ -57,17 +62,18 @@ class CFPPipeshardParallel(alpa.PipeshardParallel):
         stage_option: Any = None,
         stage_input_shardings: Sequence[Any] | None = None,
         manual_sharding_option: Any = None,
+        virtual_stages: int | None = None,
     ) -> None:
-        option = _checked("default_auto_sharding_option", default_auto_sharding_option)
         super().__init__(
             devices,
             num_micro_batches,
-            option,
-            pipeline_schedule,
-            layer_option,
-            stage_option,
-            stage_input_shardings,
-            manual_sharding_option,
+            _checked("default_auto_sharding_option", default_auto_sharding_option),
+            pipeline_schedule=pipeline_schedule,
+            layer_option=layer_option,
+            stage_option=stage_option,
+            stage_input_shardings=stage_input_shardings,
+            manual_sharding_option=manual_sharding_option,
+            virtual_stages=virtual_stages,
         )
 
 

@@ -4,47 +4,28 @@ Takes a training step written for alpa, a target and shapes of arguments; gives 
 stages, and the stages that Alpa's dynamic programme chooses by them. Alpa cuts the step into layers and enumerates
 candidates as ever; each part of the target (1x1, 1x2, ... one host, several hosts) is a target of its own, for which
 the segments of stages are compiled and modelled. Invariants: nothing runs, no whole stage is compiled and no mesh
-is launched; afterwards alpa's functions that were watched are its own again.
+is launched.
 
-Tested with alpa 0.2.3, of which it touches `VirtualPhysicalMesh` and, in `stage_construction`, `get_compute_cost`,
-`training_dp` and `inference_dp`.
+Tested with alpa 0.2.3, of which it touches `VirtualPhysicalMesh`.
 """
 
 import contextlib
 import dataclasses
 import io
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import alpa
-import numpy as np
 from alpa.device_mesh import VirtualPhysicalMesh
-from alpa.pipeline_parallel import stage_construction
 
 from alpa_cfp.alpa.method import CFPPipeshardParallel
 from alpa_cfp.alpa.option import CFPOption
+from alpa_cfp.alpa.stage_table import StageCost, watched
 from alpa_cfp.errors import NoDevicesError, OptionError
 from alpa_cfp.targets.errors import TargetError
 from alpa_cfp.targets.target import Target
 from alpa_on_jax.in_process.place import host_here
-
-
-@dataclass(frozen=True, slots=True)
-class StageCost:
-    """A candidate stage on a part of a target.
-
-    Attributes:
-        layers: The first and the last of its layers.
-        submesh: The hosts and the devices of each that it has.
-        mesh_shape: The shape of their logical mesh.
-        cost_s: Seconds of a micro-batch, forward and backward, by the composed costs.
-    """
-
-    layers: tuple[int, int]
-    submesh: tuple[int, int]
-    mesh_shape: tuple[int, int]
-    cost_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +91,13 @@ def plan_stages(
     parallel: Any = alpa.parallelize(
         step, static_argnums=(), donate_argnums=donate_argnums, batch_argnums=batch_argnums, method=method
     )
-    with _watched() as seen, contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(_StagesChosenError):
+
+    def end() -> None:
+        raise _StagesChosenError
+
+    with watched(end) as table, contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(_StagesChosenError):
         parallel.get_executable(*args)
-    stages = tuple(seen.cost(*place) for place in seen.chosen)
-    return TargetStages(seen.candidates(), stages, num_micro_batches)
+    return TargetStages(table.candidates(), table.stages(), num_micro_batches)
 
 
 def _check(on: Target, option: CFPOption, stage_option: Any) -> None:
@@ -162,73 +146,3 @@ class _Part(VirtualPhysicalMesh):
         sizes = f"{mesh.num_hosts}x{mesh.num_devices_per_host}"
         own = (mesh.host_ids, mesh.host_info, mesh.num_devices_per_host, self, mesh.devices)
         return _Part(Target.of(self.target.chip, sizes), *own)
-
-
-@dataclass
-class _Seen:
-    """What alpa did to choose stages.
-
-    Attributes:
-        submeshes: The shapes of submeshes.
-        mesh_shapes: The shapes of logical meshes of each of them.
-        table: The cost in seconds by first layer, last layer, submesh and logical mesh; inf where there is none.
-        chosen: The indices of the chosen stages.
-    """
-
-    submeshes: list[tuple[int, int]] = field(default_factory=list)
-    mesh_shapes: list[list[tuple[int, int]]] = field(default_factory=list)
-    table: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 0, 0)))
-    chosen: tuple[tuple[int, int, int, int], ...] = ()
-
-    def cost(self, first: int, last: int, submesh: int, way: int) -> StageCost:
-        """An entry of the table."""
-        seconds = float(self.table[first, last, submesh, way])
-        return StageCost((first, last), self.submeshes[submesh], self.mesh_shapes[submesh][way], seconds)
-
-    def candidates(self) -> tuple[StageCost, ...]:
-        """The possible ones, each on its best logical mesh."""
-        places = np.ndindex(self.table.shape[:3])
-        best = ((a, b, mesh, int(np.argmin(self.table[a, b, mesh]))) for a, b, mesh in places)
-        found = (self.cost(*place) for place in best)
-        return tuple(cost for cost in found if np.isfinite(cost.cost_s))
-
-
-@contextlib.contextmanager
-def _watched() -> Iterator[_Seen]:
-    """Note what alpa does to choose stages, for the time of the context, and end it there."""
-    seen, module = _Seen(), cast(Any, stage_construction)
-    before = {name: getattr(module, name) for name in ("get_compute_cost", "training_dp", "inference_dp")}
-
-    def get_compute_cost(virtual_mesh: Any, submeshes: Any, configs: Any, *others: Any) -> Any:
-        result = before["get_compute_cost"](virtual_mesh, submeshes, configs, *others)
-        seen.submeshes = [(int(hosts), int(devices)) for hosts, devices in submeshes]
-        # Alpa fills up the configs of submeshes that have fewer.
-        seen.mesh_shapes = [[_shape(each) for each in of_submesh] for of_submesh in configs]
-        seen.table = np.array(result[0])
-        return result
-
-    def chooses(name: str) -> Callable[..., Any]:
-        def choose(*args: Any) -> Any:
-            result = before[name](*args)
-            if result[1] is None:  # alpa says so
-                return result
-            # Alpa's ranges end behind the last layer.
-            seen.chosen = tuple((int(a), int(b) - 1, int(mesh), int(way)) for (a, b), mesh, way in result[1])
-            raise _StagesChosenError
-
-        return choose
-
-    try:
-        module.get_compute_cost = get_compute_cost
-        module.training_dp, module.inference_dp = chooses("training_dp"), chooses("inference_dp")
-        yield seen
-    finally:
-        for name, function in before.items():
-            setattr(module, name, function)
-
-
-def _shape(config: Any) -> tuple[int, int]:
-    if config is None:
-        return 0, 0
-    rows, columns = config[0].shape
-    return int(rows), int(columns)

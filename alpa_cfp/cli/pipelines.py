@@ -60,8 +60,8 @@ def add_pipelines(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--pipeline-layers", type=int, metavar="N",
-        help="into how many layers the model is cut, of which stages are made (default: as many as stages; with "
-        f"{AUTO} as many as the model has)",
+        help="into how many layers the model is cut, of which stages are made (default: as many as stages, by "
+        f"interleaved_1f1b twice as many; with {AUTO} as many as the model has)",
     )  # fmt: skip
     group.add_argument(
         "--schedule", choices=SCHEDULES, help=f"in which order micro-batches run (default {SCHEDULES[0]})"
@@ -109,10 +109,11 @@ def read_pipeline(arguments: argparse.Namespace, case: Case, cluster: Cluster | 
         raise UserError(f"{given!r} is no number of stages: --stages takes 1, 2, ... or {AUTO}")
     stages = None if given == AUTO else int(given)
     of_model = case.size.layers if "layers" in FIELDS_OF[case.model] else 2
-    layers = stages or of_model if arguments.pipeline_layers is None else arguments.pipeline_layers
+    schedule = arguments.schedule or SCHEDULES[0]
+    of_stages = stages and stages * (2 if schedule == "interleaved_1f1b" else 1)
+    layers = of_stages or of_model if arguments.pipeline_layers is None else arguments.pipeline_layers
     if layers < (stages or 1):
         raise UserError(f"{layers} layers cannot make {stages or 'any'} stages: give more --pipeline-layers")
-    schedule = arguments.schedule or SCHEDULES[0]
     return Pipeline(layers, stages, schedule)
 
 

@@ -103,8 +103,8 @@ PIPELINE_METHODS = {
     INTER_OP: "alpa's pipeline with one device a stage: nothing is split inside; candidate stages are compiled and "
     "timed by alpa (only where it is named)",
 }
-# Those of alpa for training.
-SCHEDULES = ("1f1b", "gpipe", "1f1b_overlap_friendly")
+# Those of alpa for training, and those of `alpa_cfp.alpa.pipelines`.
+SCHEDULES = ("1f1b", "gpipe", "1f1b_overlap_friendly", "interleaved_1f1b", "zero_bubble", "auto")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from alpa_cfp import CFPOption, CFPPipeshardParallel, Plan
+from alpa_cfp.alpa.pipelines import ExtendedPipeshardParallel
 from alpa_cfp.database import ProfileDatabase, database_path
 from alpa_cfp_bench.case import CFP, COMPOSED, DP_PIPELINE, ILP, ILP_AGAIN, INTER_OP, Case, Effort, Pipeline
 from alpa_cfp_bench.checking import difference, run_serially, tolerance
@@ -42,7 +43,7 @@ class Stage:
     """A stage of a pipeline.
 
     Attributes:
-        layers: The layers that it is made of.
+        layers: The layers that its mesh has.
         submesh: Hosts, and devices of each.
         logical_mesh: How its devices are laid out for its shardings.
         memory_bytes: What one device needs for the largest of its programs.
@@ -68,6 +69,7 @@ class PlannedPipeline:
         stages: Its stages.
         choice: How alpa chose them.
         profiled: How many programs CFP measured for it; None of another method.
+        schedule: The name of its schedule.
     """
 
     program: Program
@@ -75,6 +77,7 @@ class PlannedPipeline:
     stages: tuple[Stage, ...]
     choice: StageChoice
     profiled: int | None
+    schedule: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class PipelineOutcome(Measured):
         choice: Alpa's choice of the stages.
         profiled: The number of programs that CFP measured for it; None for other methods.
         predicted_s: The step time that alpa's choice predicted; None if alpa did not choose.
+        schedule: The name of its schedule.
     """
 
     planning_s: float
@@ -94,6 +98,7 @@ class PipelineOutcome(Measured):
     choice: StageChoice
     profiled: int | None
     predicted_s: float | None
+    schedule: str
 
     @property
     def programs(self) -> int:
@@ -202,6 +207,7 @@ def compare(
                 choice=each.choice,
                 profiled=each.profiled,
                 predicted_s=each.choice.latency_s(case.num_micro_batches or 1),
+                schedule=each.schedule,
             )
         )
     return PipelineComparison(
@@ -241,7 +247,8 @@ def plan_pipeline(
         planning_s = time.perf_counter() - started
     text, stages = executable.get_hlo_text, _stages(executable, choice, plans)
     program = Program(step, state, batch, lambda: "\n".join(text()), "", lambda results: executable.sync())
-    return PlannedPipeline(program, planning_s, stages, choice, None if option is None else profiled())
+    measured = None if option is None else profiled()
+    return PlannedPipeline(program, planning_s, stages, choice, measured, executable.schedule.name)
 
 
 def submesh_of(pipeline: Pipeline, hosts: int, devices: int) -> tuple[int, int] | None:
@@ -270,7 +277,7 @@ def _alpa_method(case: Case, pipeline: Pipeline, method: str, option: CFPOption 
         return CFPPipeshardParallel(**fields, default_auto_sharding_option=option)
     if method == DP_PIPELINE:
         fields["default_auto_sharding_option"] = alpa.AutoShardingOption(force_data_parallel=True)
-    return alpa.PipeshardParallel(**fields)
+    return ExtendedPipeshardParallel(**fields)
 
 
 def _stage_option(pipeline: Pipeline, method: str, mesh: Any) -> Any:
@@ -296,10 +303,12 @@ def _stages(executable: Any, choice: StageChoice, plans: Sequence[Plan]) -> tupl
         (mesh,) = executable.schedule.stage_placement(number)
         sizes[mesh] = max(sizes[mesh], size)
     costs = choice.costs_s() or (None,) * count
+    runs = given.forward_stage_layer_ids
     return tuple(
-        Stage(tuple(layers), tuple(submesh), tuple(int(size) for size in logical), size, cost, plan)
+        Stage(layers, tuple(submesh), tuple(int(size) for size in logical), size, cost, plan)
         for layers, submesh, logical, size, cost, plan in zip(
-            given.forward_stage_layer_ids,
+            # With several stages on each mesh, they go round the meshes.
+            [tuple(layer for run in runs[mesh::count] for layer in run) for mesh in range(count)],
             given.submesh_physical_shapes,
             given.submesh_logical_shapes,
             sizes,

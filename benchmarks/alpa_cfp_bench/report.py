@@ -134,6 +134,7 @@ def _pipeline(outcome: PipelineOutcome, on_hosts: bool) -> dict[str, Any]:
         **_measured(outcome, on_hosts),
         "memory_bytes": outcome.memory_bytes,
         "predicted_ms": _ms(outcome.predicted_s),
+        "schedule": outcome.schedule,
         "stages": [
             {
                 "layers": list(stage.layers),

@@ -226,7 +226,9 @@ def _planning(outcomes: Sequence[PipelineOutcome]) -> list[list[str]]:
 def _how(found: PipelineComparison) -> str:
     pipeline = found.pipeline
     stages = "stages chosen by alpa" if pipeline.stages is None else f"{pipeline.stages} stages"
-    return f"as a pipeline: {pipeline.layers} layers, {stages}, {pipeline.schedule}"
+    chosen = ", ".join(f"{outcome.method} {outcome.schedule}" for outcome in found.outcomes)
+    schedule = f"schedule by costs ({chosen})" if pipeline.schedule == "auto" else pipeline.schedule
+    return f"as a pipeline: {pipeline.layers} layers, {stages}, {schedule}"
 
 
 def _pipeline_times(outcomes: Sequence[PipelineOutcome]) -> list[list[str]]:

@@ -6,6 +6,7 @@ Invariant: no line is longer than the width that is given, if the words allow it
 import re
 import textwrap
 from collections.abc import Sequence
+from itertools import groupby
 
 _GAP = "  "
 
@@ -75,8 +76,10 @@ def filled(rows: list[list[str]]) -> list[list[str]]:
 
 
 def layers_text(layers: Sequence[int]) -> str:
-    """The layers of a stage, which follow each other: "0 to 2"."""
-    return f"{layers[0]} to {layers[-1]}" if len(layers) > 1 else str(layers[0])
+    """The layers of a mesh: "0 to 2", or "0, 4 to 5" of several stages."""
+    # Layers that follow each other differ from their places by the same.
+    runs = [[layer for _, layer in run] for _, run in groupby(enumerate(layers), lambda item: item[1] - item[0])]
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -89,6 +89,21 @@ def test_pipelines_are_planned_checked_timed_and_explained(
     assert not list(tmp_path.glob("profile-results*"))
 
 
+def test_pipelines_with_several_stages_on_each_mesh_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "bench --method pipeshard --model mlp --size tiny --mesh 1x4 --micro-batches 2 --costs estimate --rounds 2"
+    words += " --schedule interleaved_1f1b --database d.sqlite --json result.json"
+    assert main(words.split()) == 0
+    said = capsys.readouterr().out
+    assert "2 of 2 methods give the serial run's loss and state" in said
+    assert "as a pipeline: 4 layers, 2 stages, interleaved_1f1b" in said
+    for method in json.loads(Path("result.json").read_text())["methods"].values():
+        assert method["schedule"] == "interleaved_1f1b"
+        assert [stage["layers"] for stage in method["stages"]] == [[0, 2], [1, 3]]
+
+
 def test_pipelines_that_share_their_devices_are_timed_in_turn(tmp_path: Path) -> None:
     case, effort = Case("mlp", "1x2", TINY, 2), Effort(2, 1)
     option = CFPOption(costs="estimate", database=tmp_path / "d.sqlite", progress=False)

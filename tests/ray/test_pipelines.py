@@ -17,6 +17,7 @@ from alpa.global_env import global_config
 
 from alpa_cfp import CFPOption
 from alpa_cfp.alpa import devices as cfp_devices
+from alpa_cfp.alpa.pipelines import ExtendedPipeshardParallel
 from alpa_cfp.database import ProfileDatabase
 from alpa_cfp.errors import ProfilingError
 from alpa_cfp_bench.workloads.model import train_step
@@ -45,6 +46,29 @@ def state_of(model: str) -> Any:
 
 def assert_is(values: Any, expected: StepValues) -> None:
     assert_equal_up_to_rounding(jax.tree.map(np.asarray, values), (expected.state, expected.metrics, expected.grads))
+
+
+@pytest.mark.parametrize(("schedule", "layers"), [("interleaved_1f1b", 4), ("zero_bubble", 2)])
+def test_two_steps_over_hosts_with_more_schedules_equal_the_serial_steps(
+    initialised: None, schedule: str, layers: int
+) -> None:
+    mesh = get_global_virtual_physical_mesh()
+    assert mesh is not None
+    shape: Any = (1, mesh.num_devices_per_host)
+    method = ExtendedPipeshardParallel(
+        num_micro_batches=4,
+        layer_option=AutoLayerOption(layer_num=layers),
+        stage_option=UniformStageOption(2, submesh_physical_shape=shape, submesh_logical_shape=shape),
+        default_auto_sharding_option=CFPOption(costs="estimate", progress=False),
+        pipeline_schedule=schedule,
+    )
+    step = alpa.parallelize(train_step(build("gpt"), alpa.value_and_grad), method=method)
+    state = state_of("gpt")
+    for expected in expected_steps("gpt", 4, 2):
+        values = step(state, build("gpt").batch)
+        assert_is(values, expected)
+        state = values[0]
+    assert step.get_last_executable().schedule.name == schedule
 
 
 @pytest.mark.parametrize("resharding", ["send_recv", "broadcast"])

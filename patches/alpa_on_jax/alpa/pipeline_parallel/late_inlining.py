@@ -11,21 +11,25 @@ from collections.abc import Callable
 from jax._src import core
 from jax.extend.core import ClosedJaxpr
 
-
-def inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """`closed` without calls that are to be inlined; itself where it has none."""
-    if not any(map(_is_late, closed.jaxpr.eqns)):
-        return closed
-    return closed.replace(jaxpr=_inlined(closed.jaxpr))
+# What an equation calls, if it is to be inlined.
+Called = Callable[[core.JaxprEqn], core.Jaxpr | None]
 
 
-def _is_late(eqn: core.JaxprEqn) -> bool:
+def late(eqn: core.JaxprEqn) -> core.Jaxpr | None:
+    """Returns what an equation calls if it is to be inlined when the program is lowered."""
     # An enumeration since JAX 0.11, and before a boolean, which tracing has done with.
     is_late = getattr(eqn.params.get("inline"), "name", "") == "JAX_LATE"
-    return is_late and not eqn.params["jaxpr"].consts
+    return eqn.params["jaxpr"].jaxpr if is_late and not eqn.params["jaxpr"].consts else None
 
 
-def _inlined(jaxpr: core.Jaxpr) -> core.Jaxpr:
+def inlined(closed: ClosedJaxpr, called: Called = late) -> ClosedJaxpr:
+    """`closed` without the calls that `called` tells; itself where it has none."""
+    if not any(called(eqn) is not None for eqn in closed.jaxpr.eqns):
+        return closed
+    return closed.replace(jaxpr=_inlined(closed.jaxpr, called))
+
+
+def _inlined(jaxpr: core.Jaxpr, called: Called) -> core.Jaxpr:
     known: dict[core.Var, core.Atom] = {}
 
     def read(atom: core.Atom) -> core.Atom:
@@ -33,11 +37,11 @@ def _inlined(jaxpr: core.Jaxpr) -> core.Jaxpr:
 
     eqns: list[core.JaxprEqn] = []
     for eqn in jaxpr.eqns:
-        used = eqn.replace(invars=[read(atom) for atom in eqn.invars])
-        if not _is_late(used):
+        used, body = eqn.replace(invars=[read(atom) for atom in eqn.invars]), called(eqn)
+        if body is None:
             eqns.append(used)
             continue
-        results = _into(eqns, _inlined(used.params["jaxpr"].jaxpr), used.invars)
+        results = _into(eqns, _inlined(body, called), used.invars)
         known.update(zip(used.outvars, results, strict=True))
     return jaxpr.replace(eqns=eqns, outvars=[read(atom) for atom in jaxpr.outvars])
 

@@ -82,6 +82,7 @@ def pipeline_outcome(method: str, milliseconds: float, **changes: Any) -> Pipeli
         choice=choice(1.0, 2.0, 2.5),
         profiled=None if method == ILP else 7,
         predicted_s=0.009,
+        schedule="1f1b",
     )
     return dataclasses.replace(plain, **changes)
 

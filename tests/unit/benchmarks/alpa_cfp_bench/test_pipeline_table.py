@@ -39,6 +39,10 @@ def test_each_stage_has_layers_submesh_logical_mesh_and_cost() -> None:
     )
     assert row(found, "cfp, 0", 0) == ["cfp, 0", "0 to 2", "1x2", "2x1", "1.00 ms", "2.0 MB"]
     assert row(found, "cfp, 1", 0)[:2] == ["cfp, 1", "1"]
+    apart = pipeline_comparison(
+        pipeline_outcome(CFP, 40.0, stages=(dataclasses.replace(first, layers=(0, 4, 5)), second))
+    )
+    assert row(apart, "cfp, 0", 0)[:2] == ["cfp, 0", "0, 4 to 5"]
 
 
 def test_the_head_says_how_the_pipeline_is_made() -> None:
@@ -46,6 +50,12 @@ def test_the_head_says_how_the_pipeline_is_made() -> None:
     fixed = pipeline_comparison(pipeline=Pipeline(4, 2, "gpipe"))
     assert ", as a pipeline: 4 layers, 2 stages, gpipe\n" in text(fixed)
     assert "candidate stages\nplan" not in text(fixed)
+    chosen = pipeline_comparison(
+        pipeline_outcome(CFP, 40.0, schedule="zero_bubble"),
+        pipeline_outcome(ILP, 50.0),
+        pipeline=Pipeline(4, 2, "auto"),
+    )
+    assert ", 2 stages, schedule by costs (cfp zero_bubble, alpa-ilp 1f1b)\n" in text(chosen)
 
 
 def test_equal_stages_are_said_to_be_equal() -> None:

@@ -1,0 +1,79 @@
+"""Pipelines with schedules that alpa does not have give what the serial run gives, with CFP and Alpa's ILP inside."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import alpa
+import pytest
+from alpa.pipeline_parallel import compile_executable
+
+from alpa_cfp import CFPOption
+from alpa_cfp.alpa.pipelines import ExtendedPipeshardParallel
+from alpa_cfp.errors import OptionError
+from alpa_cfp.stages.schedule_choice import LayerCosts, Run
+from integration.pipelines import BY, NUM_MICRO_BATCHES, hold_steps
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_pipelines")]
+REPLACED = ("cluster_layers_and_slice_mesh", "PipeDreamFlush")
+
+
+def method(schedule: str, by: str, layers: int, stages: int, **others: Any) -> ExtendedPipeshardParallel:
+    """A pipeline on all devices: so many layers on so many meshes."""
+    shape: Any = (1, 8 // stages)
+    fields = {
+        "num_micro_batches": NUM_MICRO_BATCHES,
+        "layer_option": alpa.AutoLayerOption(layer_num=layers),
+        "stage_option": alpa.UniformStageOption(stages, submesh_physical_shape=shape, submesh_logical_shape=shape),
+        "default_auto_sharding_option": BY[by],
+    }
+    return ExtendedPipeshardParallel(pipeline_schedule=schedule, **{**fields, **others})
+
+
+@pytest.mark.parametrize(
+    ("model", "by", "stages", "chunks"), [("mlp", "cfp", 2, 2), ("gpt", "ilp", 2, 3), ("moe", "cfp", 4, 2)]
+)
+def test_an_interleaved_pipeline_equals_the_serial_run(model: str, by: str, stages: int, chunks: int) -> None:
+    parallel = hold_steps(model, method("interleaved_1f1b", by, stages * chunks, stages, virtual_stages=chunks))
+    executable = parallel.get_last_executable()
+    assert executable.schedule.name == "interleaved_1f1b"
+    places = [next(iter(executable.schedule.stage_placement(stage))) for stage in range(2 * stages * chunks)]
+    forward = [*range(stages)] * chunks
+    assert places == [*forward, *reversed(forward)]
+
+
+@pytest.mark.parametrize(("model", "by", "stages"), [("gpt", "cfp", 2), ("mlp", "ilp", 4), ("conv", "cfp", 4)])
+def test_a_pipeline_with_gradients_apart_equals_the_serial_run(model: str, by: str, stages: int) -> None:
+    parallel = hold_steps(model, method("zero_bubble", by, stages, stages))
+    executable = parallel.get_last_executable()
+    assert executable.schedule.name == "zero_bubble"
+    assert executable.schedule.num_stage == 4 * stages  # forward, backward, gradients and update
+
+
+def test_checkpointed_layers_with_gradients_apart_equal_the_serial_run() -> None:
+    layers = alpa.AutoLayerOption(layer_num=2, remat_mode="coarse_grained_remat")
+    hold_steps("gpt", method("zero_bubble", "cfp", 2, 2, layer_option=layers))
+
+
+def test_the_schedule_is_chosen_by_alpas_table_where_alpa_chooses_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[LayerCosts, Sequence[Run]]] = []
+    fastest = LayerCosts.fastest
+    monkeypatch.setattr(
+        LayerCosts, "fastest", lambda costs, whole: seen.append((costs, whole)) or fastest(costs, whole)
+    )
+    one: Any = ((1, 2),)
+    option = CFPOption(stage_costs="compose", progress=False)
+    stage_option = alpa.AutoStageOption(submesh_physical_shape_space="manual", manually_specified_submeshes=one)
+    asked = method("auto", "cfp", 4, 4, stage_option=stage_option, default_auto_sharding_option=option)
+    parallel = hold_steps("gpt", asked)
+    ((costs, whole),) = seen
+    assert len(whole) == 4
+    assert all(0 < costs.cost_s(run[0], run[-1], mesh) < 1 for mesh, run in enumerate(whole))
+    # With as many micro-batches as stages a mesh waits for much of the step.
+    assert parallel.get_last_executable().schedule.name == "zero_bubble"
+
+
+def test_too_few_layers_are_an_error_that_says_how_many_are_needed_and_alpa_is_left_as_it_was() -> None:
+    before = [getattr(compile_executable, name) for name in REPLACED]
+    with pytest.raises(OptionError, match="3 stages on each of 2 meshes need 6 layers, and the model is cut into 2"):
+        hold_steps("mlp", method("interleaved_1f1b", "ilp", 2, 2, virtual_stages=3))
+    assert [getattr(compile_executable, name) for name in REPLACED] == before
