@@ -44,7 +44,7 @@ def _jaxpr_and_donation(sizes: Sizes) -> tuple[Any, list[bool]]:
         type_vocab_size=0,
         tie_word_embeddings=False,
     )
-    model = FlaxGPTForLMModule(config, dtype=jnp.float16)
+    model = FlaxGPTForLMModule(config, dtype=jnp.dtype(jnp.float16))
     inputs = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
     batch = {name: jax.ShapeDtypeStruct((sizes.micro_batch, sizes.sequence), jnp.int32) for name in (*inputs, "labels")}
     key = jax.eval_shape(lambda: jax.random.PRNGKey(0))

@@ -16,7 +16,7 @@ from alpa_cfp.errors import AutoshardError
 from alpa_cfp.evidence.plan_evidence import signed
 from alpa_cfp.jit.constraints import asked_by_plan, asked_by_user, require_obeyed
 from alpa_cfp.jit.loops_as_written import faster_form
-from alpa_cfp.jit.meshes import AnyMesh, axis_types_of, dims_of, of_whole_axes, platform_of, request_for
+from alpa_cfp.jit.meshes import AnyMesh, axis_types_of, dims_of, of_shape, of_whole_axes, platform_of, request_for
 from alpa_cfp.jit.micro_batch_forms import fastest_parts, possible_parts, trace_in_parts
 from alpa_cfp.jit.processes import planning_together
 from alpa_cfp.jit.recomputation import Made, fastest_form, recomputing
@@ -206,7 +206,7 @@ def _signed(program: TracedFunction, made: PlannedModule, mesh: AnyMesh) -> Plan
     """The plan of a program with its signature."""
     program, plan = replace(program, module=made.module), made.plan
     use_whole_axes(program)
-    signature = signature_of(program, mesh)
+    signature = signature_of(program, of_shape(mesh, plan.mesh_shape))
     account = plan.account
     if account is not None:
         account = signed(replace(account, caveats=(*program.caveats, *account.caveats)), signature)

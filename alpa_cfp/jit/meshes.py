@@ -5,6 +5,7 @@ devices in the order of the mesh.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -55,6 +56,19 @@ def make_mesh(shape: tuple[int, ...], names: tuple[str, ...], types: tuple[str, 
     """Returns a mesh of `devices`."""
     kinds = tuple(jax.sharding.AxisType[kind] for kind in types)
     return Mesh(np.array(devices, object).reshape(shape), names, axis_types=kinds)
+
+
+def of_shape(mesh: AnyMesh, shape: tuple[int, ...]) -> AnyMesh:
+    """Returns `mesh`; if it has another shape, one of its devices with this one, whose axes are "axis_0" and so on."""
+    if tuple(mesh.axis_sizes) == shape:
+        return mesh
+    names = tuple(f"axis_{number}" for number in range(len(shape)))
+    if isinstance(mesh, TargetMesh):
+        return replace(mesh, axis_sizes=shape, axis_names=names)
+    types = ("Auto",) * len(shape)
+    if isinstance(mesh, Mesh):
+        return make_mesh(shape, names, types, list(mesh.devices.flat))
+    return AbstractMesh(shape, names, axis_types=tuple(jax.sharding.AxisType[kind] for kind in types))
 
 
 def dims_of(sharding: ArraySharding, axis_names: tuple[str, ...]) -> Dims:

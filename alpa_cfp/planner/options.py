@@ -11,7 +11,7 @@ from alpa_cfp.plan.plan import Plan
 from alpa_cfp.search import MEMORY_BYTES
 
 Costs = Literal["measure", "compile", "replay", "estimate"]
-MeshShapes = Literal["given", "all"]
+MeshShapes = Literal["given", "all", "three_axes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,9 @@ class PlanOptions:
         seed: The seed of the order in which programs are timed.
         progress: Whether profiling shows a progress bar.
         logical_mesh_shapes: "given" plans for the given logical mesh; "all" also for each shape of its devices with one
-            or two axes, and takes the fastest plan. Plans along several axes include those along products of adjacent
-            ones: those for (2, 2, 2) include those for (2, 4) and (8,), so these are not planned for again.
+            or two axes, "three_axes" with up to three, and takes the fastest plan. Plans along several axes include
+            those along products of adjacent ones: those for (2, 2, 2) include those for (2, 4) and (8,), so these are
+            not planned for again.
         plan: A plan, or the file of one, that is used as it is; nothing is measured or searched then.
         recompute: Whether the backward pass may compute parts of the forward pass again instead of keeping them, with a
             memory budget: None, where the fastest plan without does not fit; True plans with recomputation in any case,

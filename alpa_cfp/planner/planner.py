@@ -108,7 +108,7 @@ def use_plan(program: AnalysedProgram, request: PlanRequest, options: PlanOption
     """
     chosen = options.read_plan()
     assert chosen is not None
-    meshes = [request.mesh] if options.logical_mesh_shapes == "given" else all_shapes(request.mesh)
+    meshes = _shapes(request, options)
     if nontrivial_sizes(chosen.mesh_shape) not in {nontrivial_sizes(mesh.shape) for mesh in meshes}:
         raise PlanError.other_mesh(chosen.mesh_shape, meshes[0].shape)
     if chosen.program != program.digest or len(chosen.strategies) != len(program.blocks.blocks):
@@ -122,10 +122,15 @@ def meshes_of(request: PlanRequest, options: PlanOptions) -> list[LogicalMesh]:
     A shape that another one refines has no plans of its own: a dim that is split along one axis is split alike along
     the axes that refine it.
     """
+    shapes = _shapes(request, options)
+    return [mesh for mesh in shapes if not any(refines(other.shape, mesh.shape) for other in shapes)]
+
+
+def _shapes(request: PlanRequest, options: PlanOptions) -> list[LogicalMesh]:
+    """The meshes for which a plan may be."""
     if options.logical_mesh_shapes == "given":
         return [request.mesh]
-    shapes = all_shapes(request.mesh)
-    return [mesh for mesh in shapes if not any(refines(other.shape, mesh.shape) for other in shapes)]
+    return all_shapes(request.mesh, 3 if options.logical_mesh_shapes == "three_axes" else 2)
 
 
 def best_of_meshes(

@@ -77,12 +77,15 @@ def test_it_is_a_decorator_with_the_name_and_the_donation_of_the_function() -> N
 
     assert (step.__name__, step.__doc__) == ("step", "The docstring.")
     weights, x = arguments()
+    expected = numpy(weights)
     for _ in range(3):
         given = weights
-        expected = run_serially(train_step, numpy(weights), x)
+        expected, expected_loss = run_serially(train_step, expected, x)
         weights, loss = step(weights, x)
-        assert_equal_up_to_rounding(numpy((weights, loss)), expected)
+        # Not compared here: by JAX 0.11 `jax.jit`, too, does not give up a replicated array that numpy has read.
         assert given["a"].is_deleted()
+        assert_equal_up_to_rounding(np.asarray(loss), expected_loss)
+    assert_equal_up_to_rounding(numpy(weights), expected)
 
 
 def test_an_array_that_is_given_and_donated_twice_is_copied() -> None:
@@ -153,7 +156,8 @@ def test_numbers_promote_dtypes_as_they_do_in_jax_jit(plans_made: list[Any]) -> 
     def scaled(x: jax.Array, rate: Any) -> jax.Array:
         return (x @ x.T) * rate
 
-    step, x = autoshard(mesh(), costs="estimate")(scaled), arguments()[1].astype(jnp.bfloat16)
+    # Small whole numbers, whose products bfloat16 has exactly: XLA may leave out conversions to it and back.
+    step, x = autoshard(mesh(), costs="estimate")(scaled), jnp.sign(arguments()[1]).astype(jnp.bfloat16)
     for rate in (0.5, np.float32(0.5), jnp.float32(0.5), 0.5):
         result, expected = step(x, rate), jax.jit(scaled)(x, rate)
         assert result.dtype == expected.dtype

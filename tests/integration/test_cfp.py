@@ -145,6 +145,12 @@ def test_of_all_shapes_of_the_mesh_the_one_with_the_fastest_plan_is_taken() -> N
     assert option.plans[-1].predicted_s == min(plans.values())
 
 
+def test_a_plan_for_three_axes_is_right_through_alpa() -> None:
+    option = dataclasses.replace(ESTIMATE, logical_mesh_shapes="three_axes", plans=[])
+    planned("mlp", "2x4", None, option)
+    assert option.plans[-1].mesh_shape == (2, 2, 2)
+
+
 def _text(executable: Any) -> str:
     """One device's program, without the places in the source that its ops come from."""
     with mlir.context():

@@ -138,3 +138,21 @@ def test_of_a_mesh_of_three_axes_all_shapes_are_planned_for_that_it_does_not_ref
     args = shapes(64, 32)
     plan = autoshard(step, AbstractMesh(CUBE, NAMES), *args, option=estimated(logical_mesh_shapes="all"))
     assert plan.mesh_shape == CUBE
+
+
+@pytest.mark.parametrize(("shapes_asked", "planned"), [("all", (2, 4)), ("three_axes", CUBE)])
+def test_a_plan_for_another_shape_than_the_meshs_has_axes_of_its_own_and_equals_the_serial_run(
+    shapes_asked: str, planned: tuple[int, ...]
+) -> None:
+    args, mesh = arrays(64, 32), Mesh(np.array(jax.devices()[:8]), ("data",))
+    expected = run_serially(step, *args)
+    plan = autoshard(step, mesh, *args, option=estimated(logical_mesh_shapes=shapes_asked))
+    assert plan.mesh_shape == planned
+    kept = Plan.from_json(plan.to_json())
+    assert kept.signature is not None
+    assert kept.signature.axis_names == tuple(f"axis_{number}" for number in range(len(planned)))
+    assert_equal_up_to_rounding(numpy(kept.jit(step)(*args)), expected)
+    decorated = autoshard(mesh, costs="estimate", logical_mesh_shapes=shapes_asked)(step)
+    assert_equal_up_to_rounding(numpy(decorated(*args)), expected)
+    abstract = autoshard(step, AbstractMesh((8,), ("data",)), *args, option=estimated(logical_mesh_shapes=shapes_asked))
+    assert abstract.strategies == plan.strategies

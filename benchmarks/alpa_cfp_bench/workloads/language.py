@@ -49,7 +49,7 @@ def gpt(size: Size) -> Model:
 
 def gpt_bf16(size: Size) -> Model:
     """The same computed in bfloat16; parameters, their optimizer's state, the head and the loss are float32."""
-    module = FlaxGPTForLMModule(_transformer(size, token_types=0), dtype=jnp.bfloat16)
+    module = FlaxGPTForLMModule(_transformer(size, token_types=0), dtype=jnp.dtype(jnp.bfloat16))
     return replace(_language_model("gpt", module, size, 0.5), rounding=_BF16_ROUNDING)
 
 

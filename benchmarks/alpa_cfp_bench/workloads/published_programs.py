@@ -97,13 +97,13 @@ def _language_model(case: Case, remat: bool) -> tuple[nn.Module, optax.GradientT
     }
     adamw = optax.adamw(1e-2, mask=_decays)
     if case.suite == "gpt":
-        return FlaxGPTForLMModule(BertConfig(**sizes, type_vocab_size=0), dtype=jnp.float16), adamw, True
+        return FlaxGPTForLMModule(BertConfig(**sizes, type_vocab_size=0), dtype=jnp.dtype(jnp.float16)), adamw, True
     if case.suite == "moe":
         # As Alpa corrects it: no larger than all there is.
         group = min(case.expert_group, case.samples * case.sequence)
         config = MoEConfig(**sizes, expert_group_size=group, expert_number=case.experts)
         adafactor = optax.adafactor(learning_rate=1e-2, weight_decay_mask=_decays)
-        return FlaxMoEForLMModule(config, dtype=jnp.float16), adafactor, True
+        return FlaxMoEForLMModule(config, dtype=jnp.dtype(jnp.float16)), adafactor, True
     return _Llama(case, remat), adamw, False
 
 
