@@ -27,7 +27,7 @@ from benchmarks.race_results import best_other, cfp_by, geometric_mean
 from benchmarks.runner import Benchmark
 
 BAR = 1.02
-_HEADER = (
+HEADER = (
     *("case", "method", "median, ms", "spread", "CFP by it", "planning, s", "plan", "MB a device", "collectives"),
 )
 COMPARED = (CFP, ILP, ILP_GIVEN, "data-parallel", "zero2", "zero3", "megatron", ILP_AGAIN)
@@ -63,17 +63,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             for model, mesh in product(options.models, options.meshes)
         )
         text = _TEXT.format(copies=options.copies)
-        return Benchmark(options.name, text, _HEADER, _rows, verdict).run(results, options)
+        return Benchmark(options.name, text, HEADER, cells, verdict).run(results, options)
 
 
-def measure(model: str, mesh: str, database: Path, effort: Effort) -> dict[str, Any]:
-    """Run one case.
+def measure(
+    model: str, mesh: str, database: Path, effort: Effort, compared: Sequence[str] = COMPARED
+) -> dict[str, Any]:
+    """Run one case by those of the methods that can run it.
 
     Raises:
         RuntimeError: a method gives something else than the serial run.
     """
     case = Case(model, mesh, SIZES[model])
-    methods = [method for method in COMPARED if not misfit(case, method)]
+    methods = [method for method in compared if not misfit(case, method)]
     option = CFPOption(database=database, samples=effort.samples, progress=False, logical_mesh_shapes="all")
     with Progress(steps_of(methods, effort)) as progress:
         found = compare(case, methods, effort, option, progress)
@@ -137,7 +139,8 @@ def verdict(rows: Sequence[reports.Row]) -> str:
     )
 
 
-def _rows(result: dict[str, Any]) -> list[list[str]]:
+def cells(result: dict[str, Any]) -> list[list[str]]:
+    """The rows of the table for one case."""
     best = best_other(result)
     rows = []
     for name, method in result["methods"].items():

@@ -1,4 +1,9 @@
-"""A program is right whatever strategies its blocks get: combinations drawn at random equal the serial run."""
+"""A program is right whatever strategies its blocks get: combinations drawn at random equal the serial run.
+
+With ALPA_CFP_DRAWS=3 in the environment three times as many are drawn.
+"""
+
+import os
 
 import pytest
 
@@ -19,11 +24,12 @@ DRAWS = [
     ("conv", "2x4", None, 4),
     ("wide_resnet", "1x8", None, 2),
 ]
+TIMES = int(os.environ.get("ALPA_CFP_DRAWS", "1"))
 
 
 @pytest.mark.parametrize(
     ("model", "mesh", "num_micro_batches", "seed"),
-    [(model, mesh, batches, seed) for model, mesh, batches, count in DRAWS for seed in range(count)],
+    [(model, mesh, batches, seed) for model, mesh, batches, count in DRAWS for seed in range(TIMES * count)],
 )
 def test_a_step_with_any_combination_of_strategies_equals_the_serial_one(
     model: str, mesh: str, num_micro_batches: int | None, seed: int
@@ -33,7 +39,7 @@ def test_a_step_with_any_combination_of_strategies_equals_the_serial_one(
 
 @pytest.mark.parametrize(
     ("model", "mesh", "num_micro_batches", "seed"),
-    [(model, mesh, batches, seed) for model, mesh, batches, count in DRAWS for seed in range((count + 1) // 2)],
+    [(model, mesh, batches, seed) for model, mesh, batches, count in DRAWS for seed in range(TIMES * (count + 1) // 2)],
 )
 def test_a_step_whose_sums_over_devices_stay_in_parts_equals_the_serial_one(
     model: str, mesh: str, num_micro_batches: int | None, seed: int
