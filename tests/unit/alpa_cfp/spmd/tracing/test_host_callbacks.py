@@ -81,7 +81,8 @@ def test_what_only_looks_on_is_left_out_and_the_values_are_the_same(function: Ca
     assert "callback" not in text
     assert "debug_print" not in text
     for actual, expected in zip(without(X), jax.tree.leaves(function(X)), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+        # Where nothing calls back, XLA may fuse what it could not before.
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 def test_a_callback_that_is_left_out_is_named_with_its_line() -> None:
