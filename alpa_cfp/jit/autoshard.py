@@ -188,7 +188,8 @@ def plan_function(
 
             if given is None:
                 first = partial(faster_form, program, partial(traced, None, keeps_loops=True), planned, budget)
-                whole = partial(fastest_form, program, first, planned, options, budget, mesh.size)
+                device_bytes = request.memory_budget_bytes
+                whole = partial(fastest_form, program, first, planned, options, budget, mesh.size, device_bytes)
                 return _signed(*fastest_parts(whole, of_parts, possible, budget), mesh)
             form = program if given.signature is None else _form_of(given.signature, traced)
             return _signed(form, planned(form), mesh)

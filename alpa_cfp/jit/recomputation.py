@@ -77,8 +77,11 @@ def fastest_form(
     options: PlanOptions,
     budget: TimeBudget,
     devices: int = 1,
+    device_bytes: int | None = None,
 ) -> Made:
     """Plans a program, and with recomputation, too, where the memory budget asks for it.
+
+    A device's own memory, where no budget is given, asks for it only if nothing else fits.
 
     Args:
         program: The program.
@@ -87,6 +90,7 @@ def fastest_form(
         options: How to plan.
         budget: The time after which no other form is planned, if there is a plan.
         devices: The number of devices.
+        device_bytes: The memory of a device; None without limit.
 
     Returns:
         The form with the fastest plan that fits, and its plan.
@@ -94,7 +98,8 @@ def fastest_form(
     Raises:
         MemoryBudgetError: no plan fits. It is the error of the form with the least bytes.
     """
-    if options.memory_budget_bytes is None or options.recompute is False:
+    limit_bytes = options.memory_budget_bytes or device_bytes
+    if limit_bytes is None or options.recompute is False:
         return first()
     best, errors = None, list[MemoryBudgetError]()
     try:
@@ -104,9 +109,14 @@ def fastest_form(
     if best is not None and budget.is_over:
         return best
     unlimited = replace(options, memory_budget_bytes=None, refine=0)
-    if best is not None and options.recompute is None and not _is_limited(best, planned, options, unlimited):
+    is_asked = options.memory_budget_bytes is not None
+    if (
+        best is not None
+        and options.recompute is None
+        and not (is_asked and _is_limited(best, planned, options, unlimited))
+    ):
         return best
-    missing = 0 if best is not None else min(each.least_bytes for each in errors) - options.memory_budget_bytes
+    missing = 0 if best is not None else min(each.least_bytes for each in errors) - limit_bytes
     for recomputed in _worth_a_try(forms(units_of(program)), missing * devices):
         form = recomputing(program, recomputed)
         logger.info("CFP: planning with %s", _what(recomputed))

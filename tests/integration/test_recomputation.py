@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from alpa_cfp import Plan, PlanOptions, autoshard
+from alpa_cfp import Plan, PlanOptions, autoshard, target
 from alpa_cfp.search import MemoryBudgetError
 from integration.serial import assert_equal_up_to_rounding, run_serially
 
@@ -138,3 +138,20 @@ def test_what_xla_partitions_equals_the_serial_run_with_recomputation_too() -> N
 def test_a_plan_without_recomputation_is_written_as_before() -> None:
     plan = autoshard(step, mesh(), *arguments(), option=PlanOptions(costs="estimate"))
     assert "recomputed" not in plan.to_json()
+
+
+def test_a_step_that_fits_into_the_memory_of_a_target_by_recomputation_alone_has_a_plan() -> None:
+    estimated, chip = PlanOptions(costs="estimate"), target("h100:1x2")
+    least = []
+    for recompute in (False, None):
+        none = replace(chip, chip=replace(chip.chip, memory_bytes=1))
+        with pytest.raises(MemoryBudgetError) as caught:
+            autoshard(step, none.mesh(), *arguments(), option=replace(estimated, recompute=recompute))
+        least.append(caught.value.least_bytes)
+    without, by_recomputation = least
+    assert by_recomputation < without
+    small = replace(chip, chip=replace(chip.chip, memory_bytes=(without + by_recomputation) // 2))
+    plan = autoshard(step, small.mesh(), *arguments(), option=estimated)
+    assert plan.signature is not None
+    assert plan.signature.recomputed
+    assert plan.memory.total <= small.chip.memory_bytes

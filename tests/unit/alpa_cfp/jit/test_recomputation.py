@@ -43,6 +43,7 @@ class Planner:
     """
 
     frugal: bool = True
+    device_bytes: int | None = None
     fails: type[Exception] | None = None
     planned_forms: list[int] = field(default_factory=list)
 
@@ -51,7 +52,7 @@ class Planner:
         if again and self.fails is not None:
             raise self.fails("no profiles")
         seconds, size = 1 + 0.02 * again, (100 - 10 * again) * MB
-        budget, way = options.memory_budget_bytes, 0
+        budget, way = options.memory_budget_bytes or self.device_bytes, 0
         if budget is not None:
             self.planned_forms.append(again)
         if budget is not None and size > budget:
@@ -71,7 +72,9 @@ def chosen(
     def first() -> Made:
         return PROGRAM, planner(PROGRAM, options)
 
-    program, made = fastest_form(PROGRAM, first, planner, options, time or TimeBudget())
+    program, made = fastest_form(
+        PROGRAM, first, planner, options, time or TimeBudget(), device_bytes=planner.device_bytes
+    )
     return program, made.plan
 
 
@@ -120,6 +123,17 @@ def test_recomputation_is_taken_where_nothing_else_fits() -> None:
     program, plan = chosen(Planner(frugal=False), 60 * MB)
     assert len(program.recomputed) >= 4
     assert plan.memory.total <= 60 * MB
+
+
+def test_the_memory_of_a_device_asks_for_recomputation_only_where_nothing_else_fits() -> None:
+    planner = Planner(device_bytes=75 * MB)
+    assert chosen(planner, None)[0] is PROGRAM
+    assert planner.planned_forms == [0]
+    program, plan = chosen(Planner(frugal=False, device_bytes=60 * MB), None)
+    assert len(program.recomputed) >= 4
+    assert plan.memory.total <= 60 * MB
+    program, _ = chosen(Planner(device_bytes=75 * MB), None, recompute=True)
+    assert program.recomputed
 
 
 def test_when_the_time_for_planning_is_over_a_plan_that_fits_is_enough_and_otherwise_the_first_that_does() -> None:
