@@ -53,7 +53,8 @@ class PlanOptions:
         plan: A plan, or the file of one, that is used as it is; nothing is measured or searched then.
         recompute: Whether the backward pass may compute parts of the forward pass again instead of keeping them, with a
             memory budget: None, where the fastest plan without does not fit, or, on a target without a budget, no plan
-            without; True plans with recomputation in any case, and takes the faster plan; False never. For `autoshard` only: programs of Alpa stay as they are.
+            without; True plans with recomputation in any case, and takes the faster plan; False never. For `autoshard`
+            only: programs of Alpa stay as they are.
     """
 
     costs: Costs = "measure"
