@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import alpa
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from alpa.pipeline_parallel import compile_executable
 
@@ -12,6 +15,7 @@ from alpa_cfp.alpa.pipelines import ExtendedPipeshardParallel
 from alpa_cfp.errors import OptionError
 from alpa_cfp.stages.schedule_choice import LayerCosts, Run
 from integration.pipelines import BY, NUM_MICRO_BATCHES, hold_steps
+from integration.serial import assert_equal_up_to_rounding, run_serially
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_pipelines")]
 REPLACED = ("cluster_layers_and_slice_mesh", "PipeDreamFlush")
@@ -47,6 +51,36 @@ def test_a_pipeline_with_gradients_apart_equals_the_serial_run(model: str, by: s
     executable = parallel.get_last_executable()
     assert executable.schedule.name == "zero_bubble"
     assert executable.schedule.num_stage == 4 * stages  # forward, backward, gradients and update
+
+
+def chain(weights: Any, batch: Any, gradients: Any, cut: Any) -> Any:
+    """A step of four layers, of which the first and the third one have the same weights."""
+
+    def loss(weights: Any) -> jax.Array:
+        x = batch["x"]
+        for number in (0, 1, 0, 2):
+            x = jnp.tanh(x @ weights[number])
+            cut()
+        return jnp.mean((x @ weights[3] - batch["y"]) ** 2)
+
+    value, found = gradients(loss)(weights)
+    return jax.tree.map(lambda weight, gradient: weight - 0.1 * gradient, weights, found), value
+
+
+@pytest.mark.parametrize("schedule", ["interleaved_1f1b", "zero_bubble"])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (2, 1), (1, 2)])
+def test_shared_weights_one_micro_batch_and_one_mesh_are_no_exceptions(
+    schedule: str, stages: int, micro_batches: int
+) -> None:
+    drawn = np.random.default_rng(0)
+    weights = [drawn.normal(size=(16, 16)).astype(np.float32) / 4 for _ in range(4)]
+    batch = {key: drawn.normal(size=(16, 16)).astype(np.float32) for key in "xy"}
+    expected = run_serially(lambda *args: chain(*args, jax.value_and_grad, lambda: None), weights, batch)
+    manual = alpa.ManualLayerOption()
+    asked = method(schedule, "cfp", 5, stages, num_micro_batches=micro_batches, layer_option=manual)
+    step = alpa.parallelize(lambda *args: chain(*args, alpa.value_and_grad, alpa.mark_pipeline_boundary), method=asked)
+    actual = step(jax.tree.map(np.array, weights), batch)
+    assert_equal_up_to_rounding(jax.tree.map(np.asarray, actual), expected)
 
 
 def test_checkpointed_layers_with_gradients_apart_equal_the_serial_run() -> None:
