@@ -1,10 +1,10 @@
 """What do schedules of pipelines take? The same layers on two meshes of one device, by each schedule.
 
-A GPT is cut into layers, half of them on each of two meshes (by the interleaved schedule every other one), and a step
-runs in different numbers of micro-batches, which have the same number of samples each. Each device computes on one
-core: what is waited for is lost. Beside it what the schedule says if a forward pass takes a third of a stage's time and
-all layers take as long. Adds to `results/pipeline_schedules-*`. Invariant: what is timed gives what the serial step
-gives.
+A GPT is cut into layers, half of them on each of two hosts (by the interleaved schedule every other one), and a step
+runs in different numbers of micro-batches, which have the same number of samples each. The hosts are nodes of a Ray
+cluster that is started for it, each on a core of its own: in one process a device that works alone would take the cores
+of those that wait. Beside it what the schedule says if a forward pass takes a third of a stage's time and all layers
+take as long. Adds to `results/pipeline_schedules-*`. Invariant: what is timed gives what the serial step gives.
 """
 
 import os
@@ -13,18 +13,12 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any
 
-# Before jax starts: a mesh that waits must not lend its core to the other one.
-os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=2 --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-)
-os.environ["JAX_PLATFORMS"] = "cpu"
-
 import alpa
 
 from alpa_cfp import CFPOption
 from alpa_cfp.stages.schedule_choice import Choice, LayerCosts
 from alpa_cfp.stages.schedules import interleaved
-from alpa_cfp_bench.case import CFP, Case, Pipeline
+from alpa_cfp_bench.case import CFP, Case, Cluster, Pipeline
 from alpa_cfp_bench.checking import difference, run_serially, tolerance
 from alpa_cfp_bench.pipelines import plan_pipeline
 from alpa_cfp_bench.places import places
@@ -33,16 +27,17 @@ from alpa_cfp_bench.timing import interleave, ratio
 from alpa_cfp_bench.workloads.models import build
 from alpa_cfp_bench.workloads.sizes import Size
 from benchmarks import runner
+from benchmarks.ray_clusters import cluster
 from benchmarks.runner import Benchmark, one_row
 
 _MESHES, _VOCABULARY = 2, 256
 _SCHEDULES = ("1f1b", "gpipe", "interleaved_1f1b", "zero_bubble")
 
 _TEXT = (
-    "A training step of a GPT as a pipeline of two meshes in this process, of one virtual CPU device each, which "
-    "computes on one core: its layers by each schedule, each micro-batch with so many samples. Stages are planned by "
-    "CFP, which has nothing to decide on one device. Interleaved in random order in one process; intervals over "
-    "rounds. `by the schedule`: what a step takes of 1F1B's if layers take as long as each other, and nothing is sent."
+    "A training step of a GPT as a pipeline on two hosts of a Ray cluster on this machine, of one virtual CPU device "
+    "each, which has one core: its layers by each schedule, each micro-batch with as many samples. Stages are planned "
+    "by CFP, which has nothing to decide on one device. Interleaved in random order; intervals over rounds. `by the "
+    "schedule`: what a step takes of 1F1B's if all layers take as long, nothing is sent, and the update takes nothing."
 )
 
 
@@ -70,23 +65,25 @@ def measure(micro_batches: int, options: Any) -> Iterator[dict[str, Any]]:
         sequence=options.sequence,
         vocabulary=_VOCABULARY,
     )
-    case = Case("gpt", f"1x{_MESHES}", size, micro_batches)
+    case = Case("gpt", f"{_MESHES}x1", size, micro_batches)
     option = CFPOption(costs="estimate", progress=False)
     programs: dict[str, Program] = {}
-    alpa.init(cluster="local")
-    try:
-        expected = run_serially(build("gpt", size), micro_batches)
-        with places(case, None, len(_SCHEDULES)) as where:
-            for number, schedule in enumerate(_SCHEDULES):
-                pipeline = Pipeline(options.layers, _MESHES, schedule)
-                program = plan_pipeline(case, pipeline, CFP, option, where.of(number)).program
-                program()
-                if difference(program.loss(), program.state, expected).relative > tolerance(build("gpt", size)):
-                    raise RuntimeError(f"{schedule}: the step gives something else than the serial one")
-                programs[schedule] = program
-            samples = interleave(programs, options.rounds, seed=options.seed)
-    finally:
-        alpa.shutdown()
+    model = build("gpt", size)
+    expected = run_serially(model, micro_batches)
+    count, cores = len(_SCHEDULES), sorted(os.sched_getaffinity(0))
+    with (
+        cluster(*[count] * _MESHES, cpus=count, cores=cores) as nodes,
+        places(case, Cluster(nodes.address, _MESHES, 1), count) as where,
+    ):
+        for number, schedule in enumerate(_SCHEDULES):
+            pipeline = Pipeline(options.layers, _MESHES, schedule)
+            program = plan_pipeline(case, pipeline, CFP, option, where.of(number)).program
+            program()
+            limit = tolerance(model, alpa.global_config.backend)
+            if difference(program.loss(), program.state, expected).relative > limit:
+                raise RuntimeError(f"{schedule}: the step gives something else than the serial one")
+            programs[schedule] = program
+        samples = interleave(programs, options.rounds, seed=options.seed)
     said = {schedule: _step_s(schedule, options.layers, micro_batches) for schedule in _SCHEDULES}
     for schedule in _SCHEDULES:
         to_first = ratio(samples[schedule], samples["1f1b"], seed=options.seed)
