@@ -37,7 +37,7 @@ _TEXT = (
     "A training step of a GPT as a pipeline on two hosts of a Ray cluster on this machine, of one virtual CPU device "
     "each, which has one core: its layers by each schedule, each micro-batch with as many samples. Stages are planned "
     "by CFP, which has nothing to decide on one device. Interleaved in random order; intervals over rounds. `by the "
-    "schedule`: what a step takes of 1F1B's if all layers take as long, nothing is sent, and the update takes nothing."
+    "schedule`: what a step is expected to take of 1F1B's (`stages/schedule_choice.py`) if all layers take as long."
 )
 
 
@@ -98,17 +98,19 @@ def measure(micro_batches: int, options: Any) -> Iterator[dict[str, Any]]:
 
 def _step_s(schedule: str, layers: int, micro_batches: int) -> float:
     """The seconds of a step by a schedule if each layer takes one."""
-    costs = LayerCosts(layers, micro_batches, lambda first, last, mesh: 1.0 + last - first, [inf] * _MESHES)
-    whole = costs.cut(1)
+    equal = LayerCosts(
+        layers, micro_batches, lambda first, last, mesh: 1.0 + last - first, [inf] * _MESHES, lambda first, last: 0.5
+    )
+    whole = equal.cut(1)
     assert whole is not None
     # GPipe keeps more activations, and waits as long as 1F1B.
     choice: Choice | None = Choice("1f1b", whole, interleaved(_MESHES, 1, micro_batches))
     if schedule == "interleaved_1f1b":
-        choice = costs.fastest_interleaved(None)
+        choice = equal.fastest_interleaved(2)
     elif schedule == "zero_bubble":
-        choice = costs.zero_bubble(whole)
+        choice = equal.zero_bubble(whole)
     assert choice is not None
-    return costs.step_s(choice)
+    return equal.step_s(choice)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -10,7 +10,6 @@ Tested with alpa 0.2.3, of which it replaces `cluster_layers_and_slice_mesh` and
 
 import contextlib
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Any, cast
@@ -38,9 +37,8 @@ class ExtendedPipeshardParallel(alpa.PipeshardParallel):
         pipeline_schedule: The order in which micro-batches run: one of alpa's; "interleaved_1f1b" (arXiv 2104.04473,
             section 2.2), by which each mesh has several stages, of layers apart; "zero_bubble" (the ZB-H1 of arXiv
             2401.10241), by which gradients of parameters are computed while a mesh would wait; or "auto" for the one of
-            these and "1f1b" by which a step is fastest by the costs of stages. Alpa's costs are taken where it chooses
-            stages by costs, else contractions are counted. Sends between stages and the start of programs are not in
-            them: another schedule than "1f1b" has to promise 5%.
+            these and "1f1b" by which a step is fastest by the costs of stages: alpa's where it chooses stages by costs,
+            else by counted contractions. Each program beyond two that a mesh runs for a micro-batch costs a tenth.
         virtual_stages: With "interleaved_1f1b", the number of stages of each mesh; None for the fastest by the same
             costs.
         kwargs: Those of `alpa.PipeshardParallel`.
@@ -137,7 +135,7 @@ def _scheduled(choose: Callable[[LayerCosts, tuple[Run, ...]], Choice]) -> Itera
             made = cluster(layers, virtual_mesh, accumulators, *rest)
         _, _, meshes, manual = made
         whole = tuple(map(tuple, manual.forward_stage_layer_ids))
-        choice = choose(_costs(layers, meshes, table, num_micro_batches=rest[2]), whole)
+        choice = choose(_costs(layers, meshes, table, set(accumulators.values()), num_micro_batches=rest[2]), whole)
         chosen.append(choice)
         if choice.runs != whole:
             own = (
@@ -174,23 +172,41 @@ def _with_gradients_apart(
     return [*stages[:count], *first, *last], [*places, *places[count:]]
 
 
-def _costs(layers: Sequence[Any], meshes: Sequence[Any], table: StageTable, num_micro_batches: int) -> LayerCosts:
+def _costs(
+    layers: Sequence[Any], meshes: Sequence[Any], table: StageTable, accumulated: set[Any], num_micro_batches: int
+) -> LayerCosts:
     """Costs of the layers: by alpa's table if it chose stages by one, else by their contractions."""
     count = len(layers) // 2
+
+    @functools.cache
+    def forward(number: int) -> float:
+        return _flops(layers[number])
+
+    @functools.cache
+    def backward(number: int) -> float:
+        return _flops(layers[-1 - number])
+
+    @functools.cache
+    def first_part(number: int) -> float:
+        return _flops(split_backward(layers[-1 - number], accumulated)[0])
+
+    def cotangents(start: int, last: int) -> float:
+        whole = sum(map(backward, range(start, last + 1)))
+        return sum(map(first_part, range(start, last + 1))) / whole if whole else 1.0
+
     if table.chosen:
         most_kept = [float(table.successors[place]) + 1 for place in table.chosen]
 
-        def measured(first: int, last: int, mesh: int) -> float:
-            return float(table.cost_s[(first, last, *table.chosen[mesh][2:])])
+        def measured(start: int, last: int, mesh: int) -> float:
+            return float(table.cost_s[(start, last, *table.chosen[mesh][2:])])
 
-        return LayerCosts(count, num_micro_batches, measured, most_kept)
-    sums = [0.0, *itertools.accumulate(_flops(layers[number]) + _flops(layers[-1 - number]) for number in range(count))]
+        return LayerCosts(count, num_micro_batches, measured, most_kept, cotangents)
     devices = [mesh.num_devices for mesh in meshes]
 
-    def counted(first: int, last: int, mesh: int) -> float:
-        return (sums[last + 1] - sums[first]) / devices[mesh]
+    def counted(start: int, last: int, mesh: int) -> float:
+        return sum(forward(number) + backward(number) for number in range(start, last + 1)) / devices[mesh]
 
-    return LayerCosts(count, num_micro_batches, counted, [inf] * len(meshes))
+    return LayerCosts(count, num_micro_batches, counted, [inf] * len(meshes), cotangents)
 
 
 def _flops(layer: Any) -> float:

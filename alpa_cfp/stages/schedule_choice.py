@@ -15,12 +15,11 @@ from alpa_cfp.stages.schedules import Schedule, interleaved, zero_bubble
 Name = Literal["1f1b", "interleaved_1f1b", "zero_bubble"]
 # The layers of a stage.
 Run = tuple[int, ...]
-# The part of the forward pass in a stage's time. The backward pass has two products for each one of it: one makes
-# gradients of parameters.
+# The part of the forward pass in a stage's time: the backward pass has two products for each one of it.
 _FORWARD = 1 / 3
-# Other schedules than 1F1B start more programs and send more often, which is not in the costs of stages: what they have
-# to promise.
-LEAST_GAIN = 0.05
+# The part by which a step takes longer for each program beyond two that a mesh runs for a micro-batch: its start, what
+# it is passed, and what it sends. By `benchmarks.pipeline_schedules`, of one model on one machine.
+_PROGRAM = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,15 @@ class LayerCosts:
         cost_s: The seconds of a micro-batch, forward and backward, of the layers from the first to the last on a mesh;
             inf if unknown. Only how they compare counts.
         most_kept: Of each mesh, of how many micro-batches it may keep the activations of all its layers.
+        cotangents: Of the backward pass of the layers from the first to the last the part that makes cotangents of
+            their arguments, for which earlier layers wait; the rest makes gradients of parameters.
     """
 
     layers: int
     micro_batches: int
     cost_s: Callable[[int, int, int], float]
     most_kept: Sequence[float]
+    cotangents: Callable[[int, int], float]
 
     @property
     def meshes(self) -> int:
@@ -64,15 +66,9 @@ class LayerCosts:
         """Returns the schedule by which a step is fastest.
 
         Args:
-            whole: The layers of each mesh if it has one forward stage; the others have to be faster than 1F1B of these.
+            whole: The layers of each mesh if it has one forward stage, as it has by 1F1B.
         """
-        first, *others = self._choices(whole)
-        best, least_s = first, (1 - LEAST_GAIN) * self.step_s(first)
-        for choice in others:
-            seconds = self.step_s(choice)
-            if seconds < least_s:
-                best, least_s = choice, seconds
-        return best
+        return min(self._choices(whole), key=self.step_s)
 
     def fastest_interleaved(self, chunks: int | None) -> Choice | None:
         """Returns the interleaved schedule by which a step is fastest; None if there are too few layers.
@@ -89,20 +85,21 @@ class LayerCosts:
         return Choice("zero_bubble", tuple(whole), zero_bubble(self.meshes, self.micro_batches))
 
     def step_s(self, choice: Choice) -> float:
-        """Returns the seconds of a step, without sends and update; inf where memory does not hold the activations."""
-        chunks = len(choice.runs) // self.meshes
+        """Returns the seconds of a step, without the update; inf where memory does not hold the activations."""
+        chunks, parts = len(choice.runs) // self.meshes, choice.schedule.parts
         for mesh, most in enumerate(self.most_kept):
             if choice.schedule.kept(mesh) > most * chunks:
                 return inf
         costs_s = [self.cost_s(run[0], run[-1], number % self.meshes) for number, run in enumerate(choice.runs)]
-        forward_s = [_FORWARD * cost for cost in costs_s]
-        backward_s = [(1 - _FORWARD) * cost for cost in reversed(costs_s)]
-        if choice.schedule.parts == 2:
-            return choice.schedule.step_s([*forward_s, *backward_s])
-        # Nobody waits for cotangents of the first stage: all of its backward pass makes gradients.
-        cotangents_s = [seconds / 2 for seconds in backward_s[:-1]] + [0.0]
-        gradients_s = [whole - part for whole, part in zip(backward_s, cotangents_s, strict=True)]
-        return choice.schedule.step_s([*forward_s, *cotangents_s, *gradients_s])
+        stage_s = [_FORWARD * cost for cost in costs_s]
+        for run, cost in reversed(list(zip(choice.runs, costs_s, strict=True))):
+            # Nobody waits for cotangents of the first stage.
+            part = 1.0 if parts == 2 else self.cotangents(run[0], run[-1]) if run[0] else 0.0
+            stage_s.append(part * (1 - _FORWARD) * cost)
+        if parts == 3:
+            backward_s = [(1 - _FORWARD) * cost for cost in reversed(costs_s)]
+            stage_s += [whole - part for whole, part in zip(backward_s, stage_s[len(costs_s) :], strict=True)]
+        return (1 + _PROGRAM * (parts * chunks - 2)) * choice.schedule.step_s(stage_s)
 
     def _choices(self, whole: Sequence[Run]) -> Iterator[Choice]:
         """1F1B, then all others."""

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from alpa_cfp.stages.schedule_choice import LayerCosts
 
 
-def costs_of(layer_s: Sequence[float], meshes: int, micro_batches: int = 4, most_kept: float = inf) -> LayerCosts:
+def costs_of(
+    layer_s: Sequence[float], meshes: int, micro_batches: int = 4, most_kept: float = inf, cotangents: float = 0.5
+) -> LayerCosts:
     """Costs that are sums of those of layers, the same on all meshes."""
 
     def cost_s(first: int, last: int, mesh: int) -> float:
         return sum(layer_s[first : last + 1])
 
-    return LayerCosts(len(layer_s), micro_batches, cost_s, [most_kept] * meshes)
+    return LayerCosts(len(layer_s), micro_batches, cost_s, [most_kept] * meshes, lambda first, last: cotangents)
 
 
 def whole(costs: LayerCosts) -> tuple[tuple[int, ...], ...]:
@@ -55,7 +57,7 @@ def test_a_run_whose_cost_is_unknown_is_not_in_a_cut() -> None:
     def cost_s(first: int, last: int, mesh: int) -> float:
         return inf if (first, last) == (0, 1) else 1.0 + last - first
 
-    assert LayerCosts(4, 4, cost_s, [inf, inf]).cut(1) == ((0,), (1, 2, 3))
+    assert LayerCosts(4, 4, cost_s, [inf, inf], lambda first, last: 0.5).cut(1) == ((0,), (1, 2, 3))
 
 
 def test_with_many_micro_batches_1f1b_stays() -> None:
@@ -64,16 +66,22 @@ def test_with_many_micro_batches_1f1b_stays() -> None:
 
 
 def test_with_few_micro_batches_the_fastest_is_taken() -> None:
-    costs = costs_of([1.0] * 16, meshes=4)
+    costs = costs_of([1.0] * 8, meshes=4)
     choice = costs.fastest(whole(costs))
-    assert (choice.name, len(choice.runs)) == ("interleaved_1f1b", 16)
-    others = [costs.zero_bubble(whole(costs)), *(costs.fastest_interleaved(chunks) for chunks in (1, 2, 3))]
+    assert choice.name == "zero_bubble"
+    others = [costs.zero_bubble(whole(costs)), *(costs.fastest_interleaved(chunks) for chunks in (1, 2))]
     assert all(other is not None and costs.step_s(choice) <= costs.step_s(other) for other in others)
 
 
-def test_where_layers_are_few_gradients_are_computed_apart() -> None:
-    costs = costs_of([1.0] * 4, meshes=4)
-    assert costs.fastest(whole(costs)).name == "zero_bubble"
+def test_where_backward_passes_cannot_be_split_several_stages_a_mesh_make_the_bubble_smaller() -> None:
+    costs = costs_of([1.0] * 16, meshes=8, micro_batches=8, cotangents=1.0)
+    choice = costs.fastest(whole(costs))
+    assert (choice.name, len(choice.runs)) == ("interleaved_1f1b", 16)
+
+
+def test_where_neither_makes_it_smaller_by_more_than_it_costs_1f1b_stays() -> None:
+    costs = costs_of([1.0] * 4, meshes=4, micro_batches=8, cotangents=1.0)
+    assert costs.fastest(whole(costs)).name == "1f1b"
 
 
 def test_memory_for_as_many_activations_as_1f1b_keeps_leaves_interleaved_out() -> None:
@@ -97,6 +105,6 @@ def test_asked_for_any_number_of_stages_the_fastest_has_two_at_least() -> None:
 
 
 def test_gradients_apart_of_equal_stages_take_what_the_paper_says() -> None:
-    # All of the first stage's backward pass makes gradients, so it is a little faster than equal parts would be.
+    # One program more for each micro-batch takes a tenth.
     costs = costs_of([3.0, 3.0], meshes=2)
-    assert costs.step_s(costs.zero_bubble(whole(costs))) == pytest.approx(13.0)
+    assert costs.step_s(costs.zero_bubble(whole(costs))) == pytest.approx(1.1 * 13.0)
