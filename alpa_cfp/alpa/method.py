@@ -68,12 +68,12 @@ class CFPPipeshardParallel(ExtendedPipeshardParallel):
             devices,
             num_micro_batches,
             _checked("default_auto_sharding_option", default_auto_sharding_option),
-            pipeline_schedule=pipeline_schedule,
-            layer_option=layer_option,
-            stage_option=stage_option,
-            stage_input_shardings=stage_input_shardings,
-            manual_sharding_option=manual_sharding_option,
-            virtual_stages=virtual_stages,
+            pipeline_schedule,
+            layer_option,
+            stage_option,
+            stage_input_shardings,
+            manual_sharding_option,
+            virtual_stages,
         )
 
 

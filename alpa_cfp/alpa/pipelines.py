@@ -33,7 +33,6 @@ class ExtendedPipeshardParallel(alpa.PipeshardParallel):
     """Alpa's pipeline parallelism with more schedules.
 
     Args:
-        args: Those of `alpa.PipeshardParallel`.
         pipeline_schedule: The order in which micro-batches run: one of alpa's; "interleaved_1f1b" (arXiv 2104.04473,
             section 2.2), by which each mesh has several stages, of layers apart; "zero_bubble" (the ZB-H1 of arXiv
             2401.10241), by which gradients of parameters are computed while a mesh would wait; or "auto" for the one of
@@ -41,7 +40,8 @@ class ExtendedPipeshardParallel(alpa.PipeshardParallel):
             else by counted contractions. Each program beyond two that a mesh runs for a micro-batch costs a tenth.
         virtual_stages: With "interleaved_1f1b", the number of stages of each mesh; None for the fastest by the same
             costs.
-        kwargs: Those of `alpa.PipeshardParallel`.
+
+    The other arguments are those of `alpa.PipeshardParallel`.
 
     Raises:
         OptionError: the number is none, or the schedule has no virtual stages; as the function is compiled: it has
@@ -49,13 +49,31 @@ class ExtendedPipeshardParallel(alpa.PipeshardParallel):
     """
 
     def __init__(
-        self, *args: Any, pipeline_schedule: str = "1f1b", virtual_stages: int | None = None, **kwargs: Any
+        self,
+        devices: Any = None,
+        num_micro_batches: int = 1,
+        default_auto_sharding_option: Any = None,
+        pipeline_schedule: str = "1f1b",
+        layer_option: Any = None,
+        stage_option: Any = None,
+        stage_input_shardings: Sequence[Any] | None = None,
+        manual_sharding_option: Any = None,
+        virtual_stages: int | None = None,
     ) -> None:
         if virtual_stages is not None:
             _check(type(self).__name__, virtual_stages, pipeline_schedule)
         self._extended = pipeline_schedule if pipeline_schedule in SCHEDULES else None
         self._virtual_stages = virtual_stages
-        super().__init__(*args, pipeline_schedule="1f1b" if self._extended else pipeline_schedule, **kwargs)
+        super().__init__(
+            devices,
+            num_micro_batches,
+            default_auto_sharding_option,
+            "1f1b" if self._extended else pipeline_schedule,
+            layer_option,
+            stage_option,
+            stage_input_shardings,
+            manual_sharding_option,
+        )
 
     def compile_executable(self, *args: Any, **kwargs: Any) -> Any:
         if self._extended is None:

@@ -1,7 +1,9 @@
 """More schedules for alpa's pipelines: wrong use."""
 
+import inspect
 from typing import Any
 
+import alpa
 import pytest
 
 from alpa_cfp import CFPPipeshardParallel
@@ -19,6 +21,15 @@ def test_a_number_of_virtual_stages_that_is_none_is_refused(wrong: Any) -> None:
 def test_a_schedule_without_virtual_stages_says_which_one_has_them(schedule: str) -> None:
     with pytest.raises(OptionError, match=f"with the schedule '{schedule}' each mesh has one stage"):
         ExtendedPipeshardParallel(pipeline_schedule=schedule, virtual_stages=2)
+
+
+def test_it_takes_alpas_arguments_in_alpas_order() -> None:
+    own, alpas = (
+        list(inspect.signature(method).parameters) for method in (ExtendedPipeshardParallel, alpa.PipeshardParallel)
+    )
+    assert own[: len(alpas)] == alpas
+    assert own[len(alpas) :] == ["virtual_stages"]
+    assert list(inspect.signature(CFPPipeshardParallel).parameters) == own
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "inference", "1f1b_overlap_friendly"])
