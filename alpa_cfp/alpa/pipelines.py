@@ -10,6 +10,7 @@ Tested with alpa 0.2.3, of which it replaces `cluster_layers_and_slice_mesh` and
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Any, cast
@@ -25,7 +26,8 @@ from alpa_cfp.alpa.stage_table import StageTable, watched
 from alpa_cfp.errors import OptionError
 from alpa_cfp.stages.schedule_choice import Choice, LayerCosts, Run
 
-# What `pipeline_schedule` may be beside alpa's.
+# What `pipeline_schedule` may be in alpa, and beside that.
+_OF_ALPA = ("1f1b", "gpipe", "1f1b_overlap_friendly", "inference")
 SCHEDULES = ("interleaved_1f1b", "zero_bubble", "auto")
 
 
@@ -44,8 +46,9 @@ class ExtendedPipeshardParallel(alpa.PipeshardParallel):
     The other arguments are those of `alpa.PipeshardParallel`.
 
     Raises:
-        OptionError: the number is none, or the schedule has no virtual stages; as the function is compiled: it has
-            fewer layers than there are to be stages.
+        OptionError: there is no such schedule, the number is none, or the schedule has no virtual stages; as the
+            function is compiled: it has fewer layers than there are to be stages, or more than one stage a mesh
+            before that, or nothing is known of what its layers take.
     """
 
     def __init__(
@@ -60,6 +63,9 @@ class ExtendedPipeshardParallel(alpa.PipeshardParallel):
         manual_sharding_option: Any = None,
         virtual_stages: int | None = None,
     ) -> None:
+        if pipeline_schedule not in (*_OF_ALPA, *SCHEDULES):
+            rule = f"it must be one of {', '.join((*_OF_ALPA, *SCHEDULES))}"
+            raise OptionError(type(self).__name__, "pipeline_schedule", pipeline_schedule, rule)
         if virtual_stages is not None:
             _check(type(self).__name__, virtual_stages, pipeline_schedule)
         self._extended = pipeline_schedule if pipeline_schedule in SCHEDULES else None
@@ -89,20 +95,31 @@ class ExtendedPipeshardParallel(alpa.PipeshardParallel):
             whole: The layers of each mesh, as alpa chose them.
 
         Raises:
-            OptionError: there are too few layers.
+            OptionError: there are too few layers, or too many stages.
         """
-        if self._extended == "auto":
-            return costs.fastest(whole)
-        if self._extended == "zero_bubble":
-            return costs.zero_bubble(whole)
+        method = type(self).__name__
+        if self._extended != "interleaved_1f1b":
+            if len(whole) != costs.meshes:
+                rule = (
+                    f"each mesh has one stage, and alpa has made {len(whole)} for {costs.meshes}: give the devices of "
+                    "each stage, UniformStageOption(num_stages, submesh_physical_shape, submesh_logical_shape)"
+                )
+                raise OptionError(method, "pipeline_schedule", self._extended, rule)
+            return costs.zero_bubble(whole) if self._extended == "zero_bubble" else costs.fastest(whole)
         choice = costs.fastest_interleaved(self._virtual_stages)
         if choice is None:
             asked = self._virtual_stages or 2
             rule = (
                 f"{asked} stages on each of {costs.meshes} meshes need {asked * costs.meshes} layers, and the model is "
-                f"cut into {costs.layers}: ask for more layers (layer_option), or for fewer virtual stages"
+                f"cut into {costs.layers}: ask for more layers (layer_option), with the devices of each stage in "
+                "stage_option, or for fewer virtual stages"
             )
-            raise OptionError(type(self).__name__, "virtual_stages", self._virtual_stages, rule)
+            if costs.layers >= asked * costs.meshes:
+                rule = (
+                    "alpa's table of costs has none for stages that are so short: it does not look at stages that it "
+                    "holds to be too small for their devices (AutoStageOption(stage_imbalance_tolerance=...))"
+                )
+            raise OptionError(method, "virtual_stages", self._virtual_stages, rule)
         return choice
 
 
@@ -145,15 +162,19 @@ def _scheduled(choose: Callable[[LayerCosts, tuple[Run, ...]], Choice]) -> Itera
     cluster, one_f_one_b = module.cluster_layers_and_slice_mesh, module.PipeDreamFlush
     chosen: list[Choice] = []
 
+    signature = inspect.signature(cluster)
+
     @functools.wraps(cluster)
-    def cluster_layers_and_slice_mesh(
-        layers: Sequence[Any], virtual_mesh: Any, accumulators: Any, *rest: Any
-    ) -> tuple[Any, ...]:
+    def cluster_layers_and_slice_mesh(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        given = signature.bind(*args, **kwargs)
+        layers, accumulators = given.arguments["layers"], given.arguments["accumulator_mapping"]
+        # With one micro-batch nothing is added up.
+        accumulated = set(accumulators.values() or given.arguments["acc_grad_outvars"])
         with watched() as table:
-            made = cluster(layers, virtual_mesh, accumulators, *rest)
+            made = cluster(*given.args, **given.kwargs)
         _, _, meshes, manual = made
         whole = tuple(map(tuple, manual.forward_stage_layer_ids))
-        choice = choose(_costs(layers, meshes, table, set(accumulators.values()), num_micro_batches=rest[2]), whole)
+        choice = choose(_costs(layers, meshes, table, accumulated, given.arguments["num_micro_batches"]), whole)
         chosen.append(choice)
         if choice.runs != whole:
             own = (
@@ -161,12 +182,12 @@ def _scheduled(choose: Callable[[LayerCosts, tuple[Run, ...]], Choice]) -> Itera
                 manual.submesh_logical_shapes,
                 manual.submesh_autosharding_option_dicts,
             )
-            option = ManualStageOption([list(run) for run in choice.runs], *own)
-            made = cluster(layers, virtual_mesh, accumulators, *rest[:-1], option)
+            given.arguments["stage_option"] = ManualStageOption([list(run) for run in choice.runs], *own)
+            made = cluster(*given.args, **given.kwargs)
         stages, places, meshes, manual = made
         places = [place % len(meshes) for place in places]
         if choice.schedule.parts == 3:
-            stages, places = _with_gradients_apart(stages, places, set(accumulators.values()))
+            stages, places = _with_gradients_apart(stages, places, accumulated)
         return stages, places, meshes, manual
 
     def schedule(**kwargs: Any) -> PipeDreamFlush:

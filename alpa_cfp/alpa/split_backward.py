@@ -3,7 +3,7 @@
 Takes a stage as alpa makes it, between pipeline markers; gives two that compute the same. The first has the equations
 that its cotangents need; the second has the rest, and takes from the first what that computed already. Invariant: no
 equation is in both. What one equation computes stays together: a checkpointed layer and a loop are whole in the first,
-unless nobody waits for them.
+unless nobody waits for them, and what of their gradients remains to be added up is there, too.
 
 Tested with alpa 0.2.3: `mark_pipeline_jaxpreqn`, and what `merge_marked_jaxprs_with_named_call` makes.
 """
@@ -19,6 +19,8 @@ from alpa_on_jax.alpa.pipeline_parallel.late_inlining import inlined
 
 # Of the name of the stage with gradients of parameters.
 SUFFIX = "_gradients"
+# What adds up gradients.
+_ADDING = frozenset(("add", "add_any", "convert_element_type"))
 
 
 def split_backward(stage: Any, accumulated: Collection[Any]) -> tuple[Any, Any]:
@@ -32,8 +34,14 @@ def split_backward(stage: Any, accumulated: Collection[Any]) -> tuple[Any, Any]:
     start, *body, end = flat.eqns
     outer = dict(zip(start.outvars, start.invars, strict=True))
     results = list(zip(end.outvars, end.invars, strict=True))
-    first_results = [pair for pair in results if pair[0] not in accumulated]
-    last_results = [pair for pair in results if pair[0] in accumulated]
+    waited_for = _needed(body, [atom for var, atom in results if var not in accumulated])
+    late = _late(body, waited_for)
+
+    def is_late(var: Any, atom: Any) -> bool:
+        return var in accumulated and not late.isdisjoint(_variables([atom]))
+
+    first_results = [pair for pair in results if not is_late(*pair)]
+    last_results = [pair for pair in results if is_late(*pair)]
     needed = _needed(body, [atom for _, atom in first_results])
     rest = _needed(body, [atom for _, atom in last_results]) - needed
     first, last = ([eqn for number, eqn in enumerate(body) if number in part] for part in (needed, rest))
@@ -65,6 +73,19 @@ def _needed(eqns: Sequence[core.JaxprEqn], results: Sequence[Any]) -> set[int]:
             needed.add(number)
             wanted.update(_variables(eqn.invars))
     return needed
+
+
+def _late(eqns: Sequence[core.JaxprEqn], waited_for: set[int]) -> set[core.Var]:
+    """The variables that can be computed later than what others wait for, so that less is kept until then.
+
+    A gradient that is there already, and has to be added up only, is none of them.
+    """
+    late = set[core.Var]()
+    for number, eqn in enumerate(eqns):
+        is_sum = eqn.primitive.name in _ADDING and late.isdisjoint(_variables(eqn.invars))
+        if number not in waited_for and not is_sum:
+            late.update(eqn.outvars)
+    return late
 
 
 def _variables(atoms: Sequence[Any]) -> dict[core.Var, None]:

@@ -20,6 +20,9 @@ _FORWARD = 1 / 3
 # The part by which a step takes longer for each program beyond two that a mesh runs for a micro-batch: its start, what
 # it is passed, and what it sends. By `benchmarks.pipeline_schedules`, of one model on one machine.
 _PROGRAM = 0.1
+# What is handed on to gradients that are computed apart, by what the activations of the stage take: cotangents of about
+# as many values.
+_HANDED_ON = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class LayerCosts:
         """Returns the interleaved schedule by which a step is fastest; None if there are too few layers.
 
         Args:
-            chunks: The number of forward stages of each mesh; None for any from two.
+            chunks: The number of forward stages of each mesh, at least two; None for any.
         """
         possible = range(2, self.layers // self.meshes + 1) if chunks is None else (chunks,)
         choices = [choice for each in possible if (choice := self._interleaved(each)) is not None]
@@ -88,18 +91,22 @@ class LayerCosts:
         """Returns the seconds of a step, without the update; inf where memory does not hold the activations."""
         chunks, parts = len(choice.runs) // self.meshes, choice.schedule.parts
         for mesh, most in enumerate(self.most_kept):
-            if choice.schedule.kept(mesh) > most * chunks:
+            if choice.schedule.kept(mesh, _HANDED_ON) > most * chunks:
                 return inf
+        return (1 + _PROGRAM * (parts * chunks - 2)) * self.tasks_s(choice)
+
+    def tasks_s(self, choice: Choice) -> float:
+        """Returns the seconds of a step if its programs cost nothing to start, and nothing is sent."""
         costs_s = [self.cost_s(run[0], run[-1], number % self.meshes) for number, run in enumerate(choice.runs)]
-        stage_s = [_FORWARD * cost for cost in costs_s]
-        for run, cost in reversed(list(zip(choice.runs, costs_s, strict=True))):
-            # Nobody waits for cotangents of the first stage.
-            part = 1.0 if parts == 2 else self.cotangents(run[0], run[-1]) if run[0] else 0.0
-            stage_s.append(part * (1 - _FORWARD) * cost)
-        if parts == 3:
-            backward_s = [(1 - _FORWARD) * cost for cost in reversed(costs_s)]
-            stage_s += [whole - part for whole, part in zip(backward_s, stage_s[len(costs_s) :], strict=True)]
-        return (1 + _PROGRAM * (parts * chunks - 2)) * choice.schedule.step_s(stage_s)
+        forward_s = [_FORWARD * cost for cost in costs_s]
+        backward_s = [(1 - _FORWARD) * cost for cost in reversed(costs_s)]
+        if choice.schedule.parts == 2:
+            return choice.schedule.step_s([*forward_s, *backward_s])
+        # Nobody waits for cotangents of the first stage.
+        shares = [self.cotangents(run[0], run[-1]) if run[0] > 0 else 0.0 for run in reversed(choice.runs)]
+        first_s = [share * whole for share, whole in zip(shares, backward_s, strict=True)]
+        last_s = [whole - first for whole, first in zip(backward_s, first_s, strict=True)]
+        return choice.schedule.step_s([*forward_s, *first_s, *last_s])
 
     def _choices(self, whole: Sequence[Run]) -> Iterator[Choice]:
         """1F1B, then all others."""

@@ -29,14 +29,12 @@ class Schedule:
     parts: int
     orders: tuple[tuple[Task, ...], ...]
 
-    def start_times(self, stage_s: Sequence[float], send_s: float = 0.0) -> tuple[tuple[float, ...], ...] | None:
+    def start_times(self, stage_s: Sequence[float]) -> tuple[tuple[float, ...], ...] | None:
         """Returns the second in which each task starts, as soon as it can; None if tasks wait for each other.
 
         Args:
             stage_s: The seconds of a micro-batch of each stage.
-            send_s: The seconds from the end of a stage until the next one, on another mesh, has its results.
         """
-        owner = {task: mesh for mesh, order in enumerate(self.orders) for task in order}
         ended: dict[Task, float] = {}
         starts: list[list[float]] = [[] for _ in self.orders]
         free_s = [0.0] * len(self.orders)
@@ -44,16 +42,15 @@ class Schedule:
         while moved:
             moved = False
             for mesh, order in enumerate(self.orders):
-                for task in order[len(starts[mesh]) :]:
+                for task in itertools.islice(order, len(starts[mesh]), None):
                     before = self.before(task)
                     if before is not None and before not in ended:
                         break
-                    arrives_s = 0.0 if before is None else ended[before] + send_s * (owner[before] != mesh)
-                    start_s = max(free_s[mesh], arrives_s)
+                    start_s = max(free_s[mesh], 0.0 if before is None else ended[before])
                     starts[mesh].append(start_s)
                     ended[task] = free_s[mesh] = start_s + stage_s[task[1]]
                     moved = True
-        return tuple(map(tuple, starts)) if len(ended) == len(owner) else None
+        return tuple(map(tuple, starts)) if len(ended) == sum(map(len, self.orders)) else None
 
     def before(self, task: Task) -> Task | None:
         """Returns the task of which this one needs the results; None for the first stage."""
@@ -62,14 +59,11 @@ class Schedule:
             return None
         return micro_batch, stage - (1 if stage < 2 * self.forward_stages else self.forward_stages)
 
-    def step_s(self, stage_s: Sequence[float], send_s: float = 0.0) -> float:
-        """Returns the seconds of a step, without what is done once a step; see `start_times`."""
-        starts = self.start_times(stage_s, send_s)
+    def step_s(self, stage_s: Sequence[float]) -> float:
+        """Returns the seconds of a step, without what is done once a step and what sending takes; see `start_times`."""
+        starts = self.start_times(stage_s)
         assert starts is not None
-        last = zip(self.orders, starts, strict=True)
-        return max(
-            start_s + stage_s[stage] for order, own in last for (_, stage), start_s in zip(order, own, strict=True)
-        )
+        return max(own[-1] + stage_s[order[-1][1]] for order, own in zip(self.orders, starts, strict=True))
 
     def ticks(self) -> list[list[Task | None]]:
         """Returns what each mesh does in each tick, as Alpa's schedules say it, if each task takes one tick."""
@@ -83,11 +77,20 @@ class Schedule:
                 found[int(start)][mesh] = task
         return found
 
-    def kept(self, mesh: int) -> int:
-        """Returns for how many micro-batches of one stage each a mesh keeps activations at once, at most."""
+    def kept(self, mesh: int, handed_on: float = 0.0) -> float:
+        """Returns for how many micro-batches of one stage each a mesh keeps activations at once, at most.
+
+        Args:
+            mesh: The mesh.
+            handed_on: What a backward pass hands on to gradients that are computed apart, by what activations take.
+        """
         last = (self.parts - 1) * self.forward_stages
-        changes = ((stage < self.forward_stages) - (stage >= last) for _, stage in self.orders[mesh])
-        return max(itertools.accumulate(changes), default=0)
+
+        def change(stage: int) -> float:
+            more = handed_on if self.parts > 2 else 0.0
+            return 1.0 if stage < self.forward_stages else -1.0 - more if stage >= last else more
+
+        return max(itertools.accumulate(change(stage) for _, stage in self.orders[mesh]), default=0.0)
 
 
 def interleaved(meshes: int, chunks: int, micro_batches: int) -> Schedule:
@@ -95,7 +98,8 @@ def interleaved(meshes: int, chunks: int, micro_batches: int) -> Schedule:
 
     After a warm-up each mesh runs a forward and a backward task in turn, micro-batches in groups of as many as there
     are meshes, a group through all stages of a mesh before the next one. Source: Narayanan et al. 2021 (arXiv
-    2104.04473), section 2.2. Where the last group is smaller than the others, the warm-up may have to be longer.
+    2104.04473), section 2.2. Where the last group is smaller than the others, the warm-up may have to be longer, and
+    more activations are kept then.
 
     Args:
         meshes: The number of meshes.

@@ -105,4 +105,20 @@ def test_constants_go_to_the_part_that_uses_them() -> None:
 
     hold_equal(function)
     _, first, last = split(function)
-    assert len(first.consts_dir) >= len(last.consts_dir)
+    assert [len(part.consts_dir) for part in (first, last)] == [1, 0]
+
+
+def test_a_gradient_that_is_there_already_is_added_up_at_once() -> None:
+    def function(first: Any, second: Any, x: Any, cotangent: Any, sums: Any) -> Any:
+        backwards = jax.checkpoint(lambda *args: jnp.tanh(args[2] @ args[0]) @ args[1])
+        gradients = jax.vjp(backwards, first, second, x)[1](cotangent)
+        return gradients[2], [total + part for total, part in zip(sums, gradients[:2], strict=True)]
+
+    hold_equal(function)
+    stage, first, last = split(function)
+    assert set(stage.outvars) <= set(first.outvars)
+    assert (last.outvars, last.invars) == ([], [])
+
+
+def test_results_that_are_passed_through_or_known_are_given_by_one_part() -> None:
+    hold_equal(lambda first, second, x, cotangent, sums: (cotangent, [sums[0], jnp.float32(2.0)]))

@@ -84,12 +84,24 @@ def test_where_neither_makes_it_smaller_by_more_than_it_costs_1f1b_stays() -> No
     assert costs.fastest(whole(costs)).name == "1f1b"
 
 
-def test_memory_for_as_many_activations_as_1f1b_keeps_leaves_interleaved_out() -> None:
+def test_memory_for_as_many_activations_as_1f1b_keeps_leaves_others_out() -> None:
     costs = costs_of([1.0] * 16, meshes=4, micro_batches=8, most_kept=4)
     choice = costs.fastest_interleaved(4)
     assert choice is not None
     assert costs.step_s(choice) == inf
+    # It keeps as many activations, and what backward passes hand on to gradients.
+    assert costs.step_s(costs.zero_bubble(whole(costs))) == inf
+    assert costs.fastest(whole(costs)).name == "1f1b"
+
+
+def test_memory_for_twice_as_many_is_enough_for_gradients_apart() -> None:
+    costs = costs_of([1.0] * 16, meshes=4, micro_batches=8, most_kept=8)
     assert costs.fastest(whole(costs)).name == "zero_bubble"
+
+
+def test_seconds_of_tasks_have_no_programs_in_them() -> None:
+    costs = costs_of([3.0, 3.0], meshes=2)
+    assert costs.tasks_s(costs.zero_bubble(whole(costs))) == pytest.approx(13.0)
 
 
 def test_with_too_few_layers_there_is_no_interleaved_schedule() -> None:
