@@ -6,6 +6,7 @@ and writes `results/cfp_regret-*`. Invariant: no plan is chosen by the samples t
 """
 
 import argparse
+import contextlib
 import itertools
 import operator
 import os
@@ -14,12 +15,12 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from alpa_cfp.extraction.analysed_program import AnalysedProgram
-from alpa_cfp.profiling import MeasureOptions
+from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.refinement import Refinement
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
@@ -46,6 +47,8 @@ _HEADER = (
     "drawn",
     "rank",
     "error",
+    "speed",
+    "error at that speed",
     "plans",
     "profiles",
     "planning, s",
@@ -58,11 +61,14 @@ _TEXT = (
     "any whole plan has run, `after` the one that is taken after whole plans have corrected the times of blocks "
     "(`baselines=False`), `hand-made` the best of data parallelism, ZeRO and Megatron-style plans, `drawn` the best of "
     "{drawn} plans that differ from these in some kinds of blocks and are predicted to be within {near} of the best. "
-    "All run interleaved, each {samples} times, and the best of them again, side by side, twice as often; of these "
-    "samples one half chooses the fastest plan and the other half compares, and the other way round. `rank` and "
+    "All run interleaved, each {samples} times, and the best of them again in four copies, each compiled in a process "
+    "of its own, as often; one half of the copies chooses the fastest plan and the other half compares, and the other "
+    "way round. `rank` and "
     "`error` say how the predictions after the loop order all plans within {near} of the fastest (Spearman's "
-    "correlation), and how far off they are in the median. `plans` and `profiles` count the programs of planning, "
-    "`planning` its seconds."
+    "correlation), and how far off they are in the median. `speed` says how many times as long the plans that the loop "
+    "has run took when they were judged, minutes later on a machine that others use, too, and `error at that speed` is "
+    "the error of the predictions times that. `plans` and `profiles` count the programs of planning, `planning` its "
+    "seconds."
 )
 
 
@@ -102,6 +108,7 @@ def measure(
         step = every_candidate(program, mesh, cache)
         _, judges_search = choosing(step, measuring, _MARGIN)
         judges_search.measure_candidates(None)
+    loops_s = {choices: each.selection_s for choices, each in refinement.tried.items() if each.selection_s}
     origins = {first: "first"} | dict.fromkeys(refinement.tried, "search")
     origins = {_same(step, own, choices): origin for choices, origin in origins.items()}
     first, after = (_same(step, own, choices) for choices in (first, after))
@@ -118,15 +125,23 @@ def measure(
             origins.setdefault(choices, "drawn")
     groups = {name: [each for each in origins if origins[each] == name] for name in dict.fromkeys(origins.values())}
     hand_made = [each for name in groups if name not in ("first", "search", "drawn") for each in groups[name]]
-    # Another database: all plans are timed side by side, whatever was known of some.
-    again = database.with_name("judging.sqlite")
-    copy_speed(step.mesh, database, again)
-    with profiler(step.mesh, again, measured) as judging:
-        programs = {choices: step.planned(choices) for choices in origins}
-        kept = [[first], [after], hand_made, groups.get("drawn", [])]
-        judged = judge(judging, programs, options.judging, kept)
-    overhead_s = rates.overhead_s(len(step.blocks.graph.parameters) + len(step.blocks.graph.results))
+
+    @contextlib.contextmanager
+    def judging() -> Iterator[Profiler]:
+        """Another database: all plans are timed side by side, whatever was known of some."""
+        with tempfile.TemporaryDirectory() as directory:
+            again = Path(directory) / "judging.sqlite"
+            copy_speed(step.mesh, database, again)
+            with profiler(step.mesh, again, measured) as judging:
+                yield judging
+
+    programs = {choices: step.planned(choices) for choices in origins}
+    kept = [[first], [after], hand_made, groups.get("drawn", [])]
+    judged = judge(judging, programs, options.judging, kept)
     known = {choices: own.choices(step.strategies(choices)) for choices in judged.seconds}
+    again_by = [judged.seconds[each] / loops_s[same] for each, same in known.items() if same in loops_s]
+    speed = statistics.median(again_by) if again_by else None
+    overhead_s = rates.overhead_s(len(step.blocks.graph.parameters) + len(step.blocks.graph.results))
     predicted = {
         choices: search.predicted(same).time_s + overhead_s for choices, same in known.items() if same is not None
     }
@@ -136,7 +151,10 @@ def measure(
         "hand_made": judged.by_fastest(hand_made) if hand_made else None,
         "drawn": judged.by_fastest(groups["drawn"]) if "drawn" in groups else None,
         "fastest": origins[judged.fastest],
-        **near_the_top((predicted[each], seconds) for each, seconds in judged.seconds.items() if each in predicted),
+        **near_the_top(
+            ((predicted[each], seconds) for each, seconds in judged.seconds.items() if each in predicted), speed
+        ),
+        "speed": speed,
         "plans": plans,
         "profiles": profiles,
         "planning_s": planning_s,
@@ -178,7 +196,9 @@ def verdict(rows: Sequence[reports.Row]) -> str:
         return sorted(reports.medians(some, ("model", "mesh"), lambda row: row[name]))
 
     first, after, rank, error = map(of_cases, ("first", "after", "rank", "error"))
-    near = f" Near the top: rank {statistics.median(rank):.2f}, error {statistics.median(error):.1%}." if rank else ""
+    near = f" Near the top: rank {statistics.median(rank):.2f}, error {statistics.median(error):.1%}" if rank else ""
+    at_speed = of_cases("error_at_speed")
+    near += f", {statistics.median(at_speed):.1%} at the speed of judging." if at_speed else "." if near else ""
     return (
         f"{len(after)} cases. First plan: {statistics.median(first):.3f} of the fastest in the median, {first[-1]:.3f} "
         f"at worst. After whole plans have run: at most 1.02 in {sum(each <= 1.02 for each in after)}, {after[-1]:.3f} "
@@ -194,6 +214,8 @@ def _cells(result: dict[str, Any]) -> list[str]:
         *("" if result[name] is None else f"{result[name]:.3f}" for name in ratios),
         "" if result.get("rank") is None else f"{result['rank']:.2f}",
         f"{result['error']:.1%}" if "error" in result else "",
+        "" if result.get("speed") is None else f"{result['speed']:.2f}",
+        f"{result['error_at_speed']:.1%}" if "error_at_speed" in result else "",
         str(result["plans"]),
         str(result["profiles"]),
         f"{result['planning_s']:.1f}",

@@ -160,19 +160,23 @@ class BlockBuilder(PartialBlocks):
             if self.try_to_extend(op, [block], {}):
                 return
 
-    def split_elements(self, op: Op, block: int) -> int:
-        """The sizes of all dims of an operand from a block that its factors split, multiplied.
+    def split_elements(self, op: Op, block: int) -> tuple[int, int]:
+        """The elements before broadcasts of an operand from a block that its factors split, and the sizes of the dims
+        that these split, multiplied; of the largest such operand.
 
-        What joins a block is split along these alone: the sum of looked up words, split by samples too, and of
-        positions, which all samples share, belongs to the words.
+        What joins a block is split along these dims alone: the sum of looked up words, split by samples too, and of
+        positions, which all samples share, belongs to the words, and a bias that all samples share is added to scores
+        of attention where these are.
         """
-        sizes = 1
+        most = 0, 1
         for value in op.operands:
             if self.is_inside(value, [block]):
                 factors = {dim: self.factors[self.factor(number)] for dim, number in self.dim_factors[value].items()}
                 split = [dim for dim, factor in factors.items() if factor.usable and factor.max_shards > 1]
-                sizes = max(sizes, math.prod(self.graph.shape(value)[dim] for dim in split))
-        return sizes
+                if split:
+                    sizes = math.prod(self.graph.shape(value)[dim] for dim in split)
+                    most = max(most, (self.graph.elements(value), sizes))
+        return most
 
     def try_to_join_as_contraction(self, op: Op, group: int) -> bool:
         """Add a contraction to the block of both operands, or to two blocks that share an entry operand."""

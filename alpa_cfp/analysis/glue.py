@@ -107,17 +107,8 @@ def _assign_from_consumers(
 def _producer(graph: Graph, block_of_op: list[int | None], op: Op) -> int | None:
     """The block of the operand with most elements, of the latest such operand."""
     candidates = [
-        (_elements(graph, operand), producer.index, block)
+        (graph.elements(operand), producer.index, block)
         for operand in op.operands
         if (producer := graph.producer(operand)) is not None and (block := block_of_op[producer.index]) is not None
     ]
     return max(candidates)[2] if candidates else None
-
-
-def _elements(graph: Graph, value: int) -> int:
-    """The number of elements of a value before broadcasts: an optimizer's broadcast scale has one."""
-    producer = graph.producer(value)
-    while producer is not None and producer.name == "stablehlo.broadcast_in_dim":
-        (value,) = producer.operands
-        producer = graph.producer(value)
-    return math.prod(graph.shape(value))

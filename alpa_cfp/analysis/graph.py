@@ -5,6 +5,7 @@ program order, so operands come before their users; a value's id is its index in
 names or source locations.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -126,6 +127,14 @@ class Graph:
     def shape(self, value: int) -> tuple[int, ...]:
         """The shape of a value."""
         return self.values[value].shape
+
+    def elements(self, value: int) -> int:
+        """The number of elements of a value before broadcasts: an optimizer's broadcast scale has one."""
+        producer = self.producer(value)
+        while producer is not None and producer.name == "stablehlo.broadcast_in_dim":
+            (value,) = producer.operands
+            producer = self.producer(value)
+        return math.prod(self.shape(value))
 
     def producer(self, value: int) -> Op | None:
         """The op that computes a value; None for a parameter."""

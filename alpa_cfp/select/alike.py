@@ -20,6 +20,7 @@ from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.costs import Rates, Work, estimated_s
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.partition import Collective
+from alpa_cfp.spmd.partition.inlined_results import without_broadcasts
 from alpa_cfp.spmd.partition.stand_ins import without_communication
 
 # The program of data parallelism is not among the first if it is estimated to take so many times as long as another.
@@ -74,14 +75,18 @@ def split_of(candidate: Candidate) -> Hashable:
 
 
 def measured_program(candidate: Candidate) -> HloModule:
-    """The program of a candidate without what it communicates, if that is known."""
-    program = candidate.module.partitioned
+    """The program that is measured for a candidate."""
+    return computing_alone(candidate.module)
+
+
+def computing_alone(module: HloModule) -> HloModule:
+    """A partitioned program without what it communicates, if that is known, and what others compute themselves."""
+    program = module.partitioned
     assert program is not None
-    if not program.collectives:
-        return candidate.module
-    computing = replace(candidate.module)
-    computing.partitioned = without_communication(program)
-    return computing
+    if program.collectives:
+        module = replace(module)
+        module.partitioned = without_communication(program)
+    return without_broadcasts(module)
 
 
 def measured_work(candidate: Candidate, compiled: tuple[Collective, ...] | None = None) -> Work:

@@ -41,9 +41,9 @@ _PLAUSIBLE, _WORTH_A_LOOK, _PLAUSIBLE_DATA_PARALLEL = 1.15, 1.3, 1.5
 _CORRECTIONS, _AT_ONCE = 4, 3
 # By what share of a step a plan has to be expected to be faster that is timed then, for each second that it takes to
 # compile and time one, and its bounds: found and partitioned by itself it takes longer than one that is timed at first.
-_WORTH_A_SECOND, _LEAST_GAIN, _MOST_GAIN = 0.01, 0.004, 0.02
+_WORTH_A_SECOND, _LEAST_GAIN, _MOST_GAIN = 0.004, 0.003, 0.01
 # The same of plans that are timed at first, when it is not known yet how long that takes.
-_FIRST_GAIN = 0.02
+_FIRST_GAIN = 0.01
 _ATTEMPTS = 4
 # The baselines that are compiled before it is said that no plan fits.
 _SMALLEST = 3

@@ -14,9 +14,9 @@ from alpa_cfp.candidates.block_candidates import BlockCandidates, distinct, find
 from alpa_cfp.costs import CommunicationCosts, Rates
 from alpa_cfp.extraction.subprograms import find_subprograms
 from alpa_cfp.search import SearchProblem
+from alpa_cfp.select.alike import computing_alone
 from alpa_cfp.select.search_problem import Boundaries, find_boundaries, make_problem, resharding_s
 from alpa_cfp.spmd.module.hlo_module import HloModule
-from alpa_cfp.spmd.partition.stand_ins import without_communication
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
@@ -116,10 +116,10 @@ def _lowered(name: str, step: Callable[[Any, Any], Any], state: Any, others: Any
 
 
 def measured_program(module: HloModule) -> bytes:
-    """The program that is measured for a candidate of this module: without what it communicates."""
-    program = module.partitioned
+    """The program that is measured for a candidate of this module."""
+    program = computing_alone(module).partitioned
     assert program is not None
-    return without_communication(program).bytecode
+    return program.bytecode
 
 
 def measured_numbers(block_candidates: Sequence[BlockCandidates]) -> dict[bytes, int]:

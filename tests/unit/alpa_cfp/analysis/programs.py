@@ -91,6 +91,21 @@ POSITION_ARGUMENTS = (
 )
 
 
+def with_biased_scores(x: jax.Array, queries: jax.Array, keys: jax.Array, bias: jax.Array) -> jax.Array:
+    """The sum of attention weights whose scores have a bias for each distance, which all samples share."""
+    split = [jnp.einsum("bsd,dhk->bshk", x, each) for each in (queries, keys)]
+    length = x.shape[1]
+    distances = jnp.abs(jnp.arange(length)[:, None] - jnp.arange(length))
+    scores = jnp.einsum("bqhk,bshk->bhqs", *split) + jnp.moveaxis(jax.nn.one_hot(distances, length) @ bias, -1, 0)
+    return jnp.sum(jax.nn.softmax(scores) ** 2)
+
+
+# Samples, positions and heads: each sample and head has fewer elements than there are pairs of positions.
+SCORE_ARGUMENTS = tuple(
+    jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((4, 32, 16), (16, 2, 8), (16, 2, 8), (32, 2))
+)
+
+
 def gates(x: jax.Array, state: jax.Array, *weights: jax.Array) -> jax.Array:
     """The sum of what a recurrent cell of two gates gives."""
     a, b, c, d = weights

@@ -16,6 +16,7 @@ from unit.alpa_cfp.analysis.programs import (
     GATE_ARGUMENTS,
     MODELS,
     POSITION_ARGUMENTS,
+    SCORE_ARGUMENTS,
     blocks_of,
     forward_ops,
     gates,
@@ -24,6 +25,7 @@ from unit.alpa_cfp.analysis.programs import (
     model_blocks,
     model_bytecode,
     roles,
+    with_biased_scores,
     with_loops,
     with_positions,
 )
@@ -145,6 +147,16 @@ def test_a_sum_is_in_the_block_of_the_operand_of_which_more_elements_are_split()
     assert [blocks.graph.ops[op].name for op in words.members] == ["stablehlo.gather", "stablehlo.add"]
     assert [factor.max_shards for factor in words.usable_factors if factor.side is Side.LEFT] == [4, 8]
     assert [factor.max_shards for factor in positions.usable_factors if factor.side is Side.LEFT] == [8]
+
+
+def test_a_bias_that_all_samples_share_is_added_in_the_block_of_the_scores():
+    blocks = blocks_of(with_biased_scores, *SCORE_ARGUMENTS)
+    graph = blocks.graph
+    products = (op for op in graph.ops if op.name == "stablehlo.dot_general")
+    (scores,) = (op for op in products if graph.shape(op.results[0])[2:] == (32, 32))
+    added = [op.index for op in graph.ops if op.name == "stablehlo.add" and scores.results[0] in op.operands]
+    assert added
+    assert any({scores.index, *added} <= set(block.members) for block in blocks.blocks)
 
 
 def test_positions_leave_their_block_before_they_are_broadcast_and_come_back_summed():
