@@ -2,23 +2,25 @@
 
 Takes a search and the plans that have run; gives the plans to run next. The times of blocks, neighbours and collectives
 are drawn from what the measurements leave possible; for some of these draws, and for the means, the search finds the
-best plan (Thompson (1933)). Beside these stand plans that differ from the fastest one in one kind of block: where many
-plans are nearly as fast, draws find few of them. Other draws tell by how much each of these plans is expected to
-improve on the fastest one that has run (Jones et al. (1998), expected improvement; for several at once Ginsbourger et
-al. (2010)): as long as the next plan is expected to improve on those that are chosen already by more than it is worth,
-it is chosen, too. Candidates that were not measured by themselves are among them, with what is known of them: a whole
-plan measures them, too. Invariant: the same measurements give the same plans.
+best plan (Thompson (1933)). Beside these stand plans that differ from the fastest one in one kind of block, or have one
+state sharding for all: where many plans are nearly as fast, draws find few of them. Other draws tell by how much each
+of these plans is expected to improve on the fastest one that has run (Jones et al. (1998), expected improvement; for
+several at once Ginsbourger et al. (2010)): as long as the next plan is expected to improve on those that are chosen
+already by more than it is worth, it is chosen, too. Candidates that were not measured by themselves are among them,
+with what is known of them: a whole plan measures them, too. Invariant: the same measurements give the same plans.
 """
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.search import MemoryBudgetError, NoPlanError
 from alpa_cfp.select.candidate_costs import Choices
 from alpa_cfp.select.plan_search import PlanSearch
+from alpa_cfp.strategies.block_strategy import StateSharding
 
 # How often times are drawn to find plans, and to compare them.
 _FINDING, _COMPARING = 8, 48
@@ -113,25 +115,47 @@ def prospects(
 
 
 def _neighbours(search: PlanSearch, known: Collection[Choices], budget_bytes: int | None) -> list[Choices]:
-    """The best predicted plans that differ in one kind of block from the fastest plan that has run, if one has."""
+    """Plans like the fastest one that has run: with one state sharding for all blocks, and, if one has run, the best
+    predicted ones that differ in one kind of block.
+    """
     timed = {choices: search.costs.plans_s[choices] for choices in known if choices in search.costs.plans_s}
-    if not timed:
-        return []
-    problem, fastest = search.problem, min(timed, key=lambda choices: (timed[choices], choices))
+    fastest = min(timed, key=lambda choices: (timed[choices], choices), default=next(iter(known)))
+    blocks, problem = search.costs.block_candidates, search.problem
+    alike = [each for each in _of_one_state_sharding(blocks, fastest) if math.isfinite(problem.time(each))]
+    changed = {each: problem.time(each) for each in (_of_one_kind(blocks, fastest) if timed else ())}
+    able = [each for each, time_s in changed.items() if math.isfinite(time_s) and each not in known]
+    best = sorted(able, key=lambda choices: (changed[choices], choices))[:_NEIGHBOURS]
+    return [
+        each
+        for each in dict.fromkeys((*alike, *best))
+        if each not in known and (budget_bytes is None or problem.solution(each).memory.total <= budget_bytes)
+    ]
+
+
+def _of_one_kind(blocks: Sequence[BlockCandidates], plan: Choices) -> Iterator[Choices]:
+    """The plans that differ from a plan in one kind of block."""
     changes = {
         (block.kind, own, other)
-        for block, own in zip(search.costs.block_candidates, fastest, strict=True)
+        for block, own in zip(blocks, plan, strict=True)
         for other in range(len(block.candidates))
         if other != own
     }
-    found = dict[Choices, float]()
     for kind, own, other in sorted(changes):
-        changed = tuple(
-            other if (block.kind, choice) == (kind, own) else choice
-            for block, choice in zip(search.costs.block_candidates, fastest, strict=True)
+        yield tuple(
+            other if (block.kind, choice) == (kind, own) else choice for block, choice in zip(blocks, plan, strict=True)
         )
-        time_s = problem.time(changed)
-        if math.isfinite(time_s) and changed not in known:
-            found[changed] = time_s
-    best = sorted(found, key=lambda choices: (found[choices], choices))[:_NEIGHBOURS]
-    return [each for each in best if budget_bytes is None or problem.solution(each).memory.total <= budget_bytes]
+
+
+def _of_one_state_sharding(blocks: Sequence[BlockCandidates], plan: Choices) -> Iterator[Choices]:
+    """The plans that split what a plan splits, with one state sharding for all blocks that can have it.
+
+    What is the same for all blocks is communicated together. The search adds up blocks, of which each may be nearly as
+    fast either way, so that it finds mixtures.
+    """
+    for sharding in StateSharding:
+        choices = []
+        for block, choice in zip(blocks, plan, strict=True):
+            wanted = replace(block.candidates[choice].strategy, state_sharding=sharding)
+            numbers = (number for number, each in enumerate(block.candidates) if each.strategy == wanted)
+            choices.append(next(numbers, choice))
+        yield tuple(choices)
