@@ -41,7 +41,8 @@ _PLAUSIBLE, _WORTH_A_LOOK, _PLAUSIBLE_DATA_PARALLEL = 1.15, 1.3, 1.5
 _CORRECTIONS, _AT_ONCE = 4, 3
 # By what share of a step a plan has to be expected to be faster that is timed then, for each second that it takes to
 # compile and time one, and its bounds: found and partitioned by itself it takes longer than one that is timed at first.
-_WORTH_A_SECOND, _LEAST_GAIN, _MOST_GAIN = 0.004, 0.003, 0.01
+# The last bound holds where plans that were timed for more have not been faster.
+_WORTH_A_SECOND, _LEAST_GAIN, _MOST_GAIN, _MOST_AFTER_MISSES = 0.004, 0.003, 0.01, 0.02
 # The same of plans that are timed at first, when it is not known yet how long that takes.
 _FIRST_GAIN = 0.01
 _ATTEMPTS = 4
@@ -270,7 +271,7 @@ class Refinement:
         """Plans to be run next, of `others` and of those that the search finds, knowing what those of `trials` take.
 
         What is expected was too much if plans that have run for that were not faster: the next ones have to promise
-        twice as much for each time in a row (`misses`).
+        twice as much for each time in a row (`misses`), up to a bound.
         """
         able = [choices for choices, trial in trials.items() if timing.is_timed(trial)]
         if not able:
@@ -280,7 +281,8 @@ class Refinement:
                 return []
         failed = [choices for choices in trials if choices not in able]
         taken_s = statistics.median(trials[choices].taken_s for choices in able)
-        gain = 2**misses * min(max(_WORTH_A_SECOND * taken_s, _LEAST_GAIN), _MOST_GAIN)
+        gain = min(max(_WORTH_A_SECOND * taken_s, _LEAST_GAIN), _MOST_GAIN)
+        gain = min(2**misses * gain, _MOST_AFTER_MISSES)
         worthy = prospects(self.search, able, budget_bytes, _AT_ONCE, others, failed, least_gain=gain)
         best_s = self._fastest_s(timing, trials.values())
         text = "CFP: of %d timed plans the fastest takes %.1f ms; %d others are expected to be %.2f%% faster"
