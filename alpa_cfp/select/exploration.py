@@ -11,16 +11,15 @@ with what is known of them: a whole plan measures them, too. Invariant: the same
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 
-from alpa_cfp.candidates.block_candidates import BlockCandidates
 from alpa_cfp.search import MemoryBudgetError, NoPlanError
 from alpa_cfp.select.candidate_costs import Choices
 from alpa_cfp.select.plan_search import PlanSearch
-from alpa_cfp.strategies.block_strategy import StateSharding
+from alpa_cfp.select.plan_variants import of_one_kind, of_one_state_sharding
 
 # How often times are drawn to find plans, and to compare them.
 _FINDING, _COMPARING = 8, 48
@@ -121,8 +120,8 @@ def _neighbours(search: PlanSearch, known: Collection[Choices], budget_bytes: in
     timed = {choices: search.costs.plans_s[choices] for choices in known if choices in search.costs.plans_s}
     fastest = min(timed, key=lambda choices: (timed[choices], choices), default=next(iter(known)))
     blocks, problem = search.costs.block_candidates, search.problem
-    alike = [each for each in _of_one_state_sharding(blocks, fastest) if math.isfinite(problem.time(each))]
-    changed = {each: problem.time(each) for each in (_of_one_kind(blocks, fastest) if timed else ())}
+    alike = [each for each in of_one_state_sharding(blocks, fastest) if math.isfinite(problem.time(each))]
+    changed = {each: problem.time(each) for each in (of_one_kind(blocks, fastest) if timed else ())}
     able = [each for each, time_s in changed.items() if math.isfinite(time_s) and each not in known]
     best = sorted(able, key=lambda choices: (changed[choices], choices))[:_NEIGHBOURS]
     return [
@@ -130,32 +129,3 @@ def _neighbours(search: PlanSearch, known: Collection[Choices], budget_bytes: in
         for each in dict.fromkeys((*alike, *best))
         if each not in known and (budget_bytes is None or problem.solution(each).memory.total <= budget_bytes)
     ]
-
-
-def _of_one_kind(blocks: Sequence[BlockCandidates], plan: Choices) -> Iterator[Choices]:
-    """The plans that differ from a plan in one kind of block."""
-    changes = {
-        (block.kind, own, other)
-        for block, own in zip(blocks, plan, strict=True)
-        for other in range(len(block.candidates))
-        if other != own
-    }
-    for kind, own, other in sorted(changes):
-        yield tuple(
-            other if (block.kind, choice) == (kind, own) else choice for block, choice in zip(blocks, plan, strict=True)
-        )
-
-
-def _of_one_state_sharding(blocks: Sequence[BlockCandidates], plan: Choices) -> Iterator[Choices]:
-    """The plans that split what a plan splits, with one state sharding for all blocks that can have it.
-
-    What is the same for all blocks is communicated together. The search adds up blocks, of which each may be nearly as
-    fast either way, so that it finds mixtures.
-    """
-    for sharding in StateSharding:
-        choices = []
-        for block, choice in zip(blocks, plan, strict=True):
-            wanted = replace(block.candidates[choice].strategy, state_sharding=sharding)
-            numbers = (number for number, each in enumerate(block.candidates) if each.strategy == wanted)
-            choices.append(next(numbers, choice))
-        yield tuple(choices)

@@ -18,6 +18,7 @@ import numpy as np
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.search import MEMORY_BYTES, MemoryBudgetError, NoPlanError, SearchProblem, Solution, search
 from alpa_cfp.select.candidate_costs import CandidateCosts, Choices
+from alpa_cfp.select.plan_variants import of_one_state_sharding
 from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.select.posterior import Corrections
 from alpa_cfp.select.search_caveats import add_search_caveats, warn_of_time
@@ -37,6 +38,8 @@ _ENOUGH = 1.01
 # blocks than the third, all together. By what factor another plan has to be predicted to be faster.
 _MOST_LOOKS, _LEAST_LOOKS, _MOST_BLOCKS = 6, 3, 320
 _WORTH_LOOKING = 1.005
+# Plans like the best one are looked at if they are predicted to take no more than so many times as long.
+_PLAUSIBLE = 1.1
 # What searches may take of their limit after one of the same program that did not come close to the best plan: they
 # will not either, and plans hardly get better after the first seconds. The same for a search with drawn times.
 _LATER_SHARE, _DRAWN_SHARE = 1 / 8, 1 / 60
@@ -98,7 +101,8 @@ class PlanSearch:
 
         If programs of plans are known, these are the best of those that the search has proposed: it proposes the
         cheapest plan, is corrected by what the program of that plan takes, and proposes again, until that is a plan
-        whose program it knows, or hardly faster than the best of these. Otherwise an alternative is the cheapest plan
+        whose program it knows, or hardly faster than the best of these. Plans like that with one state sharding for all
+        blocks are looked at, too. Otherwise an alternative is the cheapest plan
         without the candidate that the first plan has for one kind of block; the kinds that take most of its time come
         first.
 
@@ -123,7 +127,20 @@ class PlanSearch:
                 break
         else:
             self.look_at(first.choices)
+        self._look_at_one_state_sharding(budget_bytes, first)
         return self._looked_at(budget_bytes, first)[:count]
+
+    def _look_at_one_state_sharding(self, budget_bytes: int | None, first: Solution) -> None:
+        """Looks at plans like the best one that was looked at, with one state sharding for all blocks.
+
+        What blocks communicate alike goes together, which their programs tell and their parts do not.
+        """
+        best = next(iter(self._looked_at(budget_bytes, first)), None)
+        if best is None or self.costs.budget.is_over:
+            return
+        for choices in of_one_state_sharding(self.costs.block_candidates, best.choices):
+            if not self.costs.unmeasured(choices) and self._time_s(choices) <= _PLAUSIBLE * best.time_s:
+                self.look_at(choices)
 
     def _looked_at(self, budget_bytes: int | None, first: Solution | None = None) -> list[Solution]:
         """The plans within a budget whose programs were looked at, the best predicted one first.
