@@ -29,6 +29,12 @@ _NEIGHBOURS, _LOOKS = 16, 2
 # The standard deviation of a plan's time that no part of it explains, relative to it. Of plans that were near the top
 # and had not run, 0.03 to 0.08 by case (`benchmarks.cfp_regret`), with what the model knows to be uncertain.
 _UNEXPLAINED = 0.04
+# By what share of a step a plan has to be expected to be faster, for each second that it takes to compile and time one,
+# and its bounds: found and partitioned by itself it takes longer than one that is timed at first. The last bound holds
+# where plans that were timed for more have not been faster.
+_WORTH_A_SECOND, _LEAST_GAIN, _MOST_GAIN, _MOST_AFTER_MISSES = 0.004, 0.003, 0.01, 0.02
+# The same of plans that are timed at first, when it is not known yet how long that takes.
+FIRST_GAIN = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,18 @@ class Prospects:
 
     plans: tuple[Choices, ...]
     gain: float
+
+
+def worthwhile(taken_s: float, misses: int) -> float:
+    """By what share of a step a plan has to be expected to be faster to be timed.
+
+    Args:
+        taken_s: What it takes to compile and time one.
+        misses: How many times in a row plans that were timed were not faster. What was expected of them was too much:
+            the next ones have to promise twice as much for each time, up to a bound.
+    """
+    gain = min(max(_WORTH_A_SECOND * taken_s, _LEAST_GAIN), _MOST_GAIN)
+    return min(2**misses * gain, _MOST_AFTER_MISSES)
 
 
 def prospects(

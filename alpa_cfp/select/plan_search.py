@@ -21,7 +21,7 @@ from alpa_cfp.select.candidate_costs import CandidateCosts, Choices
 from alpa_cfp.select.plan_variants import of_one_state_sharding
 from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.select.posterior import Corrections
-from alpa_cfp.select.search_caveats import add_search_caveats, warn_of_time
+from alpa_cfp.select.search_caveats import add_search_caveats, warn_of_time, with_reasons
 from alpa_cfp.select.search_problem import make_problem
 from alpa_cfp.select.seen_programs import SeenPrograms
 from alpa_cfp.spmd.module.hlo_module import HloModule
@@ -46,8 +46,6 @@ _LATER_SHARE, _DRAWN_SHARE = 1 / 8, 1 / 60
 # Searches that are not exact end when no plan can be faster by more than this share: times are known less well. The
 # same for drawn times.
 _CLOSE, _CLOSE_DRAWN = 0.002, 0.01
-# Reasons that a message names at most.
-_NAMED = 3
 # Reasons why there is no plan without a candidate.
 _REASONS = {
     NoPlanError: "nothing else of it can be run",
@@ -320,7 +318,7 @@ class PlanSearch:
         try:
             found = search(problem, budget_bytes, time_limit_s=time_s, memory_limit_bytes=memory_bytes, enough=_CLOSE)
         except NoPlanError as error:
-            raise self._with_reasons(error) from error
+            raise with_reasons(error, self.costs, [each.name for each in problem.variables]) from error
         is_close = found.gap_s <= _CLOSE * found.time_s
         self._is_close = self._is_close and is_close
         return found if is_close else self._or_baseline(found, problem, budget_bytes)
@@ -347,18 +345,6 @@ class PlanSearch:
         """Adds caveats: what the cheapest plan was chosen without. Call it after the last search."""
         costs = self.costs
         add_search_caveats(self.caveats, costs.candidates, costs.seconds, costs.failures, costs.compiled, self.gap_s)
-
-    def _with_reasons(self, error: NoPlanError) -> NoPlanError:
-        """The error with the known reasons."""
-        why: dict[str, str] = {}
-        for block, variable in zip(self.costs.block_candidates, self._problem().variables, strict=True):
-            if variable.name in error.names:
-                failures = (
-                    self.costs.failures.get(self.costs.target(number)) for number in self.costs.numbers[block.block]
-                )
-                reasons = dict.fromkeys(failure for failure in failures if failure)
-                why[variable.name] = "; ".join(list(reasons)[:_NAMED]) or "none of its programs has a profile"
-        return NoPlanError(error.names, why)
 
     def _kinds_by_time(self, plan: Solution) -> list[int]:
         """The kinds of blocks, by their share of the time of a plan, largest first."""

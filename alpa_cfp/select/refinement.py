@@ -20,7 +20,7 @@ from alpa_cfp.quantities import ordinal
 from alpa_cfp.search import MemoryBudgetError, Solution
 from alpa_cfp.select.baselines import DATA_PARALLEL, baselines
 from alpa_cfp.select.candidate_costs import Choices
-from alpa_cfp.select.exploration import prospects
+from alpa_cfp.select.exploration import FIRST_GAIN, prospects, worthwhile
 from alpa_cfp.select.extrapolated_profile import ShorterPrograms
 from alpa_cfp.select.measured_plan import MeasuredPlan, budget_error, measured_plan
 from alpa_cfp.select.plan_race import PlanRace
@@ -39,12 +39,6 @@ logger = logging.getLogger(__name__)
 _PLAUSIBLE, _WORTH_A_LOOK, _PLAUSIBLE_DATA_PARALLEL = 1.15, 1.3, 1.5
 # The most times that the search is repeated with times of whole plans, and how many plans are then timed at once.
 _CORRECTIONS, _AT_ONCE = 4, 3
-# By what share of a step a plan has to be expected to be faster that is timed then, for each second that it takes to
-# compile and time one, and its bounds: found and partitioned by itself it takes longer than one that is timed at first.
-# The last bound holds where plans that were timed for more have not been faster.
-_WORTH_A_SECOND, _LEAST_GAIN, _MOST_GAIN, _MOST_AFTER_MISSES = 0.004, 0.003, 0.01, 0.02
-# The same of plans that are timed at first, when it is not known yet how long that takes.
-_FIRST_GAIN = 0.01
 _ATTEMPTS = 4
 # The baselines that are compiled before it is said that no plan fits.
 _SMALLEST = 3
@@ -210,7 +204,7 @@ class Refinement:
             most = self.count - surely
             searches = len(plans) - len(trials) < most
             more = prospects(
-                self.search, list(trials), budget_bytes, most, plans, searches=searches, least_gain=_FIRST_GAIN
+                self.search, list(trials), budget_bytes, most, plans, searches=searches, least_gain=FIRST_GAIN
             )
             new += self._more_trials(more.plans, trials, names, lambda rank: _rank_name(len(found) + rank))
         misses = 0
@@ -270,8 +264,7 @@ class Refinement:
     ) -> Sequence[Choices]:
         """Plans to be run next, of `others` and of those that the search finds, knowing what those of `trials` take.
 
-        What is expected was too much if plans that have run for that were not faster: the next ones have to promise
-        twice as much for each time in a row (`misses`), up to a bound.
+        So many times in a row (`misses`) those that have run for what was expected of them were not faster.
         """
         able = [choices for choices, trial in trials.items() if timing.is_timed(trial)]
         if not able:
@@ -281,8 +274,7 @@ class Refinement:
                 return []
         failed = [choices for choices in trials if choices not in able]
         taken_s = statistics.median(trials[choices].taken_s for choices in able)
-        gain = min(max(_WORTH_A_SECOND * taken_s, _LEAST_GAIN), _MOST_GAIN)
-        gain = min(2**misses * gain, _MOST_AFTER_MISSES)
+        gain = worthwhile(taken_s, misses)
         worthy = prospects(self.search, able, budget_bytes, _AT_ONCE, others, failed, least_gain=gain)
         best_s = self._fastest_s(timing, trials.values())
         text = "CFP: of %d timed plans the fastest takes %.1f ms; %d others are expected to be %.2f%% faster"

@@ -1,4 +1,4 @@
-"""Caveats of a search: what its plan was chosen without."""
+"""Caveats of a search: what its plan was chosen without, and why there is none."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from alpa_cfp.candidates.candidate import Candidate
 from alpa_cfp.plan.caveats import Caveats
 from alpa_cfp.quantities import plural
+from alpa_cfp.search import NoPlanError
+from alpa_cfp.select.candidate_costs import CandidateCosts
 
 # Reasons that a message names at most.
 _NAMED = 3
@@ -64,3 +66,20 @@ def add_search_caveats(
         caveats.warn(
             "the search was not exact, because of its limit of time (search_limit_s) or memory (search_memory_bytes)"
         )
+
+
+def with_reasons(error: NoPlanError, costs: CandidateCosts, names: Sequence[str]) -> NoPlanError:
+    """The error of a search with what is known of why blocks have no candidate.
+
+    Args:
+        error: The error.
+        costs: The costs of the candidates.
+        names: The name of each block in the search.
+    """
+    why: dict[str, str] = {}
+    for block, name in zip(costs.block_candidates, names, strict=True):
+        if name in error.names:
+            failures = (costs.failures.get(costs.target(number)) for number in costs.numbers[block.block])
+            reasons = dict.fromkeys(failure for failure in failures if failure)
+            why[name] = "; ".join(list(reasons)[:_NAMED]) or "none of its programs has a profile"
+    return NoPlanError(error.names, why)
