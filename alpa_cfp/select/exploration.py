@@ -30,11 +30,10 @@ _NEIGHBOURS, _LOOKS = 16, 2
 # and had not run, 0.03 to 0.08 by case (`benchmarks.cfp_regret`), with what the model knows to be uncertain.
 _UNEXPLAINED = 0.04
 # By what share of a step a plan has to be expected to be faster, for each second that it takes to compile and time one,
-# and its bounds: found and partitioned by itself it takes longer than one that is timed at first. The last bound holds
-# where plans that were timed for more have not been faster.
-_WORTH_A_SECOND, _LEAST_GAIN, _MOST_GAIN, _MOST_AFTER_MISSES = 0.004, 0.003, 0.01, 0.02
+# and its bounds; the last one where plans that were timed for more have not been faster.
+_WORTH_A_SECOND, _LEAST_GAIN, _MOST_GAIN, _MOST_AFTER_MISSES = 0.004, 0.003, 0.02, 0.02
 # The same of plans that are timed at first, when it is not known yet how long that takes.
-FIRST_GAIN = 0.01
+FIRST_GAIN = 0.015
 
 
 @dataclass(frozen=True, slots=True)
