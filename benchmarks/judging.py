@@ -1,8 +1,8 @@
 """Which of many plans is the fastest, and how many times as long do others take?
 
 Takes whole programs; gives the times of all. They run interleaved in two stages: all, then those that are near the
-fastest, more often. Two copies of one program, compiled and loaded each by itself, differ by 1 to 2%, however often
-they run: so in the second stage each plan has several copies, in processes of their own. The fastest of many is lucky
+fastest, more often. Copies of one program that are compiled in processes of their own differ by about 0.7% (standard
+deviation) beyond the noise of their samples: so in the second stage each plan has several. The fastest of many is lucky
 in what chooses it, so it is chosen by one half of the copies and held against the others by the second half; then the
 halves change places. Invariant: no time is compared with one that chose its rival, or of the same copy.
 """

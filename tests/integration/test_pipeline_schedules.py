@@ -111,3 +111,15 @@ def test_too_few_layers_are_an_error_that_says_how_many_are_needed_and_alpa_is_l
     with pytest.raises(OptionError, match="3 stages on each of 2 meshes need 6 layers, and the model is cut into 2"):
         hold_steps("mlp", method("interleaved_1f1b", "ilp", 2, 2, virtual_stages=3))
     assert [getattr(compile_executable, name) for name in REPLACED] == before
+
+
+@pytest.mark.parametrize("schedule", ["zero_bubble", "auto"])
+def test_layers_marked_by_hand_that_are_more_than_the_meshes_are_an_error_that_says_what_to_give(schedule: str) -> None:
+    weights = [np.ones((16, 16), np.float32) for _ in range(4)]
+    batch = {key: np.ones((16, 16), np.float32) for key in "xy"}
+    asked = method(
+        schedule, "cfp", 5, 2, layer_option=alpa.ManualLayerOption(), stage_option=alpa.UniformStageOption(num_stages=2)
+    )
+    step = alpa.parallelize(lambda *args: chain(*args, alpa.value_and_grad, alpa.mark_pipeline_boundary), method=asked)
+    with pytest.raises(OptionError, match="each mesh has one stage, and alpa has made 5 for 2: give the devices"):
+        step(weights, batch)

@@ -1,6 +1,7 @@
 """A training step of two layers with momentum: small, and with everything that a plan decides about."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,7 @@ from alpa_cfp.select.alike import computing_alone
 from alpa_cfp.select.search_problem import Boundaries, find_boundaries, make_problem, resharding_s
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.strategies.block_strategy import StateSharding
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import build
 from alpa_cfp_bench.workloads.sizes import TINY, Size
@@ -113,6 +115,15 @@ def _lowered(name: str, step: Callable[[Any, Any], Any], state: Any, others: Any
     lowered = jax.jit(step, keep_unused=True).trace(state, others).lower(lowering_platforms=("cpu",))
     donated = (True,) * len(jax.tree.leaves(state)) + (False,) * len(jax.tree.leaves(others))
     return HloModule.from_stablehlo(name, str(lowered.compiler_ir("stablehlo")), donated)
+
+
+def data_parallel(*shardings: StateSharding) -> tuple[int, ...]:
+    """The plan of the two layers that splits samples, with a state sharding for each block."""
+    samples = next(each.strategy for each in two_layer_candidates()[0].candidates if each.strategy.factors == (0,))
+    return tuple(
+        [each.strategy for each in block.candidates].index(replace(samples, state_sharding=own))
+        for block, own in zip(two_layer_candidates(), shardings, strict=True)
+    )
 
 
 def measured_program(module: HloModule) -> bytes:

@@ -1,6 +1,5 @@
 """Plans that could be better than those that have run are found, and how much they could be better."""
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -10,7 +9,7 @@ from alpa_cfp.select.candidate_costs import CandidateCosts, Choices
 from alpa_cfp.select.exploration import prospects
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.strategies.block_strategy import StateSharding
-from unit.alpa_cfp.training_steps import two_layer_boundaries, two_layer_candidates
+from unit.alpa_cfp.training_steps import data_parallel, two_layer_boundaries, two_layer_candidates
 
 
 def search() -> PlanSearch:
@@ -82,24 +81,14 @@ def test_plans_that_differ_from_the_fastest_one_in_a_kind_of_block_are_compared(
     assert all(len(each) == 1 for each in kinds)
 
 
-def sharing(*shardings: StateSharding) -> Choices:
-    """Data parallelism with a state sharding for each block."""
-    samples = next(each.strategy for each in two_layer_candidates()[0].candidates if each.strategy.factors == (0,))
-    numbers = []
-    for block, own in zip(two_layer_candidates(), shardings, strict=True):
-        wanted = replace(samples, state_sharding=own)
-        numbers.append([each.strategy for each in block.candidates].index(wanted))
-    return tuple(numbers)
-
-
 def test_plans_of_one_state_sharding_are_compared_where_the_fastest_one_is_a_mixture(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    mixture = sharing(StateSharding.REPLICATED, StateSharding.ZERO2)
+    mixture = data_parallel(StateSharding.REPLICATED, StateSharding.ZERO2)
     searched = tried(mixture)
     monkeypatch.setattr(searched, "cheapest_with", lambda known, budget: mixture)
     found = prospects(searched, [mixture], None, 100, least_gain=0.0).plans
-    assert {sharing(each, each) for each in StateSharding} <= set(found)
+    assert {data_parallel(each, each) for each in StateSharding} <= set(found)
 
 
 def test_plans_that_differ_in_a_kind_of_block_and_do_not_fit_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

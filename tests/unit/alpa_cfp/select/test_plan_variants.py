@@ -1,7 +1,6 @@
 """Plans like a given one, and what the search does with them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +11,7 @@ from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.plan_variants import of_one_kind, of_one_state_sharding
 from alpa_cfp.select.planned_program import PlannedProgram
 from alpa_cfp.strategies.block_strategy import StateSharding
-from unit.alpa_cfp.training_steps import two_layer_boundaries, two_layer_candidates
+from unit.alpa_cfp.training_steps import data_parallel, two_layer_boundaries, two_layer_candidates
 
 BLOCKS = two_layer_candidates()
 PLANS = st.tuples(*(st.integers(0, len(block.candidates) - 1) for block in BLOCKS))
@@ -40,17 +39,8 @@ def test_plans_of_one_kind_differ_in_one_kind_each_and_are_all_there(plan: Choic
 
 def test_a_plan_of_one_state_sharding_is_found_if_only_its_program_tells_that_it_is_the_fastest() -> None:
     costs = CandidateCosts(BLOCKS, two_layer_boundaries(), Rates())
-    samples = next(each.strategy for each in BLOCKS[0].candidates if each.strategy.factors == (0,))
-    mixture, whole = (
-        tuple(
-            [each.strategy for each in block.candidates].index(replace(samples, state_sharding=own))
-            for block, own in zip(BLOCKS, of_blocks, strict=True)
-        )
-        for of_blocks in (
-            (StateSharding.REPLICATED, StateSharding.ZERO2),
-            (StateSharding.REPLICATED, StateSharding.REPLICATED),
-        )
-    )
+    mixture = data_parallel(StateSharding.REPLICATED, StateSharding.ZERO2)
+    whole = data_parallel(StateSharding.REPLICATED, StateSharding.REPLICATED)
     looked_at = list[Choices]()
 
     def planned(choices: Sequence[int]) -> PlannedProgram:
