@@ -1,9 +1,9 @@
 """One device's program without results that whoever uses them computes himself: larger copies of smaller arrays.
 
 A part of a program gives other parts what they use. Where that is a broadcast of a smaller array, XLA computes it
-inside the ops that use it when both parts are one program, and never writes it; by itself the part would write it, and
-that would be most of what a softmax takes. Takes a partitioned module; gives one that returns the smaller arrays. It is
-only timed. Invariant: each result is of the same values.
+inside the ops that use it when both parts are one program, and never writes it; by itself the part would write it,
+which of a softmax can be much of its time. `costs.work` counts such results as not written, too. Takes a partitioned
+module; gives one that returns the smaller arrays. It is only timed. Invariant: each result is of the same values.
 """
 
 from dataclasses import replace
