@@ -83,6 +83,29 @@ def test_shared_weights_one_micro_batch_and_one_mesh_are_no_exceptions(
     assert_equal_up_to_rounding(jax.tree.map(np.asarray, actual), expected)
 
 
+def test_a_function_that_follows_an_interleaved_step_equals_the_serial_one() -> None:
+    drawn = np.random.default_rng(0)
+    weights = [drawn.normal(size=(16, 16)).astype(np.float32) / 4 for _ in range(4)]
+    batch = {key: drawn.normal(size=(16, 16)).astype(np.float32) for key in "xy"}
+    asked = method("interleaved_1f1b", "cfp", 5, 2, layer_option=alpa.ManualLayerOption())
+    step = alpa.parallelize(lambda *args: chain(*args, alpa.value_and_grad, alpa.mark_pipeline_boundary), method=asked)
+    state, _ = step(jax.tree.map(np.array, weights), batch)
+
+    def evaluate(weights: Any, batch: Any) -> jax.Array:
+        x = batch["x"]
+        for number in (0, 1, 0, 2):
+            x = jnp.tanh(x @ weights[number])
+        return x @ weights[3]
+
+    def placed() -> Any:
+        return step.get_last_executable().get_input_placement_specs()
+
+    follow = alpa.FollowParallel(step, num_micro_batches=2, get_input_placement_specs=placed)
+    actual = alpa.parallelize(evaluate, donate_argnums=(), method=follow)(state, batch)
+    expected = run_serially(evaluate, jax.tree.map(np.asarray, state), batch)
+    assert_equal_up_to_rounding(np.asarray(actual), expected)
+
+
 def test_checkpointed_layers_with_gradients_apart_equal_the_serial_run() -> None:
     layers = alpa.AutoLayerOption(layer_num=2, remat_mode="coarse_grained_remat")
     hold_steps("gpt", method("zero_bubble", "cfp", 2, 2, layer_option=layers))
