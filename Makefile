@@ -67,10 +67,11 @@ check: lint types quick ## what is quick of `make test` (about 3 minutes)
 quick: $(INSTALLED) ## unit tests that compile little
 	$(PYTEST) -m "not slow and not gpu and not ray" tests/unit $(ARGS)
 
-lint: $(INSTALLED) ## ruff: format and lint; import contracts
+lint: $(INSTALLED) ## ruff: format and lint; import contracts; the page that says how old results are
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+	$(BIN)/python -m benchmarks.ages --check
 
 types: $(INSTALLED) ## basedpyright
 	$(BIN)/basedpyright --pythonpath $(BIN)/python

@@ -53,11 +53,16 @@ def _row(path: Path, report: dict[str, Any]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page of the results that are kept here."""
+    """Write the page of the results that are kept here, or tell (1) that it is not true of the sources any more."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.parse_args(argv)
-    write(RESULTS)
-    return 0
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page has to be written anew")
+    if not parser.parse_args(argv).check:
+        write(RESULTS)
+        return 0
+    if (RESULTS / _PAGE).read_text() == page(RESULTS):
+        return 0
+    print(f"{RESULTS / _PAGE} is not true of the sources any more: run `python -m benchmarks.ages`", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":
