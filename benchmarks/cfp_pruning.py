@@ -20,6 +20,7 @@ import jax
 from alpa_cfp.database import Profile
 from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.select.refinement import Refinement
+from alpa_cfp.select.trial_rounds import TrialRounds
 from alpa_cfp_bench.workloads.sizes import mesh_shape
 from benchmarks import runner
 from benchmarks.cfp_programs import Step, choosing, module_of, profiler, step_of_module
@@ -102,17 +103,11 @@ def _seconds(
 def _planned(step: Step, measuring: Profiler, margin: float) -> tuple[tuple[int, ...], int]:
     """The plan, and how many programs were measured for it."""
     _, search = choosing(step, measuring, margin)
-    refinement = Refinement(
-        step.blocks,
-        step.block_candidates,
-        step.mesh,
-        search,
-        measuring.measure,
-        step.planned,
-        lambda module: (),
-        _COUNT,
-        _SAMPLES,
-    )
+    rounds = TrialRounds(
+        step.blocks, step.block_candidates, step.mesh, search, measuring.measure, step.planned, lambda module: (),
+        _COUNT, _SAMPLES,
+    )  # fmt: skip
+    refinement = Refinement(rounds)
     return refinement.best(None).solution.choices, search.costs.measured + len(refinement.tried)
 
 

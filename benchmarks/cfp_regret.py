@@ -23,6 +23,7 @@ from alpa_cfp.extraction.analysed_program import AnalysedProgram
 from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.refinement import Refinement
+from alpa_cfp.select.trial_rounds import TrialRounds
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
 from alpa_cfp_bench.workloads.sizes import RACED, SIZES, mesh_shape
 from benchmarks import reports, runner
@@ -98,10 +99,11 @@ def measure(
         own = planners_candidates(program, mesh, measuring, cache)
         rates, search = choosing(own, measuring, _MARGIN)
         first = search.best(1, None)[0].choices
-        refinement = Refinement(
+        rounds = TrialRounds(
             own.blocks, own.block_candidates, mesh, search, measuring.measure, own.planned, lambda _: (),
             _REFINE, options.samples, has_baselines=False, expect=measuring.expect,
         )  # fmt: skip
+        refinement = Refinement(rounds)
         after = refinement.best(None).solution.choices
         planning_s, profiles = time.perf_counter() - started, search.costs.measured
         # What is judged may have candidates that the planner has not made.

@@ -34,6 +34,7 @@ from alpa_cfp.select.profile_source import TrackedSource
 from alpa_cfp.select.refinement import Refinement
 from alpa_cfp.select.search_problem import Boundaries, find_boundaries
 from alpa_cfp.select.target_costs import target_costs
+from alpa_cfp.select.trial_rounds import TrialRounds
 from alpa_cfp.select.whole_plan import best_whole
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
@@ -204,10 +205,11 @@ class _Planning:
         options = self.options
         if self.profiles is None or options.refine == 0:
             return MeasuredPlan(search.best(1, budget)[0]), ()
-        refinement = Refinement(
+        rounds = TrialRounds(
             self.program.blocks, candidates, self.mesh, search, self.profiles, programs.whole, programs.of_micro_batch,
             options.refine, options.samples, options.baselines, programs.shorter, self._expect,
         )  # fmt: skip
+        refinement = Refinement(rounds)
         if self.target is None:
             measured = refinement.best(budget)
         else:

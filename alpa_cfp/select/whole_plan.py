@@ -129,8 +129,8 @@ def _best_of_whole(
 
 def _compiled(refinement: Refinement, plan: MeasuredPlan, timeline_of: TimelineOf) -> tuple[MeasuredPlan | None, str]:
     """A plan with what its whole program says; None with the reason if that cannot be compiled."""
-    program = refinement.planned(plan.solution.choices)
-    (profile,) = refinement.profiles([program])
+    program = refinement.rounds.planned(plan.solution.choices)
+    (profile,) = refinement.rounds.profiles([program])
     if profile is not None and profile.samples_s:
         return _with(plan, profile, timeline_of(program)), ""
     return None, failure_of(profile) or "its whole program was not compiled"

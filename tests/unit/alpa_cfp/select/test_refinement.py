@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from alpa_cfp.errors import NoRunnablePlanError
 from alpa_cfp.planner.plan_programs import with_plan
 from alpa_cfp.search import MemoryBudgetError, Solution
 from alpa_cfp.select import refinement as refining
+from alpa_cfp.select import trial_rounds
 from alpa_cfp.select.baselines import baselines
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.exploration import Prospects
@@ -20,6 +22,7 @@ from alpa_cfp.select.measured_plan import MeasuredPlan
 from alpa_cfp.select.plan_search import PlanSearch
 from alpa_cfp.select.profile_source import Samples
 from alpa_cfp.select.refinement import Refinement
+from alpa_cfp.select.trial_rounds import TrialRounds
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from unit.alpa_cfp.training_steps import (
     MESH,
@@ -128,11 +131,12 @@ class Machine:
             self._collectives(choices),
         )
 
-    def refinement(self, count: int = 3) -> Refinement:
+    def refinement(self, count: int = 3, **changes: Any) -> Refinement:
         blocks, block_candidates = two_layer_blocks(), two_layer_candidates()
-        self.made = Refinement(
+        rounds = TrialRounds(
             blocks, block_candidates, MESH, self.choosing, self.profiles, self.planned, self.further, count, 1
         )
+        self.made = Refinement(replace(rounds, **changes))
         return self.made
 
     def best(self, budget_bytes: int | None = None, count: int = 3) -> MeasuredPlan:
@@ -362,12 +366,12 @@ def test_data_parallelism_is_timed_where_another_baseline_that_is_predicted_alik
 def test_a_baseline_that_is_predicted_to_be_close_is_tried_only_if_it_is_expected_to_be_faster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(refining, "_PLAUSIBLE", 3.0)
-    monkeypatch.setattr(refining, "_WORTH_A_LOOK", 3.0)
-    monkeypatch.setattr(refining, "_AT_ONCE", 20)
+    monkeypatch.setattr(trial_rounds, "_PLAUSIBLE", 3.0)
+    monkeypatch.setattr(trial_rounds, "_WORTH_A_LOOK", 3.0)
+    monkeypatch.setattr(trial_rounds, "_AT_ONCE", 20)
     run = {}
     for gain in (0.0, 1.0):
-        monkeypatch.setattr(refining, "worthwhile", lambda taken_s, misses, gain=gain: gain)
+        monkeypatch.setattr(trial_rounds, "worthwhile", lambda taken_s, misses, gain=gain: gain)
         machine = Machine()
         best = machine.best(count=1).solution
         run[gain] = set(machine.run)
@@ -395,8 +399,8 @@ def test_plans_have_to_promise_twice_as_much_for_each_time_that_those_before_wer
 
     machine = Machine()
     monkeypatch.setattr(machine, "_profile", lambda choices, samples: _taking(order, choices, slower, samples))
-    monkeypatch.setattr(refining, "prospects", prospects)
-    replace(machine.refinement(count=1), has_baselines=False).best(None)
+    monkeypatch.setattr(trial_rounds, "prospects", prospects)
+    machine.refinement(count=1, has_baselines=False).best(None)
     assert asked == pytest.approx(expected)
 
 
@@ -408,7 +412,7 @@ def _taking(order: dict[Choices, float], choices: Choices, factor: float, sample
 def test_data_parallelism_is_expected_before_the_search_looks_at_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, seen = Machine(rates=replace(RATES, latency_s=1e-6)), list[str]()
     plain = baselines(two_layer_blocks().blocks, two_layer_candidates(), machine.predictions, MESH)["data parallel"]
-    refinement = replace(machine.refinement(), expect=lambda programs: seen.extend(each.name for each in programs))
+    refinement = machine.refinement(expect=lambda programs: seen.extend(each.name for each in programs))
     original = PlanSearch.best
 
     def best(self: PlanSearch, count: int, budget_bytes: int | None) -> list[Solution]:

@@ -35,6 +35,10 @@ class Plans:
     tried: dict[tuple[int, ...], MeasuredPlan] = field(default_factory=dict)
     search: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(caveats=Caveats()))
 
+    @property
+    def rounds(self) -> "Plans":
+        return self
+
     def best(self, budget_bytes: int | None) -> MeasuredPlan:
         self.tried = {each.solution.choices: each for each in self.by_skeletons}
         fitting = [
