@@ -34,7 +34,7 @@ from benchmarks import reports, runner
 from benchmarks.runner import Benchmark, one_row
 
 _HEADER = (
-    "model", "layers", "mesh", "budget", "MB", "shardings alone, ms", "recomputation alone, ms", "both, ms",
+    "model", "layers", "batch", "mesh", "budget", "MB", "shardings alone, ms", "recomputation alone, ms", "both, ms",
     "shardings alone, MB", "recomputation alone, MB", "both, MB", "both computes again", "planning, s",
 )  # fmt: skip
 _TEXT = (
@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = runner.parser(__doc__)
     parser.add_argument("--models", nargs="+", default=["gpt", "llama", "wide_resnet"], help="names of workloads")
     parser.add_argument("--layers", type=int, default=6, help="of those models that have layers")
+    parser.add_argument("--batch", type=int, default=None, help="samples; by default the usual ones of a model")
     parser.add_argument("--meshes", nargs="+", default=["8"], help="such as 2x4")
     parser.add_argument("--shares", nargs="+", type=float, default=[0.9, 0.7, 0.5], help="budgets, as shares")
     parser.add_argument("--database", type=Path, default=None, help="profiles to go on from; none by default")
@@ -63,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _of_case(model: str, mesh_name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    built = abstract(model, replace(SIZES[model], layers=options.layers))
+    size = replace(SIZES[model], layers=options.layers)
+    size = size if options.batch is None else replace(size, batch=options.batch)
+    built = abstract(model, size)
     step, shape = train_step(built, jax.value_and_grad), mesh_shape(mesh_name)
     mesh = jax.make_mesh(shape, mesh_axes(shape))
     with tempfile.TemporaryDirectory() as directory:
@@ -100,6 +103,7 @@ def _of_case(model: str, mesh_name: str, options: argparse.Namespace) -> Iterato
             yield {
                 "model": model,
                 "layers": options.layers,
+                "batch": size.batch,
                 "mesh": list(shape),
                 "share": share,
                 "budget_bytes": budget,
@@ -129,6 +133,7 @@ def _cells(result: dict[str, Any]) -> list[str]:
     return [
         result["model"],
         str(result["layers"]),
+        str(result.get("batch", SIZES[result["model"]].batch)),
         "x".join(map(str, result["mesh"])),
         f"{result['share']:.0%}",
         scaled("budget_bytes", 1e-6, 1),

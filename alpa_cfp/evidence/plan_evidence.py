@@ -208,11 +208,12 @@ class PlanEvidence:
 
     def _moves(self) -> tuple[Move, ...]:
         """The resharding of the plan."""
-        choices, moves = self.plan.solution.choices, list[Move]()
+        choices, costs, moves = self.plan.solution.choices, self.search.costs, list[Move]()
         for crossing in self.boundaries.crossings:
             count, size = (self.micro_batches * float(amount) for amount in crossing.amounts[crossing.pair(choices)])
             if count:
-                time_s = self.search.costs.resharding_s(crossing).at(choices[crossing.first], choices[crossing.second])
+                table = costs.between.resharding_s(crossing, costs.means)
+                time_s = table.at(choices[crossing.first], choices[crossing.second])
                 moves.append(Move(crossing.first, crossing.second, time_s, round(size), round(count)))
         return tuple(moves)
 

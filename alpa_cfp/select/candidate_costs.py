@@ -30,11 +30,12 @@ from alpa_cfp.select.alike import (
     measured_program,
     measured_work,
 )
+from alpa_cfp.select.crossing_costs import CrossingCosts
 from alpa_cfp.select.posterior import Corrections, Neighbours, PairKey, Posterior
 from alpa_cfp.select.profile_source import ProfileSource
 from alpa_cfp.select.profiles import compiled_collectives, failure_of
 from alpa_cfp.select.program_model import PartKey
-from alpa_cfp.select.search_problem import Boundaries, ReshardingEdge, resharding_by_key_s, resharding_s
+from alpa_cfp.select.search_problem import Boundaries
 from alpa_cfp.select.time_model import TimeModel
 from alpa_cfp.spmd.partition import Collective
 
@@ -70,6 +71,7 @@ class CandidateCosts:
             that compute alike.
         failures: Why candidates failed, by their numbers; "" if they did not.
         compiled: The collectives of those that XLA partitioned, as read from their compiled programs.
+        between: The costs of what is between the blocks.
         plans_s: What plans took that were measured whole, without overhead.
         own_s, pairs_s: Corrections of what candidates and pairs of neighbours communicate (`ProgramModel`).
         fused_share, fused_s: Those of what candidates compute: one share of it, and seconds of each.
@@ -96,6 +98,8 @@ class CandidateCosts:
         self.own_s, self.pairs_s = dict[int, float](), dict[PairKey, float]()
         self.fused_share, self.fused_s = 0.0, dict[int, float]()
         self._profiles, self._margin, self.micro_batches = profiles, margin, micro_batches
+        all_kinds = [block.kind for block in block_candidates]
+        self.between = CrossingCosts(all_kinds, boundaries.crossings, self.communication, micro_batches)
         self._calibrated, self._rates = rates, rates
         kinds = [block.kind for block in block_candidates if block.kind == block.block for _ in block.candidates]
         self._targets = first_alike(kinds, self.candidates)
@@ -114,7 +118,6 @@ class CandidateCosts:
         ]
         self._known: Posterior | None = None
         self._means: Corrections | None = None
-        self._resharding_s = dict[Choices, list[dict[CollectiveKey, float]]]()
         if profiles is not None:
             first = first_numbers(self.numbers, self._targets, self._computing_s())
             self.measure(first if math.isfinite(margin) else range(len(self.candidates)))
@@ -150,13 +153,13 @@ class CandidateCosts:
         """
         numbers = [int(self._place[number]) for number in self.of(choices)]
         neighbours = [
-            Neighbours(self.pair(edge, choices), (numbers[edge.first], numbers[edge.second]))
-            for edge in self.boundaries.crossings
+            Neighbours(pair, (numbers[edge.first], numbers[edge.second]))
+            for pair, edge in zip(self.between.pairs(choices), self.boundaries.crossings, strict=True)
         ]
         own_s = seconds - self._calibrated.overhead_s(self.boundaries.arrays)
         own_s = max(own_s, _LEAST_OF_MEASURED * seconds)
         parts_s = max(own_s - beyond_s, _LEAST_OF_MEASURED * own_s)
-        self._model.add_plan(numbers, neighbours, communication_s, _total_s(self._between(choices)), parts_s)
+        self._model.add_plan(numbers, neighbours, communication_s, self.between.total_s(choices), parts_s)
         self.plans_s[choices] = self.step_time_s(choices, own_s)
         self._known = self._means = None
 
@@ -186,15 +189,15 @@ class CandidateCosts:
         """
         known = known or self.means
         total_s = beyond_s + sum(float(known.computing_s[number]) for number in self.of(choices))
-        total_s += known.communication_s(communication_s) + known.between * _total_s(self._between(choices))
-        total_s += sum(known.pairs_s.get(self.pair(edge, choices), 0.0) for edge in self.boundaries.crossings)
+        total_s += known.communication_s(communication_s) + known.between * self.between.total_s(choices)
+        total_s += sum(known.pairs_s.get(pair, 0.0) for pair in self.between.pairs(choices))
         return max(self.step_time_s(choices, total_s), 0.0)
 
     def parts(self, choices: Choices) -> list[tuple[PartKey, float]]:
         """The candidates and the neighbours of a plan, each with what it is estimated to communicate."""
         own = [(number, sum(self._moved[number].values())) for number in self.of(choices)]
-        edges = zip(self.boundaries.crossings, self._between(choices), strict=True)
-        return [*own, *((self.pair(edge, choices), sum(each.values())) for edge, each in edges)]
+        moved = [sum(each.values()) for each in self.between.estimates(choices)]
+        return [*own, *zip(self.between.pairs(choices), moved, strict=True)]
 
     def beyond_s(self, number: int, computing_s: float) -> float:
         """What a candidate that computes for `computing_s` as far as parts tell computes beyond that in programs."""
@@ -204,43 +207,14 @@ class CandidateCosts:
     def parts_s(self, choices: Choices) -> dict[CollectiveKey, float]:
         """The estimates of what the blocks of a plan communicate, and of what is between them."""
         found: dict[CollectiveKey, float] = {}
-        for estimates in (*(self._moved[number] for number in self.of(choices)), *self._between(choices)):
+        for estimates in (*(self._moved[number] for number in self.of(choices)), *self.between.estimates(choices)):
             for key, seconds in estimates.items():
                 found[key] = found.get(key, 0.0) + seconds
         return found
 
-    def _between(self, choices: Choices) -> list[dict[CollectiveKey, float]]:
-        """The estimates of what is between the blocks of a plan."""
-        if choices not in self._resharding_s:
-            self._resharding_s[choices] = [
-                resharding_by_key_s(edge, choices, self.communication) for edge in self.boundaries.crossings
-            ]
-        return self._resharding_s[choices]
-
     def between_s(self, known: Corrections | None = None) -> list[ClassTable]:
         """For each two blocks what is between them in a step, for each pair of their candidates."""
-        known, found = known or self.means, list[ClassTable]()
-        of_programs, of_plans = _by_kinds(self.pairs_s), _by_kinds(known.pairs_s)
-        for edge in self.boundaries.crossings:
-            kinds, table = self._kinds_of(edge), self.resharding_s(edge, known)
-            # What is not moved takes no time, but what is computed next to a certain neighbour may take less.
-            more = {(a, b): max(self.micro_batches * s, -table.at(a, b)) for a, b, s in of_programs.get(kinds, ())}
-            for a, b, more_s in of_plans.get(kinds, ()):
-                more[a, b] = more.get((a, b), 0.0) + self.micro_batches * more_s
-            found.append(table.with_more(more))
-        return found
-
-    def resharding_s(self, edge: ReshardingEdge, known: Corrections | None = None) -> ClassTable:
-        """What the collectives between two blocks take in a step, for each pair of their candidates."""
-        known = known or self.means
-        return resharding_s(edge, self.communication, known.between_factor).scaled(self.micro_batches)
-
-    def pair(self, edge: ReshardingEdge, choices: Choices) -> PairKey:
-        """The key of two neighbours in a plan."""
-        return self._kinds_of(edge), int(choices[edge.first]), int(choices[edge.second])
-
-    def _kinds_of(self, edge: ReshardingEdge) -> tuple[int, int]:
-        return self.block_candidates[edge.first].kind, self.block_candidates[edge.second].kind
+        return self.between.tables(known or self.means, self.pairs_s)
 
     def unmeasured(self, choices: Choices) -> set[int]:
         """The candidates that would have to be measured for a plan."""
@@ -349,15 +323,3 @@ class CandidateCosts:
         if self._known is None:
             self._known, self._means = self._model.posterior(self._computing_s()[self._firsts]), None
         return self._known
-
-
-def _by_kinds(pairs_s: Mapping[PairKey, float]) -> dict[tuple[int, int], list[tuple[int, int, float]]]:
-    """For the kinds of two blocks the choices of both, with their seconds."""
-    found: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
-    for (kinds, a, b), seconds in pairs_s.items():
-        found.setdefault(kinds, []).append((a, b, seconds))
-    return found
-
-
-def _total_s(estimates: Iterable[Mapping[CollectiveKey, float]]) -> float:
-    return sum(sum(each.values()) for each in estimates)

@@ -16,7 +16,8 @@ from dataclasses import replace
 import numpy as np
 
 from alpa_cfp.plan.caveats import Caveats
-from alpa_cfp.search import MEMORY_BYTES, MemoryBudgetError, NoPlanError, SearchProblem, Solution, search
+from alpa_cfp.search import MEMORY_BYTES, MemoryBudgetError, NoPlanError, SearchProblem, Solution
+from alpa_cfp.select.bounded_search import BoundedSearch
 from alpa_cfp.select.candidate_costs import CandidateCosts, Choices
 from alpa_cfp.select.plan_variants import of_one_state_sharding
 from alpa_cfp.select.planned_program import PlannedProgram
@@ -40,12 +41,6 @@ _MOST_LOOKS, _LEAST_LOOKS, _MOST_BLOCKS = 6, 3, 320
 _WORTH_LOOKING = 1.005
 # Plans like the best one are looked at if they are predicted to take no more than so many times as long.
 _PLAUSIBLE = 1.1
-# What searches may take of their limit after one of the same program that did not come close to the best plan: they
-# will not either, and plans hardly get better after the first seconds. The same for a search with drawn times.
-_LATER_SHARE, _DRAWN_SHARE = 1 / 8, 1 / 60
-# Searches that are not exact end when no plan can be faster by more than this share: times are known less well. The
-# same for drawn times.
-_CLOSE, _CLOSE_DRAWN = 0.002, 0.01
 # Reasons why there is no plan without a candidate.
 _REASONS = {
     NoPlanError: "nothing else of it can be run",
@@ -67,7 +62,6 @@ class PlanSearch:
 
     Attributes:
         costs, caveats: As given.
-        limits: The limits of one search: seconds, and bytes.
         gap_s: An upper bound on how much faster another plan could be predicted to be than the cheapest plan that was
             found last; 0 if the search was exact.
     """
@@ -82,12 +76,16 @@ class PlanSearch:
         baselines: Callable[[SearchProblem], Mapping[str, Solution]] | None = None,
         planned: Callable[[Sequence[int]], PlannedProgram] | None = None,
     ) -> None:
-        self.costs, self.limits = costs, (limit_s, memory_bytes)
+        self.costs, self._bounded = costs, BoundedSearch(limit_s, memory_bytes, baselines)
         self.caveats, self.gap_s = Caveats() if caveats is None else caveats, 0.0
-        self._baselines, self._seen = baselines, SeenPrograms(costs, planned)
-        self._is_close = True
+        self._seen = SeenPrograms(costs, planned)
         # How many candidates were measured when more were not worth it, and for which memory budget.
         self._enough_measured: tuple[int, int | None] | None = None
+
+    @property
+    def limits(self) -> tuple[float, int]:
+        """The limits of one search: seconds, and bytes."""
+        return self._bounded.limit_s, self._bounded.memory_bytes
 
     @property
     def problem(self) -> SearchProblem:
@@ -186,7 +184,7 @@ class PlanSearch:
             MemoryBudgetError: no plan fits into the budget.
             NoPlanError: a block has no candidate that can be run.
         """
-        return self._search_drawn(self._problem(margin=1.0, known=known), budget_bytes).choices
+        return self._bounded.of_drawn(self._problem(margin=1.0, known=known), budget_bytes).choices
 
     def time_with(self, choices: Choices, known: Corrections) -> float:
         """The time of a plan whose program was looked at, if these times hold."""
@@ -282,10 +280,10 @@ class PlanSearch:
         random, gain, of = np.random.default_rng(self.costs.measured), 0.0, dict[int, float]()
         for _ in range(_DRAWS):
             known = self.costs.drawn(random, alone=True)
-            best = self._search_drawn(self._problem(margin=1.0, known=known), budget_bytes)
+            best = self._bounded.of_drawn(self._problem(margin=1.0, known=known), budget_bytes)
             wanted = self.costs.unmeasured(best.choices)
             if wanted:
-                other = self._search_drawn(self._problem(only_measured=True, known=known), budget_bytes)
+                other = self._bounded.of_drawn(self._problem(only_measured=True, known=known), budget_bytes)
                 own = max(1 - best.time_s / other.time_s, 0.0)
                 gain += own / _DRAWS
                 for number in wanted if own > 0 else ():
@@ -312,34 +310,10 @@ class PlanSearch:
         warn_of_time(self.caveats, f"strategies that were not measured could make a plan up to {gain} faster")
 
     def _search(self, problem: SearchProblem, budget_bytes: int | None) -> Solution:
-        time_s, memory_bytes = self.limits
-        if not self._is_close:
-            time_s *= _LATER_SHARE
         try:
-            found = search(problem, budget_bytes, time_limit_s=time_s, memory_limit_bytes=memory_bytes, enough=_CLOSE)
+            return self._bounded.best(problem, budget_bytes)
         except NoPlanError as error:
             raise with_reasons(error, self.costs, [each.name for each in problem.variables]) from error
-        is_close = found.gap_s <= _CLOSE * found.time_s
-        self._is_close = self._is_close and is_close
-        return found if is_close else self._or_baseline(found, problem, budget_bytes)
-
-    def _search_drawn(self, problem: SearchProblem, budget_bytes: int | None) -> Solution:
-        """A plan for drawn times: there are many such searches, and none has to be better than the times are known."""
-        # Enough for them to end by themselves where others did: the same profiles then give the same plans.
-        share = _LATER_SHARE if self._is_close else _DRAWN_SHARE
-        limit_s, memory_bytes = share * self.limits[0], self.limits[1]
-        return search(
-            problem, budget_bytes,
-            time_limit_s=limit_s, memory_limit_bytes=memory_bytes, enough=_CLOSE_DRAWN, thorough=False,
-        )  # fmt: skip
-
-    def _or_baseline(self, found: Solution, problem: SearchProblem, budget_bytes: int | None) -> Solution:
-        """The plan that a search found which was not exact, or a faster baseline."""
-        for name, plan in ({} if self._baselines is None else self._baselines(problem)).items():
-            if plan.time_s < found.time_s and (budget_bytes is None or plan.memory.total <= budget_bytes):
-                logger.info("CFP: %s is predicted to be faster than what the search has found", name)
-                found = replace(plan, gap_s=max(found.gap_s - (found.time_s - plan.time_s), 0.0))
-        return found
 
     def add_caveats(self) -> None:
         """Adds caveats: what the cheapest plan was chosen without. Call it after the last search."""

@@ -13,7 +13,7 @@ from alpa_cfp.costs import Rates, Work, estimated_s
 from alpa_cfp.database import Collective, Profile, utc_now
 from alpa_cfp.profiling import TimeBudget
 from alpa_cfp.search import SearchProblem, Solution, search
-from alpa_cfp.select import plan_search
+from alpa_cfp.select import bounded_search, plan_search
 from alpa_cfp.select.candidate_costs import CandidateCosts
 from alpa_cfp.select.candidate_time import candidate_times
 from alpa_cfp.select.plan_search import PlanSearch
@@ -147,7 +147,7 @@ def test_after_a_search_that_did_not_come_close_the_others_take_a_part_of_the_ti
             limits.append(time_limit_s)
         return dataclasses.replace(search(problem, budget_bytes, **limit), gap_s=gap_s)
 
-    monkeypatch.setattr(plan_search, "search", limited)
+    monkeypatch.setattr(bounded_search, "search", limited)
     costs = CandidateCosts(two_layer_candidates(), two_layer_boundaries(), RATES, Recorded(1.2), 1.5)
     PlanSearch(costs, limit_s=80.0).best(3, None)
     assert len(limits) > 1
@@ -310,7 +310,7 @@ def test_parts_that_programs_show_to_communicate_less_communicate_nothing_at_lea
     )
     before = costs.costs()
     costs.own_s = dict.fromkeys(range(len(costs.candidates)), -1.0)
-    kinds = [costs.pair(edge, (0,) * len(costs.numbers))[0] for edge in costs.boundaries.crossings]
+    kinds = [costs.between.pair(edge, (0,) * len(costs.numbers))[0] for edge in costs.boundaries.crossings]
     costs.pairs_s = {(kind, 0, 1): -1.0 for kind in kinds}
     assert costs.costs() == pytest.approx(computing.costs(), rel=1e-6)
     assert costs.costs() != pytest.approx(before, rel=1e-6)
