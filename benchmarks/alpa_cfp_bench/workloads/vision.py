@@ -17,12 +17,12 @@ _CLASSES = 8
 
 
 def wide_resnet(size: Size) -> Model:
-    """Alpa's Wide-ResNet: two bottleneck blocks, twice as wide."""
+    """Alpa's Wide-ResNet: `size.layers` bottleneck blocks in two stages, twice as wide."""
     return _residual_net("wide_resnet", size, BottleneckResNetBlock, width_factor=2)
 
 
 def conv(size: Size) -> Model:
-    """Alpa's residual net of two plain blocks."""
+    """Alpa's residual net of `size.layers` plain blocks in two stages."""
     return _residual_net("conv", size, ResNetBlock, width_factor=1)
 
 
@@ -30,7 +30,7 @@ def _residual_net(name: str, size: Size, block: Any, width_factor: int) -> Model
     rng = np.random.default_rng(0)
     batch = _labelled_images(size, rng)
     module = ResNet(
-        stage_sizes=[1, 1],
+        stage_sizes=[size.layers - size.layers // 2, size.layers // 2],
         block_cls=block,
         num_classes=_CLASSES,
         num_filters=size.channels,
