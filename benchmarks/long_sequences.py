@@ -4,8 +4,8 @@ Takes cases, a model of the race on devices of this machine (llama_long@1x8) or 
 (7B/16384@h100:1x8@2x4), with fewer samples than devices. Plans each in three spaces, each with those before: samples,
 heads and columns; positions of a sequence, too, as context parallelism does; sums over devices that stay in parts, too,
 as sequence parallelism does. What is here is measured, the plans side by side in several compiled copies; for targets
-it is modelled. Prints a line a case and writes `results/long_sequences-*`. Invariant: plans of the wider spaces fit
-into the memory that the plan of the narrowest one needs.
+it is modelled. Prints a line a case and writes `results/long_sequences-*`. Invariant: plans of the wider spaces have a
+budget of 1.1 times the memory that the plan of the narrowest one needs.
 """
 
 import argparse
@@ -47,6 +47,9 @@ from benchmarks.judging import judge
 from benchmarks.runner import Benchmark, one_row
 
 CASES = ("llama_long@1x8", "llama_long@2x4", "7B/16384@h100:1x8@2x4", "7B/32768@h100:1x8@2x4", "13B/16384@h100:1x8@2x4")
+# The budget of the wider spaces, by what the plan of the narrowest needs. With that alone its own plan may be left out:
+# memory is predicted to about 10%.
+_ROOM = 1.1
 _SPACES = ("samples, heads, columns", "and positions", "and split sums")
 _HEADER = (
     "case", "known by", *(f"{space}, ms" for space in _SPACES), "positions / without", "split sums / without",
@@ -57,8 +60,9 @@ _TEXT = (
     "sizes {layers} layers. `samples, heads, columns`: the best plan that splits no positions of a sequence; `and "
     "positions`: the best one that may; `and split sums`: that may leave sums over devices in parts, too. `measured`: "
     "side by side on this machine, in several compiled copies; `modelled`: by the compiler of a target, which is not "
-    "here. `MB`: what a device holds by the compiled program; what the first plan needs is the budget of the others. "
-    "`planning`: seconds of the three plans, each with a database of its own."
+    "here. `MB`: what a device holds by the compiled program; the others' budget is {room} times what the first plan "
+    "needs, since predictions of memory err by so much. `planning`: seconds of the three plans, each with a "
+    "database of its own."
 )
 
 
@@ -102,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, default=2, help="of published sizes")
     parser.add_argument("--samples", type=int, default=30, help="runs of each copy of a plan that is measured")
     options = parser.parse_args(argv)
-    text = _TEXT.format(layers=options.layers)
+    text = _TEXT.format(layers=options.layers, room=_ROOM)
     results = (_of_case(case, options) for case in options.cases)
     return Benchmark("long_sequences", text, _HEADER, one_row(_cells), _verdict).run(results, options)
 
@@ -159,7 +163,7 @@ def _of_case(text: str, options: argparse.Namespace) -> dict[str, Any]:
     narrow, wide = _WithoutPositions(case.module, case.sequence, case.samples), AnalysedProgram(case.module)
     programs = (narrow, wide, wide)
     first = _planned(narrow, case, None, split_sums=False)
-    budget = None if first is None else first.needed_bytes
+    budget = None if first is None or not first.needed_bytes else int(_ROOM * first.needed_bytes)
     plans = [first, *(_planned(wide, case, budget, split_sums=split_sums) for split_sums in (False, True))]
     planning_s = time.perf_counter() - started
     seconds = [None if each is None else each.measured_s for each in plans]
