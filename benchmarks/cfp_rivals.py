@@ -1,4 +1,4 @@
-"""What do planners of other papers find? Steps by FlexFlow, Tofu and MaxText's rules beside CFP's and the ILP's.
+"""What do planners of other papers find? Steps by FlexFlow, Tofu and MaxText's rules beside those of CFP, the ILP and data parallelism.
 
 Takes models of the race and meshes; runs the training step of each method as `cfp_race` does, and adds to
 `results/cfp_rivals-*`, case by case. Each rival searches with the costs of its own paper, and once more with CFP's.
@@ -12,14 +12,24 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from alpa_cfp_bench.case import CFP, FLEXFLOW, FLEXFLOW_OUR_COSTS, ILP, MAXTEXT, TOFU, TOFU_OUR_COSTS, Effort
+from alpa_cfp_bench.case import (
+    CFP,
+    DATA_PARALLEL,
+    FLEXFLOW,
+    FLEXFLOW_OUR_COSTS,
+    ILP,
+    MAXTEXT,
+    TOFU,
+    TOFU_OUR_COSTS,
+    Effort,
+)
 from alpa_cfp_bench.workloads.sizes import RACED
 from benchmarks import cfp_race, reports, runner
 from benchmarks.cfp_race import BAR
 from benchmarks.race_results import cfp_by, geometric_mean
 from benchmarks.runner import Benchmark
 
-RIVALS = (FLEXFLOW, FLEXFLOW_OUR_COSTS, TOFU, TOFU_OUR_COSTS, MAXTEXT)
+OTHERS = (ILP, DATA_PARALLEL, FLEXFLOW, FLEXFLOW_OUR_COSTS, TOFU, TOFU_OUR_COSTS, MAXTEXT)
 
 _TEXT = (
     "Time of a training step (state and batch on the mesh, new state back, dispatch included) through "
@@ -39,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     effort = Effort(options.rounds, options.copies, seed=options.seed)
     with tempfile.TemporaryDirectory() as directory:
         results = (
-            cfp_race.measure(model, mesh, Path(directory) / f"{model}.sqlite", effort, (CFP, ILP, *RIVALS))
+            cfp_race.measure(model, mesh, Path(directory) / f"{model}.sqlite", effort, (CFP, *OTHERS))
             for model, mesh in product(options.models, options.meshes)
         )
         text = _TEXT.format(copies=options.copies)
@@ -49,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def verdict(rows: Sequence[reports.Row]) -> str:
     """What CFP's step takes of each one's."""
     said = []
-    for method in (ILP, *RIVALS):
+    for method in OTHERS:
         able = [row for row in rows if method in row["methods"]]
         if not able:
             continue

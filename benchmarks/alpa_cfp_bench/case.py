@@ -10,7 +10,7 @@ from alpa_cfp.errors import HostsMeshError
 from alpa_cfp_bench.workloads.sizes import Size, mesh_shape
 
 CFP, ILP, PROPAGATION = "cfp", "alpa-ilp", "propagation"
-ILP_GIVEN, ILP_AGAIN = "alpa-ilp-given", "alpa-ilp-again"
+ILP_GIVEN, ILP_AGAIN, DATA_PARALLEL = "alpa-ilp-given", "alpa-ilp-again", "data-parallel"
 FLEXFLOW, FLEXFLOW_OUR_COSTS = "flexflow", "flexflow-our-costs"
 TOFU, TOFU_OUR_COSTS, MAXTEXT = "tofu", "tofu-our-costs", "maxtext"
 # As the address of a cluster: one of this machine alone, which is started for the run.
@@ -21,7 +21,7 @@ METHODS = {
     ILP: "Alpa 0.2.3's own planner, an integer programme over a symbolic cost model: the fastest of its plans for "
     "all shapes of a mesh of these devices",
     ILP_GIVEN: "the same on the mesh as it is given, with Alpa's default options",
-    "data-parallel": "each device has all parameters and a part of the batch (alpa.DataParallel)",
+    DATA_PARALLEL: "each device has all parameters and a part of the batch (alpa.DataParallel)",
     "zero2": "data parallel, with the optimizer's state split over the devices (alpa.Zero2Parallel)",
     "zero3": "data parallel, with parameters split too (alpa.Zero3Parallel)",
     "megatron": "by hand: batch split over the first mesh axis, layers over the second, as Megatron-LM does",
@@ -49,7 +49,7 @@ METHODS_BRIEFLY = {
     CFP: "planned from measured parts",
     ILP: "planned by Alpa, best mesh shape",
     ILP_GIVEN: "planned by Alpa, mesh as given",
-    "data-parallel": "batch split",
+    DATA_PARALLEL: "batch split",
     "zero2": "batch, optimizer split",
     "zero3": "batch, optimizer, weights split",
     "megatron": "batch, layers split by hand",
