@@ -1,4 +1,4 @@
-"""What do planners of other papers find? Steps by FlexFlow, Tofu and MaxText's rules beside those of CFP, the ILP and data parallelism.
+"""What do planners of other papers find? Steps by FlexFlow, Tofu, MaxText's rules, CFP, the ILP and data parallelism.
 
 Takes models of the race and meshes; runs the training step of each method as `cfp_race` does, and adds to
 `results/cfp_rivals-*`, case by case. Each rival searches with the costs of its own paper, and once more with CFP's.
