@@ -43,7 +43,7 @@ def write(
     report = read(path) if path.exists() else {"benchmark": name, "codes": []}
     run = {
         "run": _RUN,
-        "command": f"python -m {_module()} {' '.join(sys.argv[1:])}".strip(),
+        "command": " ".join(["python", "-m", _module(), *map(shown, sys.argv[1:])]),
         "commit": code.commit(),
         "machine": describe(),
         "results": list(rows),
@@ -57,6 +57,11 @@ def write(
     page.write_text("\n".join(page_of(report)) + "\n")
     ages.write(RESULTS)
     return page
+
+
+def shown(argument: str) -> str:
+    """An argument of a command as results name it: a path of one machine by its last part."""
+    return Path(argument).name if Path(argument).is_absolute() else argument
 
 
 def _module() -> str:
