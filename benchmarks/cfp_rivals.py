@@ -1,7 +1,8 @@
 """What do planners of other papers find? Steps by FlexFlow, Tofu, MaxText's rules, CFP, the ILP and data parallelism.
 
 Takes models of the race and meshes; runs the training step of each method as `cfp_race` does, and adds to
-`results/cfp_rivals-*`, case by case. Each rival searches with the costs of its own paper, and once more with CFP's.
+`results/cfp_rivals-*`, case by case. FlexFlow and Tofu search with the costs of their own papers, and once more with
+CFP's.
 Invariant: the first step of each method gives what the serial run gives.
 """
 

@@ -1,14 +1,14 @@
-"""What it gains to split long sequences: plans that may split positions, and sums over devices, beside plans that not.
+"""What splitting long sequences gains: plans that may split positions or keep sums in parts, beside plans that may not.
 
-Takes cases, a model of the race on devices of this machine (llama_long@1x8) or a size of LLaMA on a target
-(7B/16384@h100:1x8@2x4), with fewer samples than devices. Plans each in three spaces, each with those before: samples,
-heads and columns; positions of a sequence, too, as context parallelism does; sums over devices that stay in parts, too,
-as sequence parallelism does. What is here is measured, the plans side by side in several compiled copies; for targets
-it is modelled. Prints a line a case and writes `results/long_sequences-*`. Invariant: plans of the wider spaces have a
-budget of 1.1 times the memory that the plan of the narrowest one needs.
+Takes cases of LLaMA with fewer samples than devices: `llama_long` on devices of this machine (llama_long@2x4), or a
+published size on a target (7B/16384@h100:1x8@2x4). Plans each in three spaces, each with those before: samples, heads
+and columns; positions of a sequence outside of attention, which is split by heads, with exchanges between (as Ulysses
+does, arXiv 2309.14509); sums over devices that stay in parts, as in sequence parallelism. What is here is measured, the
+plans side by side in several compiled copies; for targets it is modelled. Prints a line a case and writes
+`results/long_sequences-*`. Invariant: plans of the wider spaces have a budget of 1.1 times the memory that the plan of
+the narrowest one needs.
 """
 
-import argparse
 import os
 import re
 import sys
@@ -36,6 +36,7 @@ from alpa_cfp.profiling import MeasureOptions, Profiler
 from alpa_cfp.search import MemoryBudgetError
 from alpa_cfp.spmd.module.hlo_module import HloModule
 from alpa_cfp.spmd.shardings.sharding import LogicalMesh
+from alpa_cfp.targets.target import TargetMesh
 from alpa_cfp_bench.workloads.model import train_step
 from alpa_cfp_bench.workloads.models import abstract
 from alpa_cfp_bench.workloads.published import SUITES
@@ -46,10 +47,12 @@ from benchmarks.cfp_programs import profiler
 from benchmarks.judging import judge
 from benchmarks.runner import Benchmark, one_row
 
-CASES = ("llama_long@1x8", "llama_long@2x4", "7B/16384@h100:1x8@2x4", "7B/32768@h100:1x8@2x4", "13B/16384@h100:1x8@2x4")
+CASES = ("llama_long@2x4", "7B/16384@h100:1x8@2x4", "7B/32768@h100:1x8@2x4", "13B/16384@h100:1x8@2x4")
 # The budget of the wider spaces, by what the plan of the narrowest needs. With that alone its own plan may be left out:
 # memory is predicted to about 10%.
 _ROOM = 1.1
+# Of published sizes: more are alike.
+_LAYERS = 2
 _SPACES = ("samples, heads, columns", "and positions", "and split sums")
 _HEADER = (
     "case", "known by", *(f"{space}, ms" for space in _SPACES), "positions / without", "split sums / without",
@@ -57,12 +60,12 @@ _HEADER = (
 )  # fmt: skip
 _TEXT = (
     "Steps of LLaMA with long sequences and fewer samples than devices, without rematerialisation; of the published "
-    "sizes {layers} layers. `samples, heads, columns`: the best plan that splits no positions of a sequence; `and "
-    "positions`: the best one that may; `and split sums`: that may leave sums over devices in parts, too. `measured`: "
-    "side by side on this machine, in several compiled copies; `modelled`: by the compiler of a target, which is not "
-    "here. `MB`: what a device holds by the compiled program; the others' budget is {room} times what the first plan "
-    "needs, since predictions of memory err by so much. `planning`: seconds of the three plans, each with a "
-    "database of its own."
+    "sizes two layers. `samples, heads, columns`: the best plan that splits no positions of a sequence; `and "
+    "positions`: the best one that may, outside of attention; `and split sums`: that may leave sums over devices in "
+    "parts, too. `measured`: side by side on this machine, in several compiled copies; `modelled`: by the compiler of "
+    "a target, which is not here. `MB`: what a device holds by the compiled program; the others' budget is 1.1 times "
+    "what the first plan needs, and no more than a device has. `blocks that split positions` are of the second plan. "
+    "`planning`: seconds of the three plans, each with a database of its own."
 )
 
 
@@ -102,13 +105,11 @@ def splits_positions(factor: BlockFactor, sequence: int, samples: int) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names."""
     parser = runner.parser(__doc__)
-    parser.add_argument("--cases", nargs="+", default=CASES, metavar="CASE", help=f"such as {CASES[0]} or {CASES[2]}")
-    parser.add_argument("--layers", type=int, default=2, help="of published sizes")
+    parser.add_argument("--cases", nargs="+", default=CASES, metavar="CASE", help=f"such as {CASES[0]} or {CASES[1]}")
     parser.add_argument("--samples", type=int, default=30, help="runs of each copy of a plan that is measured")
     options = parser.parse_args(argv)
-    text = _TEXT.format(layers=options.layers, room=_ROOM)
-    results = (_of_case(case, options) for case in options.cases)
-    return Benchmark("long_sequences", text, _HEADER, one_row(_cells), _verdict).run(results, options)
+    results = (_of_case(case, options.samples) for case in options.cases)
+    return Benchmark("long_sequences", _TEXT, _HEADER, one_row(_cells), _verdict).run(results, options)
 
 
 @dataclass(frozen=True)
@@ -138,37 +139,42 @@ class _Case:
         return cls(module, mesh, "measure", size.sequence, size.batch)
 
     @classmethod
-    def there(cls, size: str, layers: int, sequence: int, devices: str, shape: tuple[int, int]) -> Self:
+    def there(cls, size: str, sequence: int, devices: str, shape: tuple[int, int]) -> Self:
         """A published size of LLaMA on a target, with a sample for each device of the first axis."""
         samples, mesh = shape[0], target(devices).mesh(shape)
-        changes = {"layers": layers, "sequence": sequence, "batch": samples, "micro_batches": 1, "mesh": (samples, 1)}
+        changes = {"layers": _LAYERS, "sequence": sequence, "batch": samples, "micro_batches": 1, "mesh": (samples, 1)}
         program = program_of(replace(SUITES["llama"][size], **changes), remat=False)
         module = trace(program.step, (program.state, program.batch), {}, 0, platform_of(mesh)).module
         return cls(module, mesh, "compile", sequence, samples)
 
     @classmethod
-    def of(cls, text: str, layers: int) -> Self:
+    def of(cls, text: str) -> Self:
         """The case that a text names."""
         model, _, place = text.partition("@")
-        if model in SIZES:
+        if model == "llama_long":
             return cls.here(model, place)
         found = re.fullmatch(r"(\w+)/(\d+)@(.*)@(\d+)x(\d+)", text)
-        if found is None:
+        if found is None or found[1] not in SUITES["llama"]:
             raise SystemExit(f"there is no case {text}; there are such as {', '.join(CASES)}")
-        return cls.there(found[1], layers, int(found[2]), found[3], (int(found[4]), int(found[5])))
+        return cls.there(found[1], int(found[2]), found[3], (int(found[4]), int(found[5])))
+
+    def room_for(self, needed_bytes: int) -> int:
+        """The budget of plans beside one that needs so much."""
+        room = int(_ROOM * needed_bytes)
+        return min(room, self.mesh.target.chip.memory_bytes) if isinstance(self.mesh, TargetMesh) else room
 
 
-def _of_case(text: str, options: argparse.Namespace) -> dict[str, Any]:
-    case, started = _Case.of(text, options.layers), time.perf_counter()
+def _of_case(text: str, runs: int) -> dict[str, Any]:
+    case, started = _Case.of(text), time.perf_counter()
     narrow, wide = _WithoutPositions(case.module, case.sequence, case.samples), AnalysedProgram(case.module)
     programs = (narrow, wide, wide)
     first = _planned(narrow, case, None, split_sums=False)
-    budget = None if first is None or not first.needed_bytes else int(_ROOM * first.needed_bytes)
+    budget = None if first is None or not first.needed_bytes else case.room_for(first.needed_bytes)
     plans = [first, *(_planned(wide, case, budget, split_sums=split_sums) for split_sums in (False, True))]
     planning_s = time.perf_counter() - started
     seconds = [None if each is None else each.measured_s for each in plans]
     if case.costs == "measure":
-        seconds = _measured(programs, plans, options.samples)
+        seconds = _measured(programs, plans, runs)
     return {
         "case": text,
         "known_by": "measured" if case.costs == "measure" else "modelled",
@@ -182,7 +188,10 @@ def _of_case(text: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _planned(program: AnalysedProgram, case: _Case, budget: int | None, *, split_sums: bool) -> Plan | None:
-    """The best plan of a program within a budget of memory; None if none fits."""
+    """The best plan of a program within a budget of memory; None if none fits.
+
+    Each has a database of its own: a cached plan is known by the module, which is the same for all spaces.
+    """
     with tempfile.TemporaryDirectory() as directory:
         option = PlanOptions(
             costs=case.costs, memory_budget_bytes=budget, split_sums=split_sums, recompute=False, progress=False,
@@ -194,22 +203,24 @@ def _planned(program: AnalysedProgram, case: _Case, budget: int | None, *, split
             return None
 
 
-def _measured(programs: Sequence[AnalysedProgram], plans: Sequence[Plan | None], samples: int) -> list[float | None]:
-    """What steps by the plans take, side by side."""
+def _measured(programs: Sequence[AnalysedProgram], plans: Sequence[Plan | None], runs: int) -> list[float | None]:
+    """What steps by the plans, which are all for one mesh, take side by side."""
     made = {
         (number,): with_plan(program.module, program.blocks, LogicalMesh(plan.mesh_shape), plan.strategies)
         for number, (program, plan) in enumerate(zip(programs, plans, strict=True))
         if plan is not None
     }
-    shapes = {plan.mesh_shape for plan in plans if plan is not None}
-    mesh, options = LogicalMesh(shapes.pop()), MeasureOptions(progress=False)
+    if not made:
+        return [None] * len(plans)
+    (shape,) = {plan.mesh_shape for plan in plans if plan is not None}
+    mesh, options = LogicalMesh(shape), MeasureOptions(progress=False)
     with tempfile.TemporaryDirectory() as directory:
         numbers = count()
 
         def fresh() -> AbstractContextManager[Profiler]:
             return profiler(mesh, Path(directory) / f"{next(numbers)}.sqlite", options)
 
-        judged = judge(fresh, made, samples, [[name] for name in made])
+        judged = judge(fresh, made, runs, [[name] for name in made])
     return [judged.seconds.get((number,)) for number in range(len(plans))]
 
 
@@ -248,11 +259,9 @@ def _cells(result: dict[str, Any]) -> list[str]:
 def _verdict(rows: Sequence[reports.Row]) -> str:
     said = []
     for number, space in enumerate(_SPACES[1:], start=1):
-        ratios = [ratio for row in rows if (ratio := _ratio(dict(row), number)) is not None]
-        if ratios:
-            listed = ", ".join(f"{each:.3f}" for each in ratios)
-            said.append(f"{space}: {listed}")
-    return f"By the time of plans that split samples, heads and columns only, in the order of cases: {'; '.join(said)}."
+        ratios = [(row["case"], ratio) for row in rows if (ratio := _ratio(dict(row), number)) is not None]
+        said += [f"{space}: {', '.join(f'{case} {ratio:.3f}' for case, ratio in ratios)}"] if ratios else []
+    return f"By the time of plans that split samples, heads and columns only: {'; '.join(said) or 'no plans'}."
 
 
 if __name__ == "__main__":

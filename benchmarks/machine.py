@@ -61,7 +61,8 @@ def write(
 
 def shown(argument: str) -> str:
     """An argument of a command as results name it: a path of one machine by its last part."""
-    return Path(argument).name if Path(argument).is_absolute() else argument
+    option, equals, value = argument.rpartition("=")
+    return option + equals + (Path(value).name if Path(value).is_absolute() else value)
 
 
 def _module() -> str:

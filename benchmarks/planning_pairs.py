@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ _HEADER = (
 )  # fmt: skip
 _TEXT = (
     "Planning a training step of the race, `alpa-cfp plan`, by the code of an earlier commit ({before}) and by this "
-    "one, in turn, each with an empty database: seconds, and the programs that were measured, those that calibrate the "
+    "one, in turn, each with an empty database: the seconds that each says it took (those of this code with starting "
+    "JAX, those of commits before 2026-11-26 without), and the programs that were measured, those that calibrate the "
     "mesh included. `now, calibrated`: with a database in which another program's planning has calibrated the mesh."
 )
 # What calibrates a mesh is the same for all programs; this one is planned fastest.
@@ -41,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = runner.parser(__doc__, models=list(RACED), meshes=["2x4"])
     parser.add_argument("--before", type=Path, required=True, metavar="PATH", help="a checkout of the other commit")
     options = parser.parse_args(argv)
+    options.before = options.before.resolve()
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=options.before, check=True, capture_output=True, text=True
     ).stdout.strip()
@@ -53,7 +56,8 @@ def _results(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         folder = Path(directory)
         for mesh in options.meshes:
             calibrated = folder / f"calibrated-{mesh}.sqlite"
-            _planned(ROOT, calibrated, mesh, *_CALIBRATING)
+            if _planned(ROOT, calibrated, mesh, *_CALIBRATING) is None:
+                raise SystemExit(f"the mesh {mesh} cannot be calibrated")
             for model in options.models:
                 databases = [folder / f"{model}-{mesh}-{kind}.sqlite" for kind in ("before", "now", "calibrated")]
                 shutil.copy(calibrated, databases[2])
@@ -86,7 +90,9 @@ def _planned(code: Path, database: Path, mesh: str, *program: str) -> float | No
 
 def _programs(database: Path) -> int:
     """The number of programs whose profiles a database has."""
-    with sqlite3.connect(database) as connection:
+    if not database.exists():
+        return 0
+    with closing(sqlite3.connect(database)) as connection:
         (count,) = connection.execute("SELECT count(*) FROM keys").fetchone()
     return count
 

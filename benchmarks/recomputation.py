@@ -133,7 +133,7 @@ def _cells(result: dict[str, Any]) -> list[str]:
     return [
         result["model"],
         str(result["layers"]),
-        str(result.get("batch", SIZES[result["model"]].batch)),
+        str(result["batch"]),
         "x".join(map(str, result["mesh"])),
         f"{result['share']:.0%}",
         scaled("budget_bytes", 1e-6, 1),

@@ -2,7 +2,7 @@
 
 Takes search problems of one program; gives the cheapest plan of each, or the best that a search found in its time.
 Planning searches many times, with other costs each time: where one search did not end, others will not either.
-Invariant: searches that end by themselves give the same plans whatever the limits.
+Invariant: searches that end by themselves give the same plans whatever the time limit.
 """
 
 import logging
@@ -26,7 +26,8 @@ class BoundedSearch:
     """Searches for the plans of one program.
 
     Attributes:
-        limit_s, memory_bytes: The limits of one search; after one that is not exact, others take a part of the time.
+        limit_s, memory_bytes: The limits of one search; after one that did not come close to the best plan, others take
+            a part of the time.
         baselines: Gives hand-written plans by name for a search problem, with which what a search found that was not
             exact is compared; None: with none.
     """

@@ -1,7 +1,7 @@
 """What is between the blocks of a plan: estimates of its collectives, and the tables of the search problem.
 
 Takes the crossings of a program's blocks and what collectives take on the mesh; gives what values cost that go from
-block to block, by plan or for each two candidates. Invariant: what is not moved takes no time.
+block to block, by plan or for each two candidates. Invariant: in estimates, what is not moved takes no time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,9 @@ class CrossingCosts:
     crossings: Sequence[ReshardingEdge]
     communication: CommunicationCosts
     micro_batches: int
-    _estimates: dict[tuple[int, ...], list[dict[CollectiveKey, float]]] = field(default_factory=dict, init=False)
+    _estimates: dict[tuple[int, ...], list[dict[CollectiveKey, float]]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def estimates(self, choices: tuple[int, ...]) -> list[dict[CollectiveKey, float]]:
         """For each crossing the estimates of its collectives in a plan, by kind and group size."""
