@@ -1,7 +1,7 @@
 """Which results are older than the code that they measure.
 
 Takes the JSON files of `benchmarks/results/`; writes `results/README.md`, which says of each when it was measured, at
-which commit, under which load, and whether the sources have changed since.`make lint` holds that the page
+which commit, under which load, and whether the sources have changed since. `make lint` holds that the page
 is true of the sources as they are (`--check`); after a change that makes results old, write it anew:
 
     python -m benchmarks.ages
