@@ -1,8 +1,8 @@
 """Planning by this code and by another commit's, in pairs: seconds, and programs that are measured.
 
-Takes a checkout of the other commit (`git worktree add PATH COMMIT`), models and meshes; plans each training step by
-both in turn, with empty databases, and by this code once more with one that holds what calibrates the mesh. Prints a
-line a case and writes `results/planning_pairs-*`. Invariant: each planning is a process of its own, `alpa-cfp plan`.
+Takes the other commit, models and meshes; plans each training step by both in turn, with empty databases, and by this
+code once more with one that holds what calibrates the mesh. Prints a line a case and writes `results/planning_pairs-*`.
+Invariant: each planning is a process of its own, `alpa-cfp plan`.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ _TEXT = (
     "JAX, those of commits before 2026-11-26 without), and the programs that were measured, those that calibrate the "
     "mesh included. `now, calibrated`: with a database in which another program's planning has calibrated the mesh."
 )
+# The last commit that timed candidates together with their communication.
+_BEFORE = "48eaf84"
 # What calibrates a mesh is the same for all programs; this one is planned fastest.
 _CALIBRATING = ("--model", "mlp", "--size", "tiny")
 
@@ -41,18 +43,14 @@ _CALIBRATING = ("--model", "mlp", "--size", "tiny")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that the command line names."""
     parser = runner.parser(__doc__, models=list(RACED), meshes=["2x4"])
-    parser.add_argument("--before", type=Path, required=True, metavar="PATH", help="a checkout of the other commit")
+    parser.add_argument("--before", default=_BEFORE, metavar="COMMIT", help=f"the other commit (default {_BEFORE})")
     options = parser.parse_args(argv)
-    options.before = options.before.resolve()
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=options.before, check=True, capture_output=True, text=True
-    ).stdout.strip()
-    text = _TEXT.format(before=commit)
+    text = _TEXT.format(before=options.before)
     return Benchmark("planning_pairs", text, _HEADER, one_row(_cells), _verdict).run(_results(options), options)
 
 
 def _results(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, _checkout(options.before) as checkout:
         folder = Path(directory)
         for mesh in options.meshes:
             calibrated = folder / f"calibrated-{mesh}.sqlite"
@@ -64,16 +62,29 @@ def _results(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 known = _programs(calibrated)
                 seconds = [
                     _planned(code, database, mesh, "--model", model)
-                    for code, database in zip((options.before, ROOT, ROOT), databases, strict=True)
+                    for code, database in zip((checkout, ROOT, ROOT), databases, strict=True)
                 ]
                 before, now, more = map(_programs, databases)
                 yield {
                     "model": model,
                     "mesh": mesh,
+                    "commit_before": options.before,
                     "seconds": dict(zip(("before", "now", "calibrated"), seconds, strict=True)),
                     "programs": {"before": before, "now": now, "calibrated": more - known},
                     "load_average": os.getloadavg()[0],
                 }
+
+
+@contextmanager
+def _checkout(commit: str) -> Iterator[Path]:
+    """For the time of the context, the files of a commit."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "before"
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(path), commit], cwd=ROOT, check=True)
+        try:
+            yield path
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(path)], cwd=ROOT, check=True)
 
 
 def _planned(code: Path, database: Path, mesh: str, *program: str) -> float | None:
