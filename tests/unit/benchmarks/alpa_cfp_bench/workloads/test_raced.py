@@ -24,7 +24,8 @@ def test_at_least_fourteen_models_are_raced_and_each_has_a_size() -> None:
 
 
 def test_the_page_names_each_raced_model_with_the_reason() -> None:
-    rows = re.findall(r"^\| (\w+) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    models, _, _ = PAGE.read_text().partition("\n## ")
+    rows = re.findall(r"^\| (\w+) \| (.+) \|$", models, re.MULTILINE)
     assert dict(rows[1:]) == RACED
 
 
