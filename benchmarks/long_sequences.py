@@ -48,8 +48,8 @@ from benchmarks.judging import judge
 from benchmarks.runner import Benchmark, one_row
 
 CASES = ("llama_long@2x4", "7B/16384@h100:1x8@2x4", "7B/32768@h100:1x8@2x4", "13B/16384@h100:1x8@2x4")
-# The budget of the wider spaces, by what the plan of the narrowest needs. With that alone its own plan may be left out:
-# memory is predicted to about 10%.
+# The budget of the wider spaces, by what the plan of the narrowest needs. With that alone its own plan may be left out,
+# since more is predicted for it than it needs.
 _ROOM = 1.1
 # Of published sizes: more are alike.
 _LAYERS = 2

@@ -1,6 +1,7 @@
 """The models that planners are compared on: they are there, documented, and each has shardings by hand that fit."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -27,6 +28,13 @@ def test_the_page_names_each_raced_model_with_the_reason() -> None:
     models, _, _ = PAGE.read_text().partition("\n## ")
     rows = re.findall(r"^\| (\w+) \| (.+) \|$", models, re.MULTILINE)
     assert dict(rows[1:]) == RACED
+
+
+@pytest.mark.parametrize(("model", "block"), [("wide_resnet", "BottleneckResNetBlock"), ("conv", "ResNetBlock")])
+@pytest.mark.parametrize("layers", [2, 5])
+def test_a_residual_net_has_as_many_blocks_as_its_size_has_layers(model: str, block: str, layers: int) -> None:
+    parameters = abstract(model, replace(SIZES[model], layers=layers)).state.params
+    assert sum(name.startswith(f"{block}_") for name in parameters) == layers
 
 
 @pytest.mark.parametrize("model", RACED)
